@@ -1,0 +1,49 @@
+# Two commands for a newcomer: `make run` and `make test`. Both set up everything they need.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+             $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+DEV    := $(VENV)/.installed-dev
+
+.PHONY: run test test-all check bench format docs clean
+
+run: $(STAMP)  ## a broker on 127.0.0.1:9092 until Ctrl-C
+	@exec $(BIN)/penstock up
+
+test: $(DEV) check  ## every check and the tests
+	$(BIN)/pytest -m "not slow"
+
+test-all: $(DEV) check  ## the long ones too
+	$(BIN)/pytest
+
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(DEV)
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench: $(DEV)  ## side by side with Apache Kafka (needs Java 17 and Maven)
+	$(BIN)/python -m bench
+
+docs: $(DEV)
+	$(BIN)/python -m tools.apis > docs/apis.md
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Penstock needs Python 3.11 or newer with venv; set PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+
+$(STAMP): $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(DEV): $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(STAMP)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,5 @@
+"""The controller's decisions: pure functions of (image, request) that return the records to commit and the reply.
+
+Invariants: a decision refuses or plans and changes nothing; what it read is the image with every record appended so far.
+Callers: handlers, through MetadataLog.submit.
+"""

@@ -1,0 +1,215 @@
+"""What the cluster is, as of one offset of the metadata log: immutable values that every node builds from the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+NO_LEADER = -1
+UNASSIGNED_DIRECTORY = bytes(16)
+KRAFT_VERSION = "kraft.version"
+METADATA_VERSION = "metadata.version"
+
+# A client quota's subject: ((entity type, entity name or None for the default), ...), sorted by type.
+QuotaEntity = tuple[tuple[str, str | None], ...]
+
+
+class ResourceType(IntEnum):
+    """Config resource types as the protocol and ConfigRecord number them."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    directories: tuple[bytes, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = 0
+
+    def directory(self, broker_id: int) -> bytes:
+        """The log directory id that holds the broker's replica; all zeros while nobody has said."""
+        if broker_id in self.replicas:
+            index = self.replicas.index(broker_id)
+            if index < len(self.directories):
+                return self.directories[index]
+        return UNASSIGNED_DIRECTORY
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    name: str
+    topic_id: bytes
+    partitions: Mapping[int, PartitionImage]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    host: str
+    port: int
+    security_protocol: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    broker_id: int
+    epoch: int
+    incarnation_id: bytes
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+    cordoned_log_dirs: tuple[bytes, ...] = ()
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def usable(self) -> bool:
+        """May lead and may be given new leaderships."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerImage:
+    controller_id: int
+    incarnation_id: bytes
+    endpoints: Mapping[str, Endpoint]
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AclImage:
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramImage:
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenImage:
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_timestamp: int
+    max_timestamp: int
+    expiration_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageChanges:
+    """What differs from the image of `base_version`, so that a listener needn't compare ten thousand topics to find one."""
+
+    base_version: int = -1
+    topics: frozenset[str] = frozenset()
+    configs: frozenset[tuple[int, str]] = frozenset()
+    brokers: frozenset[int] = frozenset()
+    client_quotas: bool = False
+    features: bool = False
+
+    def then(self, later: ImageChanges) -> ImageChanges:
+        return ImageChanges(
+            self.base_version,
+            self.topics | later.topics,
+            self.configs | later.configs,
+            self.brokers | later.brokers,
+            self.client_quotas or later.client_quotas,
+            self.features or later.features,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """All of it. `offset` and `epoch` are those of the last record applied; `version` is a key for caches of this process."""
+
+    offset: int = -1
+    epoch: int = 0
+    version: int = field(default=0, compare=False)
+    features: Mapping[str, int] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[bytes, TopicImage] = field(default_factory=dict)
+    configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    next_producer_id: int = 0
+    acls: Mapping[bytes, AclImage] = field(default_factory=dict)
+    scram_credentials: Mapping[tuple[str, int], ScramImage] = field(default_factory=dict)
+    delegation_tokens: Mapping[str, TokenImage] = field(default_factory=dict)
+    # Records of a metadata transaction that has begun and not ended: kept, not yet visible. None outside of one.
+    open_transaction: tuple[Any, ...] | None = None
+    partition_count: int = 0
+    changes: ImageChanges = field(default=ImageChanges(), compare=False, repr=False)
+
+    def partition(self, topic: str, partition: int) -> PartitionImage | None:
+        found = self.topics.get(topic)
+        return None if found is None else found.partitions.get(partition)
+
+    def config(self, resource_type: int, name: str) -> Mapping[str, str]:
+        """The overrides set on one resource (not its inherited values)."""
+        return self.configs.get((resource_type, name), {})
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        return self.configs.get((ResourceType.TOPIC, topic), {})
+
+    def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
+        """Dynamic settings of one broker, or the cluster-wide defaults for None."""
+        return self.configs.get((ResourceType.BROKER, "" if broker_id is None else str(broker_id)), {})
+
+
+EMPTY_IMAGE = MetadataImage()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanges:
+    created: tuple[TopicImage, ...] = ()
+    deleted: tuple[TopicImage, ...] = ()
+    changed: tuple[tuple[TopicImage, TopicImage], ...] = ()
+
+
+def topic_changes(old: MetadataImage, new: MetadataImage) -> TopicChanges:
+    """Topics that came, went or changed; a name deleted and created again counts as both."""
+    if old.topics is new.topics:
+        return TopicChanges()
+    if new.changes.base_version == old.version:
+        names = sorted(new.changes.topics)
+    else:
+        names = sorted(old.topics.keys() | new.topics.keys())
+    created: list[TopicImage] = []
+    deleted: list[TopicImage] = []
+    changed: list[tuple[TopicImage, TopicImage]] = []
+    for name in names:
+        before, after = old.topics.get(name), new.topics.get(name)
+        if before is after:
+            continue
+        if before is not None and after is not None and before.topic_id == after.topic_id:
+            changed.append((before, after))
+            continue
+        if before is not None:
+            deleted.append(before)
+        if after is not None:
+            created.append(after)
+    return TopicChanges(tuple(created), tuple(deleted), tuple(changed))

@@ -1,0 +1,225 @@
+"""One configuration property: its type, default, limits and documentation, with Kafka's own refusals.
+
+The text of a refusal reaches users through client exceptions, and scripts match on it, so it follows Kafka's pattern:
+`Invalid value 5 for configuration segment.bytes: Value must be at least 1048576`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+ConfigValue = bool | int | float | str | tuple[str, ...] | None
+
+
+class ConfigError(ValueError):
+    """A value or name that the definition refuses; the message is for the user."""
+
+    @staticmethod
+    def invalid(name: str, value: object, why: str) -> ConfigError:
+        return ConfigError(f"Invalid value {_shown(value)} for configuration {name}: {why}")
+
+
+class ConfigType(IntEnum):
+    """The numbers are those of DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Importance(IntEnum):
+    HIGH = 0
+    MEDIUM = 1
+    LOW = 2
+
+
+class Validator(Protocol):
+    def check(self, name: str, value: ConfigValue) -> None:
+        """Raises ConfigError when the parsed value is out of bounds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    low: float | None = None
+    high: float | None = None
+
+    def check(self, name: str, value: ConfigValue) -> None:
+        if not isinstance(value, int | float):
+            raise ConfigError.invalid(name, value, "Value must be non-null")
+        if self.low is not None and value < self.low:
+            raise ConfigError.invalid(name, value, f"Value must be at least {self.low}")
+        if self.high is not None and value > self.high:
+            raise ConfigError.invalid(name, value, f"Value must be no more than {self.high}")
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOr:
+    """A range, or one value outside of it that means "the default"."""
+
+    low: int
+    high: int
+    other: int
+
+    def check(self, name: str, value: ConfigValue) -> None:
+        if not isinstance(value, int) or (value != self.other and not self.low <= value <= self.high):
+            why = f"Value must be between {self.low} and {self.high} or equal to {self.other}"
+            raise ConfigError.invalid(name, value, why)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    values: tuple[str, ...]
+    ignore_case: bool = False
+
+    def check(self, name: str, value: ConfigValue) -> None:
+        if self.ignore_case:
+            if not isinstance(value, str) or value.upper() not in {known.upper() for known in self.values}:
+                why = f"String must be one of (case insensitive): {', '.join(sorted(v.upper() for v in self.values))}"
+                raise ConfigError.invalid(name, value, why)
+        elif value not in self.values:
+            raise ConfigError.invalid(name, value, f"String must be one of: {', '.join(self.values)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list whose items are known (no `values` means any), optionally never empty."""
+
+    values: tuple[str, ...] = ()
+    allow_empty: bool = True
+
+    def check(self, name: str, value: ConfigValue) -> None:
+        if not isinstance(value, tuple):
+            raise ConfigError.invalid(name, value, "Value must be non-null")
+        if not value and not self.allow_empty:
+            raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {_listed(self.values)}")
+        for item in value:
+            if not item.strip():
+                raise ConfigError(f"Configuration '{name}' values must not be empty.")
+            if self.values and item not in self.values:
+                raise ConfigError.invalid(name, item, f"String must be one of: {', '.join(self.values)}")
+
+
+@dataclass(frozen=True, slots=True)
+class NonEmpty:
+    def check(self, name: str, value: ConfigValue) -> None:
+        if isinstance(value, str) and not value:
+            raise ConfigError.invalid(name, value, "String must be non-empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Text of a form that a regular expression tells; `why` says it to people."""
+
+    pattern: str
+    why: str
+
+    def check(self, name: str, value: ConfigValue) -> None:
+        if not isinstance(value, str) or re.fullmatch(self.pattern, value) is None:
+            raise ConfigError.invalid(name, value, self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """`default` is Kafka's string form; None is "not set". `supported` says whether Penstock acts on the value."""
+
+    name: str
+    type: ConfigType
+    default: str | None
+    doc: str
+    validator: Validator | None = None
+    importance: Importance = Importance.MEDIUM
+    internal: bool = False
+    supported: bool = True
+
+    @property
+    def sensitive(self) -> bool:
+        return self.type is ConfigType.PASSWORD
+
+    def parse(self, text: str) -> ConfigValue:
+        """The typed value, or ConfigError. Accepts exactly what Kafka accepts."""
+        value = parse_value(self.name, self.type, text)
+        if self.validator is not None:
+            self.validator.check(self.name, value)
+        return value
+
+    def default_value(self) -> ConfigValue:
+        return None if self.default is None else parse_value(self.name, self.type, self.default)
+
+
+def table(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
+    """Rows by name, in name order: the order in which Kafka lists them."""
+    return {key.name: key for key in sorted(keys, key=lambda key: key.name)}
+
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_DECIMAL = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?[fFdD]?)")
+_BITS = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
+
+
+def parse_value(name: str, kind: ConfigType, text: str) -> ConfigValue:
+    match kind:
+        case ConfigType.PASSWORD:
+            return text
+        case ConfigType.STRING | ConfigType.CLASS:
+            return text.strip()
+        case ConfigType.BOOLEAN:
+            return _parse_boolean(name, text)
+        case ConfigType.DOUBLE:
+            trimmed = text.strip()
+            if _DECIMAL.fullmatch(trimmed) is None:
+                raise ConfigError.invalid(name, text, "Not a number of type DOUBLE")
+            return float(trimmed.rstrip("fFdD") if trimmed[-1] in "fFdD" else trimmed)
+        case ConfigType.LIST:
+            return split_list(text)
+        case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
+            return _parse_integer(name, kind, text)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Items between commas, trimmed; nothing but blanks is the empty list, while `a,` ends in an empty item."""
+    trimmed = text.strip()
+    return tuple(re.split(r"\s*,\s*", trimmed)) if trimmed else ()
+
+
+def _parse_boolean(name: str, text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ConfigError.invalid(name, text, "Expected value to be either true or false")
+    return lowered == "true"
+
+
+def _parse_integer(name: str, kind: ConfigType, text: str) -> int:
+    trimmed = text.strip()
+    if _INTEGER.fullmatch(trimmed) is not None:
+        number = int(trimmed)
+        limit = 1 << (_BITS[kind] - 1)
+        if -limit <= number < limit:
+            return number
+    raise ConfigError.invalid(name, text, f"Not a number of type {kind.name}")
+
+
+def _shown(value: object) -> str:
+    match value:
+        case tuple():
+            return _listed(value)
+        case bool():
+            return str(value).lower()
+        case None:
+            return "null"
+        case _:
+            return str(value)
+
+
+def _listed(values: Iterable[object]) -> str:
+    return f"[{', '.join(str(value) for value in values)}]"

@@ -1,0 +1,114 @@
+r"""Java's `.properties` text: the format of server.properties and of small files that Kafka keeps in a log directory.
+
+`key=value`, `key: value` or `key value`; `#` and `!` start a comment line; a line that ends in an odd number of
+backslashes goes on in the next, whose leading blanks are dropped; `\t \n \r \f \\ \uXXXX`, and a backslash before any
+other character, which then stands for itself. Of a key given twice the last one counts, as in Java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.metadata.configs.definition import ConfigError
+
+_BLANKS = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    return dict(read_properties(text))
+
+
+def read_properties(text: str) -> list[tuple[str, str]]:
+    """Every entry in order, repeated keys included."""
+    return [_split(line) for line in _logical_lines(text)]
+
+
+def duplicate_properties(text: str) -> list[str]:
+    """Keys that stand more than once, in the order of their second appearance."""
+    seen: set[str] = set()
+    repeated: dict[str, None] = {}
+    for key, _ in read_properties(text):
+        if key in seen:
+            repeated[key] = None
+        seen.add(key)
+    return list(repeated)
+
+
+def format_properties(entries: dict[str, str], comment: str | None = None) -> str:
+    """The text of these entries, which `parse_properties` and Java read back unchanged."""
+    lines = [f"#{comment}"] if comment is not None else []
+    lines += [f"{_escaped(key, in_key=True)}={_escaped(value, in_key=False)}" for key, value in entries.items()]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    pending: str | None = None
+    for natural in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        line = natural.lstrip(_BLANKS)
+        if pending is None:
+            if not line or line[0] in "#!":
+                continue
+        else:
+            line = pending + line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending = line[:-1]
+        else:
+            pending = None
+            yield line
+    if pending is not None:
+        yield pending
+
+
+def _split(line: str) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in "=:" and line[end] not in _BLANKS:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return _unescaped(line[:end]), _unescaped(rest)
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char != "\\" or at == len(text):
+            out.append(char)
+            continue
+        char = text[at]
+        at += 1
+        if char == "u":
+            digits = text[at : at + 4]
+            if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
+                raise ConfigError(f"Malformed \\u escape in '{text[:80]}': four hexadecimal digits must follow.")
+            out.append(chr(int(digits, 16)))
+            at += 4
+        else:
+            out.append(_ESCAPES.get(char, char))
+    return _joined_surrogates("".join(out))
+
+
+def _joined_surrogates(text: str) -> str:
+    """Java writes characters past U+FFFF as two escapes; a lone half becomes the replacement character."""
+    if not any(0xD800 <= ord(char) <= 0xDFFF for char in text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _escaped(text: str, *, in_key: bool) -> str:
+    out: list[str] = []
+    for at, char in enumerate(text):
+        if char in "\t\n\r\f":
+            out.append({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}[char])
+        elif char in "\\=:#!" or (char == " " and (in_key or at == 0)):
+            out.append("\\" + char)
+        else:
+            out.append(char)
+    return "".join(out)

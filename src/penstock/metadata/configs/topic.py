@@ -1,0 +1,398 @@
+"""Topic configs: all of Kafka 4.3 with type, default and limits, our own `penstock.*`, and the typed `LogConfig`.
+
+`TOPIC_CONFIGS` is the only list. `LogConfig` has a field for each row, named after it with dots as underscores; a test
+keeps the two equal. A row with `supported=False` is accepted and shown but changes nothing: docs/skipped.md names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from penstock.metadata.configs.definition import (
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    ConfigValue,
+    ListOf,
+    OneOf,
+    Range,
+    RangeOr,
+    Validator,
+    table,
+)
+
+LONG_MAX = 2**63 - 1
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottledReplicas:
+    """`*`, or `partition:broker` pairs."""
+
+    def check(self, name: str, value: ConfigValue) -> None:
+        items = value if isinstance(value, tuple) else ()
+        if items == ("*",) or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in items):
+            return
+        form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        why = f"{name} must be the literal '*' or a list of replicas in the following format: {form}"
+        raise ConfigError.invalid(name, value, why)
+
+
+def _key(
+    name: str,
+    kind: ConfigType,
+    default: str | None,
+    doc: str,
+    validator: Validator | None = None,
+    *,
+    supported: bool = True,
+    internal: bool = False,
+) -> ConfigKey:
+    return ConfigKey(name, kind, default, doc, validator, supported=supported, internal=internal)
+
+
+_BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
+_STRING, _LIST, _DOUBLE = ConfigType.STRING, ConfigType.LIST, ConfigType.DOUBLE
+_FROM_0, _FROM_1 = Range(0), Range(1)
+
+TOPIC_CONFIGS: dict[str, ConfigKey] = table(
+    [
+        _key(
+            "cleanup.policy",
+            _LIST,
+            "delete",
+            "How old data leaves the log: 'delete' drops whole segments past the retention limits, 'compact' keeps the "
+            "last value of each key, both together do both, an empty list keeps everything.",
+            ListOf(("compact", "delete")),
+        ),
+        _key(
+            "compression.gzip.level",
+            _INT,
+            "-1",
+            "Effort of gzip when compression.type is gzip; -1 leaves it to the library.",
+            RangeOr(1, 9, -1),
+        ),
+        _key(
+            "compression.lz4.level",
+            _INT,
+            "9",
+            "Effort of lz4 when compression.type is lz4.",
+            Range(1, 17),
+        ),
+        _key(
+            "compression.type",
+            _STRING,
+            "producer",
+            "The codec that batches have on disk: 'producer' leaves each as it came, anything else recompresses "
+            "batches that arrive with another codec.",
+            OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
+        ),
+        _key(
+            "compression.zstd.level",
+            _INT,
+            "3",
+            "Effort of zstd when compression.type is zstd.",
+            Range(-131072, 22),
+        ),
+        _key(
+            "delete.retention.ms",
+            _LONG,
+            "86400000",
+            "How long a tombstone outlives its first compaction, so that a reader from the start can still see it.",
+            _FROM_0,
+        ),
+        _key(
+            "file.delete.delay.ms",
+            _LONG,
+            "60000",
+            "How long the files of a deleted segment stay on disk for reads still under way.",
+            _FROM_0,
+        ),
+        _key(
+            "flush.messages",
+            _LONG,
+            str(LONG_MAX),
+            "Call fsync after this many records; 1 acknowledges only what has reached the disk.",
+            _FROM_1,
+        ),
+        _key(
+            "flush.ms",
+            _LONG,
+            str(LONG_MAX),
+            "Call fsync at the latest this long after an append.",
+            _FROM_0,
+        ),
+        _key(
+            "follower.replication.throttled.replicas",
+            _LIST,
+            "",
+            "Follower replicas whose fetching is held to the follower rate: partition:broker pairs, or *.",
+            ThrottledReplicas(),
+            supported=False,
+        ),
+        _key(
+            "index.interval.bytes",
+            _INT,
+            "4096",
+            "Bytes of log between two entries of the offset index.",
+            _FROM_0,
+        ),
+        _key(
+            "internal.segment.bytes",
+            _INT,
+            None,
+            "Segment size without a lower limit, for tests; when set it stands for segment.bytes.",
+            internal=True,
+        ),
+        _key(
+            "leader.replication.throttled.replicas",
+            _LIST,
+            "",
+            "Leader replicas whose sending is held to the leader rate: partition:broker pairs, or *.",
+            ThrottledReplicas(),
+            supported=False,
+        ),
+        _key(
+            "local.retention.bytes",
+            _LONG,
+            "-2",
+            "Local part of retention.bytes when the topic also has remote storage; -2 means all of it.",
+            Range(-2),
+            supported=False,
+        ),
+        _key(
+            "local.retention.ms",
+            _LONG,
+            "-2",
+            "Local part of retention.ms when the topic also has remote storage; -2 means all of it.",
+            Range(-2),
+            supported=False,
+        ),
+        _key(
+            "max.compaction.lag.ms",
+            _LONG,
+            str(LONG_MAX),
+            "The longest that a record may stay out of reach of compaction, whatever the dirty ratio.",
+            _FROM_1,
+        ),
+        _key(
+            "max.message.bytes",
+            _INT,
+            "1048588",
+            "The largest record batch accepted, after compression.",
+            _FROM_0,
+        ),
+        _key(
+            "message.timestamp.after.max.ms",
+            _LONG,
+            "3600000",
+            "How far in the broker's future a record's CreateTime may lie before it is refused.",
+            _FROM_0,
+        ),
+        _key(
+            "message.timestamp.before.max.ms",
+            _LONG,
+            str(LONG_MAX),
+            "How far in the broker's past a record's CreateTime may lie before it is refused.",
+            _FROM_0,
+        ),
+        _key(
+            "message.timestamp.type",
+            _STRING,
+            "CreateTime",
+            "Whose clock stamps records: the producer's (CreateTime) or the broker's on append (LogAppendTime).",
+            OneOf(("CreateTime", "LogAppendTime")),
+        ),
+        _key(
+            "min.cleanable.dirty.ratio",
+            _DOUBLE,
+            "0.5",
+            "Share of a log that must be uncompacted before compaction takes it up.",
+            Range(0, 1),
+        ),
+        _key(
+            "min.compaction.lag.ms",
+            _LONG,
+            "0",
+            "How long a record is safe from compaction after it was written.",
+            _FROM_0,
+        ),
+        _key(
+            "min.insync.replicas",
+            _INT,
+            "1",
+            "Replicas that must be in sync for acks=all to be accepted.",
+            _FROM_1,
+        ),
+        _key(
+            "penstock.acks.fsync",
+            _BOOLEAN,
+            "false",
+            "Penstock's own: acknowledge an append only after fsync, one fsync serving all that wait for it.",
+        ),
+        _key(
+            "preallocate",
+            _BOOLEAN,
+            "false",
+            "Reserve a segment's whole size on disk when it is made.",
+            supported=False,
+        ),
+        _key(
+            "remote.log.copy.disable",
+            _BOOLEAN,
+            "false",
+            "Stop copying segments of a tiered topic to remote storage.",
+            supported=False,
+        ),
+        _key(
+            "remote.log.delete.on.disable",
+            _BOOLEAN,
+            "false",
+            "Delete what is in remote storage when tiering is switched off for the topic.",
+            supported=False,
+        ),
+        _key(
+            "remote.storage.enable",
+            _BOOLEAN,
+            "false",
+            "Keep older segments of the topic in remote storage.",
+            supported=False,
+        ),
+        _key(
+            "retention.bytes",
+            _LONG,
+            "-1",
+            "Size that a partition may reach before its oldest segments go under the delete policy; -1 is no limit.",
+        ),
+        _key(
+            "retention.ms",
+            _LONG,
+            str(WEEK_MS),
+            "Age that records may reach before their segment goes under the delete policy; -1 is no limit.",
+            Range(-1),
+        ),
+        _key(
+            "segment.bytes",
+            _INT,
+            str(2**30),
+            "Size at which a segment file is closed and the next one begun.",
+            Range(1024 * 1024),
+        ),
+        _key(
+            "segment.index.bytes",
+            _INT,
+            "10485760",
+            "Size that an index file may reach before the segment is rolled.",
+            Range(4),
+        ),
+        _key(
+            "segment.jitter.ms",
+            _LONG,
+            "0",
+            "Random time taken off segment.ms so that partitions don't all roll at once.",
+            _FROM_0,
+        ),
+        _key(
+            "segment.ms",
+            _LONG,
+            str(WEEK_MS),
+            "Age at which a segment is rolled even if it isn't full, so that retention and compaction can reach it.",
+            _FROM_1,
+        ),
+        _key(
+            "unclean.leader.election.enable",
+            _BOOLEAN,
+            "false",
+            "Let a replica that is not in sync lead when no other is left, at the price of acknowledged records.",
+        ),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """A topic's settings, typed. `LogConfig()` is Kafka's defaults."""
+
+    cleanup_policy: frozenset[str] = field(default_factory=lambda: frozenset({"delete"}))
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_type: str = "producer"
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = 86_400_000
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
+    index_interval_bytes: int = 4096
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
+    local_retention_bytes: int = -2
+    local_retention_ms: int = -2
+    max_compaction_lag_ms: int = LONG_MAX
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    penstock_acks_fsync: bool = False
+    preallocate: bool = False
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    remote_storage_enable: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = WEEK_MS
+    segment_bytes: int = 2**30
+    segment_index_bytes: int = 10_485_760
+    segment_jitter_ms: int = 0
+    segment_ms: int = WEEK_MS
+    unclean_leader_election_enable: bool = False
+
+    @property
+    def compact(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def fsync_before_ack(self) -> bool:
+        """Whether an append counts only once it is on disk."""
+        return self.penstock_acks_fsync or self.flush_messages == 1
+
+    @staticmethod
+    def from_map(values: Mapping[str, str]) -> LogConfig:
+        """The defaults overlaid by these strings. A bad value is a ConfigError; a name of a newer version is ignored."""
+        typed: dict[str, Any] = {}
+        for name, text in values.items():
+            key = TOPIC_CONFIGS.get(name)
+            if key is not None:
+                typed[_FIELD_OF.get(name, "segment_bytes")] = key.parse(text)
+        if "internal.segment.bytes" in values:
+            typed["segment_bytes"] = TOPIC_CONFIGS["internal.segment.bytes"].parse(values["internal.segment.bytes"])
+        if "cleanup_policy" in typed:
+            typed["cleanup_policy"] = frozenset(typed["cleanup_policy"])
+        return LogConfig(**typed)
+
+
+_FIELD_OF = {each.name.replace("_", "."): each.name for each in fields(LogConfig)}
+
+
+def validate_topic_configs(values: Mapping[str, str]) -> None:
+    """Refuses what Kafka refuses when a topic is created or altered with these overrides."""
+    for name in values:
+        if name not in TOPIC_CONFIGS:
+            raise ConfigError(f"Unknown topic config name: {name}")
+    parsed = {name: TOPIC_CONFIGS[name].parse(text) for name, text in values.items()}
+    shortest = parsed.get("min.compaction.lag.ms", 0)
+    longest = parsed.get("max.compaction.lag.ms", LONG_MAX)
+    assert isinstance(shortest, int)
+    assert isinstance(longest, int)
+    if shortest > longest:
+        raise ConfigError(
+            f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})"
+        )

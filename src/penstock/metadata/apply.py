@@ -1,7 +1,7 @@
 """Records into an image: the only code that makes a new one, for live changes and for replay.
 
-An image is copied once per call and map by map: a map that no record touches is shared with the image before. Records of a
-metadata transaction are kept aside until its end record and dropped by its abort record, wherever batches were cut.
+An image is copied once per call and map by map: a map that no record touches is shared with the image before. Records
+of a metadata transaction are kept aside until its end record and dropped by its abort record, wherever batches were cut.
 Dispatch is by the record's class name so that a record type costs nothing until one is met.
 """
 
@@ -70,10 +70,10 @@ class _Delta:
 
     def writable(self, name: str) -> dict[Any, Any]:
         """A private copy of one of the image's maps, made on first use."""
-        found = self.fields.get(name)
+        found: dict[Any, Any] | None = self.fields.get(name)
         if found is None:
             found = self.fields[name] = dict(getattr(self.image, name))
-        return found  # type: ignore[no-any-return]
+        return found
 
     def intern(self, values: Iterable[Any]) -> tuple[Any, ...]:
         """One tuple for all partitions that hold the same replicas or directories."""
@@ -145,7 +145,7 @@ class _Delta:
         )
 
 
-# --- topics -------------------------------------------------------------------------------------------------------------
+# --- topics ---------------------------------------------------------------------------------------
 
 
 def _topic(delta: _Delta, record: Any) -> None:
@@ -227,7 +227,7 @@ def _clear_elr(delta: _Delta, record: Any) -> None:
                 partitions[index] = replace(partitions[index], elr=(), last_known_elr=())
 
 
-# --- brokers and controllers ---------------------------------------------------------------------------------------------
+# --- brokers and controllers ----------------------------------------------------------------------
 
 
 def _endpoints(listed: Iterable[Any]) -> dict[str, Endpoint]:
@@ -262,11 +262,12 @@ def _unregister_broker(delta: _Delta, record: Any) -> None:
 
 def _change_broker(delta: _Delta, broker_id: int, epoch: int, **changes: Any) -> None:
     brokers = delta.writable("brokers")
-    broker = brokers.get(broker_id)
+    broker: BrokerImage | None = brokers.get(broker_id)
     check(
         broker is not None and broker.epoch == epoch,
         f"a registration change names broker {broker_id} at epoch {epoch}, which is not its registration",
     )
+    assert broker is not None
     brokers[broker_id] = replace(broker, **changes)
     delta.broker_ids.add(broker_id)
 
@@ -301,7 +302,7 @@ def _register_controller(delta: _Delta, record: Any) -> None:
     )
 
 
-# --- configs, quotas, features, ids --------------------------------------------------------------------------------------
+# --- configs, quotas, features, ids ---------------------------------------------------------------
 
 
 def _config(delta: _Delta, record: Any) -> None:
@@ -349,7 +350,7 @@ def _producer_ids(delta: _Delta, record: Any) -> None:
     delta.fields["next_producer_id"] = record.next_producer_id
 
 
-# --- who may do what -----------------------------------------------------------------------------------------------------
+# --- who may do what ------------------------------------------------------------------------------
 
 
 def _acl(delta: _Delta, record: Any) -> None:

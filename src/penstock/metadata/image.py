@@ -1,4 +1,4 @@
-"""What the cluster is, as of one offset of the metadata log: immutable values that every node builds from the same records."""
+"""What the cluster is, as of one offset of the metadata log: immutable values that records build."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class TokenImage:
 
 @dataclass(frozen=True, slots=True)
 class ImageChanges:
-    """What differs from the image of `base_version`, so that a listener needn't compare ten thousand topics to find one."""
+    """What differs from the image of `base_version`, so that a listener needn't compare every topic to find one."""
 
     base_version: int = -1
     topics: frozenset[str] = frozenset()
@@ -143,7 +143,7 @@ class ImageChanges:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All of it. `offset` and `epoch` are those of the last record applied; `version` is a key for caches of this process."""
+    """All of it. `offset` and `epoch` are the last applied record's; `version` is a key for caches of this process."""
 
     offset: int = -1
     epoch: int = 0

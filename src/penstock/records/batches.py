@@ -1,0 +1,104 @@
+"""Cutting a buffer of record batches apart, and the checksum of one.
+
+The lengths are the only thing believed before the CRC is known to be right, so they are judged first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fastcrc import crc32
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.header import (
+    CRC_POSITION,
+    CRC_START,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    MIN_BATCH_LENGTH,
+    BatchHeader,
+    parse_header,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+crc32c = crc32.iscsi
+
+_LENGTH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_MIN_LEGACY_LENGTH = 14  # the smallest entry of the formats before v2
+
+
+def iter_batches(buf: Buffer, *, allow_partial: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each batch of `buf` with its bytes, in order; the CRC is not looked at.
+
+    A batch cut off by the end of the buffer is CORRUPT_MESSAGE; with `allow_partial` (what a fetch may return) it is
+    left out.
+    """
+    view = memoryview(buf)
+    end = len(view)
+    pos = 0
+    while pos < end:
+        length = _batch_length(view, pos, end)
+        if length is None or pos + LOG_OVERHEAD + length > end:
+            if allow_partial:
+                return
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at byte {pos} is cut off: send it whole.")
+        if length < MIN_BATCH_LENGTH:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at byte {pos} is shorter than its header.")
+        header = parse_header(view, pos)
+        next_pos = pos + LOG_OVERHEAD + length
+        yield header, view[pos:next_pos]
+        pos = next_pos
+
+
+def split_batches(buf: Buffer, *, allow_partial: bool = False) -> list[tuple[BatchHeader, memoryview]]:
+    return list(iter_batches(buf, allow_partial=allow_partial))
+
+
+def _batch_length(view: memoryview, pos: int, end: int) -> int | None:
+    """The length field of the batch at `pos`; None where the buffer ends too early to tell."""
+    if pos + LOG_OVERHEAD > end:
+        return None
+    (length,) = _LENGTH.unpack_from(view, pos + 8)
+    if length < _MIN_LEGACY_LENGTH:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at byte {pos} claims a length of {length}.")
+    if pos + MAGIC_POSITION >= end:
+        return None
+    refuse_other_magic(view[pos + MAGIC_POSITION])
+    return int(length)
+
+
+def refuse_other_magic(magic: int) -> None:
+    """Formats 0 and 1 are known and not served; anything else is not a record batch."""
+    if magic == MAGIC:
+        return
+    if magic in (0, 1):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"Message format v{magic} is not served: write record batches of format v2 (Kafka 0.11 and later).",
+        )
+    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch has the unknown magic byte {magic}.")
+
+
+def computed_crc(batch: Buffer) -> int:
+    return int(crc32c(memoryview(batch)[CRC_START:]))
+
+
+def crc_ok(batch: Buffer) -> bool:
+    """Does the checksum of this one whole batch hold? `batch` ends where the batch ends."""
+    view = memoryview(batch)
+    if len(view) < HEADER_SIZE:
+        return False
+    (stored,) = _CRC.unpack_from(view, CRC_POSITION)
+    return bool(crc32c(view[CRC_START:]) == stored)
+
+
+def check_crc(batch: Buffer) -> None:
+    if not crc_ok(batch):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "A record batch does not match its CRC: send it again.")

@@ -1,0 +1,130 @@
+"""Writing record batches: what coordinators, the metadata log and our own client append."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.check import check
+from penstock.records.batches import crc32c
+from penstock.records.compression import compress
+from penstock.records.header import (
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    HEADER,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+)
+from penstock.records.record import Headers, Record
+from penstock.records.varint import varint
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+NewRecord = tuple[int, bytes | None, bytes | None, Headers]
+
+_COVERED = struct.Struct(">hiqqqhii")  # the header's fields from attributes on: what the CRC covers
+_NULL = varint(-1)
+_ZERO = b"\x00"
+
+
+def build_batch(
+    records: Iterable[Record | NewRecord],
+    *,
+    base_offset: int = 0,
+    compression: int = 0,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    log_append_time: int | None = None,
+    delete_horizon_ms: int | None = None,
+) -> bytes:
+    """One batch. A `Record` keeps its offset (none may be below `base_offset`); plain tuples are numbered from it."""
+    parts: list[bytes] = []
+    base_timestamp = log_append_time if delete_horizon_ms is None else delete_horizon_ms
+    max_timestamp = NO_TIMESTAMP
+    last_delta = -1
+    for record in records:
+        if len(record) == 5:
+            offset, timestamp, key, value, headers = record
+            delta = offset - base_offset
+            check(delta > last_delta, "records of a batch are in the order of their offsets")
+        else:
+            timestamp, key, value, headers = record
+            delta = last_delta + 1
+        last_delta = delta
+        if log_append_time is not None:
+            timestamp = log_append_time
+        if base_timestamp is None:
+            base_timestamp = timestamp
+        if timestamp > max_timestamp:
+            max_timestamp = timestamp
+        parts.append(encode_record(timestamp - base_timestamp, delta, key, value, headers))
+    check(parts, "a batch is built of at least one record")
+    assert base_timestamp is not None
+    attributes = (
+        compression
+        | (LOG_APPEND_TIME_FLAG if log_append_time is not None else 0)
+        | (TRANSACTIONAL_FLAG if transactional else 0)
+        | (CONTROL_FLAG if control else 0)
+        | (DELETE_HORIZON_FLAG if delete_horizon_ms is not None else 0)
+    )
+    payload = b"".join(parts)
+    if compression:
+        payload = compress(compression, payload, level)
+    header = BatchHeader(
+        base_offset,
+        0,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        last_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(parts),
+    )
+    return seal(header, payload) + payload
+
+
+def seal(header: BatchHeader, payload: Buffer) -> bytes:
+    """The bytes of `header` in front of `payload`, with the length and the CRC that belong to it."""
+    view = memoryview(payload)
+    covered = _COVERED.pack(*header[5:])
+    crc = crc32c(view, crc32c(covered))
+    return HEADER.pack(header[0], MIN_BATCH_LENGTH + len(view), header[2], MAGIC, crc, *header[5:])
+
+
+def encode_record(
+    timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
+) -> bytes:
+    """One record with its length in front."""
+    parts = [_ZERO, varint(timestamp_delta), varint(offset_delta)]
+    parts += (_NULL,) if key is None else (varint(len(key)), key)
+    parts += (_NULL,) if value is None else (varint(len(value)), value)
+    if headers:
+        parts.append(varint(len(headers)))
+        for name, content in headers:
+            encoded = name.encode()
+            parts += (varint(len(encoded)), encoded)
+            parts += (_NULL,) if content is None else (varint(len(content)), content)
+    else:
+        parts.append(_ZERO)
+    body = b"".join(parts)
+    return varint(len(body)) + body

@@ -1,0 +1,149 @@
+"""Control records: what the broker itself writes between the data, in batches with the control flag.
+
+The key is a version (int16) and a type (int16). The end of a transaction carries its own value version in front; the
+quorum's messages have it as their first field.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.build import build_batch
+from penstock.records.header import NO_LEADER_EPOCH, parse_header
+from penstock.records.record import Record, read_records
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_KEY = struct.Struct(">hh")
+_END_TXN = struct.Struct(">hi")
+_KEY_VERSION = 0
+_END_TXN_VERSION = 0
+
+
+class ControlType(IntEnum):
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+class EndTxn(NamedTuple):
+    """The marker that closes a producer's transaction in a partition."""
+
+    committed: bool
+    coordinator_epoch: int
+
+
+def control_key(kind: ControlType) -> bytes:
+    return _KEY.pack(_KEY_VERSION, kind)
+
+
+def control_type(key: bytes | None) -> ControlType | None:
+    """The type in a control record's key; None for one this broker does not know, which readers pass over."""
+    if key is None or len(key) < _KEY.size:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "A control record has no version and type in its key.")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"A control record's key has version {version}.")
+    try:
+        return ControlType(kind)
+    except ValueError:
+        return None
+
+
+def build_end_txn(
+    marker: EndTxn,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    kind = ControlType.COMMIT if marker.committed else ControlType.ABORT
+    value = _END_TXN.pack(_END_TXN_VERSION, marker.coordinator_epoch)
+    return build_batch(
+        [(timestamp, control_key(kind), value, ())],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+        leader_epoch=leader_epoch,
+    )
+
+
+def parse_end_txn(record: Record) -> EndTxn | None:
+    """The marker in a record of a control batch; None when it is another control record."""
+    kind = control_type(record.key)
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    if record.value is None or len(record.value) < _END_TXN.size:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "The marker of a transaction's end is cut off.")
+    version, coordinator_epoch = _END_TXN.unpack_from(record.value)
+    if version < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"The marker of a transaction's end has version {version}.")
+    return EndTxn(kind is ControlType.COMMIT, coordinator_epoch)
+
+
+def read_end_txn(batch: Buffer) -> EndTxn | None:
+    """The marker of a control batch; None when the batch is empty or holds something else."""
+    if not parse_header(batch).is_control:
+        return None
+    records = read_records(batch)
+    return parse_end_txn(records[0]) if records else None
+
+
+def build_control(
+    messages: list[tuple[ControlType, Any]],
+    *,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """One control batch of quorum messages: each is encoded at the version that its own `version` field names."""
+    from penstock.protocol.codec import encode
+
+    records = [(timestamp, control_key(kind), encode(message, message.version), ()) for kind, message in messages]
+    return build_batch(records, base_offset=base_offset, control=True, leader_epoch=leader_epoch)
+
+
+def parse_control(record: Record) -> tuple[ControlType, Any] | None:
+    """Type and message of a control record: an `EndTxn`, or one of `protocol.persisted.raft`. None if unknown."""
+    kind = control_type(record.key)
+    if kind is None:
+        return None
+    if kind in (ControlType.ABORT, ControlType.COMMIT):
+        return kind, parse_end_txn(record)
+    from penstock.protocol.codec import DecodeError, decode
+
+    value = record.value or b""
+    if len(value) < 2:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"The {kind.name} control record is cut off.")
+    try:
+        return kind, decode(_message_class(kind), int.from_bytes(value[:2], "big", signed=True), value)
+    except DecodeError as error:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"The {kind.name} control record is broken: {error}.") from None
+
+
+def _message_class(kind: ControlType) -> Any:
+    from importlib import import_module
+
+    module, name = _MESSAGES[kind]
+    return getattr(import_module(f"penstock.protocol.persisted.raft.{module}"), name)
+
+
+_MESSAGES: dict[ControlType, tuple[str, str]] = {
+    ControlType.LEADER_CHANGE: ("leader_change_message", "LeaderChangeMessage"),
+    ControlType.SNAPSHOT_HEADER: ("snapshot_header_record", "SnapshotHeaderRecord"),
+    ControlType.SNAPSHOT_FOOTER: ("snapshot_footer_record", "SnapshotFooterRecord"),
+    ControlType.KRAFT_VERSION: ("k_raft_version_record", "KRaftVersionRecord"),
+    ControlType.KRAFT_VOTERS: ("voters_record", "VotersRecord"),
+}

@@ -1,0 +1,117 @@
+"""The fixed part of a record batch (magic 2): 61 bytes, big-endian.
+
+Offset and leader epoch stand before the CRC and outside of what it covers, so a leader assigns both without reading the
+payload. Everything from `attributes` on is covered.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = HEADER.size
+LOG_OVERHEAD = 12  # base offset and batch length: what `batch_length` itself does not count
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+CRC_START = 21  # the first byte that the CRC covers
+MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
+MAGIC = 2
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+NO_LEADER_EPOCH = -1
+
+COMPRESSION_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+_MAX_SEQUENCE = 0x7FFFFFFF
+
+
+def sequence_after(sequence: int, increment: int) -> int:
+    """Sequence numbers wrap from 2^31-1 to 0: they are never negative."""
+    return (sequence + increment) & _MAX_SEQUENCE
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def size(self) -> int:
+        return self.batch_length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME_FLAG != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_FLAG != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_FLAG != 0
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return self.attributes & DELETE_HORIZON_FLAG != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones and markers of this batch may go: compaction keeps it in the base timestamp's place."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & _MAX_SEQUENCE
+
+    def pack(self) -> bytes:
+        return HEADER.pack(*self)
+
+
+def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
+    """The header at `pos`, as it stands: nothing is judged here but that 61 bytes are there."""
+    try:
+        return BatchHeader._make(HEADER.unpack_from(buf, pos))
+    except struct.error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch needs at least {HEADER_SIZE} bytes.") from None

@@ -1,0 +1,131 @@
+"""Reading the records inside a batch.
+
+The batch stays the unit everywhere else: this is for readers, look-up by time and compaction. The CRC is the caller's
+business (`batches.crc_ok`); everything else is judged here, so that a batch with a valid CRC and nonsense inside is
+INVALID_RECORD and nothing worse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.compression import decompress
+from penstock.records.header import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC,
+    BatchHeader,
+    parse_header,
+)
+from penstock.records.varint import read_varint, read_varlong
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAX_UNCOMPRESSED_BYTES = 256 * 1024 * 1024
+MIN_RECORD_SIZE = 7  # seven one-byte fields; a claimed count above size / 7 is a lie
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Record(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def invalid(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, reason)
+
+
+def records_payload(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> bytes:
+    """The records of one whole batch, unpacked."""
+    view = memoryview(batch)
+    if header.magic != MAGIC or header.size != len(view):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "These bytes are not one whole record batch of format v2.")
+    payload = view[HEADER_SIZE:]
+    codec = header.attributes & COMPRESSION_MASK
+    data = decompress(codec, payload, max_bytes) if codec and header.records_count else bytes(payload)
+    count = header.records_count
+    if count < 0 or count * MIN_RECORD_SIZE > len(data):
+        raise invalid(f"A record batch claims {count} records in {len(data)} bytes.")
+    return data
+
+
+def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list[Record]:
+    """Every record of one whole batch; unpacked it may take `max_bytes`, else MESSAGE_TOO_LARGE."""
+    header = parse_header(batch)
+    data = records_payload(batch, header, max_bytes)
+    try:
+        return _read_all(header, data)
+    except IndexError:
+        raise invalid("A record runs past the end of its batch.") from None
+
+
+def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
+    base_offset = header.base_offset
+    base_timestamp = header.base_timestamp
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None
+    end = len(data)
+    pos = 0
+    records: list[Record] = []
+    add = records.append
+    for _ in range(header.records_count):
+        length, pos = read_varint(data, pos)
+        record_end = pos + length
+        if length < 0 or record_end > end:
+            raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
+        timestamp, pos = read_varlong(data, pos + 1)  # one byte of attributes, unused so far
+        byte = data[pos]
+        if byte < 0x80:
+            offset = (byte >> 1) ^ -(byte & 1)
+            pos += 1
+        else:
+            offset, pos = read_varint(data, pos)
+        key, pos = _read_bytes(data, pos, record_end)
+        value, pos = _read_bytes(data, pos, record_end)
+        if data[pos] == 0:
+            headers: Headers = ()
+            pos += 1
+        else:
+            headers, pos = _read_headers(data, pos, record_end)
+        if pos != record_end:
+            raise invalid("A record does not end where its length says.")
+        timestamp = base_timestamp + timestamp if append_time is None else append_time
+        add(Record(base_offset + offset, timestamp, key, value, headers))
+    if pos != end:
+        raise invalid(f"{end - pos} bytes follow the last record of a batch.")
+    return records
+
+
+def _read_bytes(data: bytes, pos: int, record_end: int) -> tuple[bytes | None, int]:
+    byte = data[pos]
+    if byte < 0x80:
+        length = (byte >> 1) ^ -(byte & 1)
+        pos += 1
+    else:
+        length, pos = read_varint(data, pos)
+    if length < 0:
+        return None, pos
+    after = pos + length
+    if after > record_end:
+        raise invalid(f"A record holds a field of {length} bytes that ends behind it.")
+    return data[pos:after], after
+
+
+def _read_headers(data: bytes, pos: int, record_end: int) -> tuple[Headers, int]:
+    count, pos = read_varint(data, pos)
+    if count < 0 or count * 2 > record_end - pos:
+        raise invalid(f"A record claims {count} headers in {record_end - pos} bytes.")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        key, pos = _read_bytes(data, pos, record_end)
+        if key is None:
+            raise invalid("A record has a header without a key.")
+        value, pos = _read_bytes(data, pos, record_end)
+        headers.append((key.decode("utf-8", "replace"), value))
+    return tuple(headers), pos

@@ -1,0 +1,56 @@
+"""Zigzag variable-length integers of records: small numbers of either sign in few bytes.
+
+The loops over records inline the one-byte case; these are for everything longer.
+"""
+
+from __future__ import annotations
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+_MAX_INT32_SHIFT = 28
+_MAX_INT64_SHIFT = 63
+
+
+def read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    """A 32-bit number at `pos`, and the position after it; IndexError where the data ends inside."""
+    byte = data[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    return _read_long(data, pos, _MAX_INT32_SHIFT, 0xFFFFFFFF)
+
+
+def read_varlong(data: bytes, pos: int) -> tuple[int, int]:
+    """A 64-bit number at `pos`, and the position after it; IndexError where the data ends inside."""
+    byte = data[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    return _read_long(data, pos, _MAX_INT64_SHIFT, 0xFFFFFFFFFFFFFFFF)
+
+
+def _read_long(data: bytes, pos: int, max_shift: int, mask: int) -> tuple[int, int]:
+    raw = 0
+    shift = 0
+    while (byte := data[pos]) >= 0x80:
+        raw |= (byte & 0x7F) << shift
+        pos += 1
+        shift += 7
+        if shift > max_shift:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "A record holds a number longer than its type allows.")
+    raw = (raw | byte << shift) & mask  # Kafka drops the bits past the type's width, so do we
+    return (raw >> 1) ^ -(raw & 1), pos + 1
+
+
+def varint(value: int) -> bytes:
+    """`value` (32 or 64 bits) encoded."""
+    raw = (value << 1) ^ (value >> 63)
+    if raw < 0x80:
+        return _ONE_BYTE[raw]
+    out = bytearray()
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)
+
+
+_ONE_BYTE = tuple(bytes((raw,)) for raw in range(0x80))

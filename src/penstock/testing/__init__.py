@@ -1,0 +1,24 @@
+"""A broker inside your tests: `with penstock.testing.Broker() as broker:`, and a pytest plugin with a `penstock`
+fixture.
+
+A `Broker` is a whole node, the one production runs, on its own event loop in a background thread, on memory unless
+given a directory. Fault rules (`broker.faults.add(…)`) make chosen requests fail, wait, lose their reply or their
+connection. pytest imports the plugin in every run, so nothing here imports the broker before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.testing.broker import Broker as Broker
+
+__all__ = ["Broker"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Broker":
+        from penstock.testing.broker import Broker
+
+        return Broker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,478 @@
+"""One accepted connection: bytes to frames, frames to the dispatcher, replies back in order.
+
+A connection is in one of these conditions, and starts the next request only in the first:
+  free       no request in progress, not muted, the peer reads its answers
+  busy       a request is in progress (its reply is awaited)
+  muted      a quota said wait; the answers so far still go out
+  congested  more than `write_queue_max_bytes` of answers are unsent
+Frames that arrive meanwhile queue up to `pipelined_max_bytes`, then reading pauses and TCP tells the peer.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from penstock.net.framing import SIZE, Buffer, PartialFrame, foreign_protocol
+
+if TYPE_CHECKING:
+    from penstock.net.server import Listener, Server
+
+
+class Close:
+    """What a dispatcher returns to have the connection closed, with the reason for the log."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+CLOSE: Final = Close("the request can't be served")
+
+Reply = list[Buffer] | Close | None
+"""The buffers of one response without its size prefix; None when the request has no answer."""
+
+Dispatch = Callable[["Connection", memoryview], Reply | Awaitable[Reply]]
+
+# Below this, one copy into one buffer costs less than a vector of small ones.
+JOIN_MAX_BYTES = 16 * 1024
+# Small answers of one pass are collected up to this many buffers before they are handed to the transport.
+OUT_MAX_BUFFERS = 64
+_EAGER_TASKS = sys.version_info >= (3, 12)
+
+
+class Connection(asyncio.BufferedProtocol):
+    __slots__ = (
+        "_busy",
+        "_closing",
+        "_congested",
+        "_eof",
+        "_head",
+        "_held_bytes",
+        "_mute_timer",
+        "_on_close",
+        "_out",
+        "_partial",
+        "_partial_since",
+        "_queue",
+        "_queued_bytes",
+        "_reading",
+        "_server",
+        "_task",
+        "_transport",
+        "_waits_for_budget",
+        "active_tick",
+        "client_id",
+        "id",
+        "idle_slot",
+        "listener",
+        "max_frame_bytes",
+        "peer_host",
+        "peer_port",
+        "principal",
+        "requests",
+        "state",
+    )
+
+    def __init__(self, server: "Server", listener: "Listener") -> None:
+        self._server = server
+        self.listener = listener
+        self.id = 0
+        self.peer_host = ""
+        self.peer_port = 0
+        self.principal: Any = None
+        self.client_id: str | None = None
+        self.state: dict[str, Any] = {}
+        """For the dispatcher: client software, negotiated versions, sessions."""
+        self.requests = 0
+        self.max_frame_bytes = server.limits.socket_request_max_bytes
+        """The dispatcher may lower it, as before authentication."""
+        self.active_tick = 0
+        self.idle_slot = 0
+        self._transport: asyncio.Transport | None = None
+        self._head = b""
+        self._partial: PartialFrame | None = None
+        self._partial_since = 0.0
+        self._queue: deque[memoryview] | None = None
+        self._queued_bytes = 0
+        self._held_bytes = 0
+        self._busy = False
+        self._task: asyncio.Future[Reply] | None = None
+        self._congested = False
+        self._mute_timer: asyncio.TimerHandle | None = None
+        self._reading = True
+        self._waits_for_budget = False
+        self._eof = False
+        self._closing = False
+        self._on_close: list[Callable[[], None]] | None = None
+        self._out: list[Buffer] = []
+
+    def __repr__(self) -> str:
+        return f"connection {self.id} from {self.peer_host}:{self.peer_port} on {self.listener.name}"
+
+    # What the dispatcher and the broker use
+
+    @property
+    def closed(self) -> bool:
+        """Closed or about to be: an answer would go nowhere."""
+        return self._closing or self._transport is None
+
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
+    def close(self, reason: str, kind: str = "closed") -> None:
+        """Closes once what is already answered has gone out; drops requests not started. `kind` groups log lines."""
+        if not self._closing:
+            self._server.log.warning(kind, f"{self!r} closed: {reason}")
+            self._shut()
+
+    def mute_for(self, seconds: float) -> None:
+        """Starts no further request of this connection for that long. The longest wish counts."""
+        loop = self._server.loop
+        timer = self._mute_timer
+        if timer is not None:
+            if timer.when() >= loop.time() + seconds:
+                return
+            timer.cancel()
+        self._mute_timer = loop.call_later(seconds, self._unmute)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Called once when the connection is gone; at once if it is already."""
+        if self._transport is None:
+            callback()
+        elif self._on_close is None:
+            self._on_close = [callback]
+        else:
+            self._on_close.append(callback)
+
+    # Transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
+        self._transport.set_write_buffer_limits(high=self._server.limits.write_queue_max_bytes)
+        if not self._server.admit(self):
+            self._shut(abort=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._congested = False
+        self._server.forget(self)
+        if self._partial is not None:
+            self._drop_partial()
+        if self._waits_for_budget:
+            self._waits_for_budget = False
+            self._server.budget.forget(self._budget_freed)
+        if self._on_close is not None:
+            callbacks, self._on_close = self._on_close, None
+            for callback in callbacks:
+                callback()
+        # A peer that sends without waiting for answers and hangs up still gets its requests done.
+        if not self._closing and self._queue:
+            self._unmute()
+        else:
+            self._closing = True
+            self._drop_queue()
+            self._unmute()
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        # True keeps the transport: the rest of what it sent is answered first, and `_settle` closes after that.
+        return self.listener.tls is None and (self._busy or self._queue is not None)
+
+    def pause_writing(self) -> None:
+        self._congested = True
+
+    def resume_writing(self) -> None:
+        self._congested = False
+        self.active_tick = self._server.wheel.now
+        self._continue()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._partial is not None:
+            return self._partial_tail(self._partial)
+        if self._head:
+            # The start of a size prefix came alone: read on behind it.
+            count = len(self._head)
+            self._server.receive_view[:count] = self._head
+            return self._server.receive_view[count:]
+        return self._server.receive_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active_tick = self._server.wheel.now
+        if self._closing:
+            return
+        if self._partial is not None:
+            if self._partial.advance(nbytes):
+                frame = self._partial.take()
+                self._drop_partial()
+                self._frame(frame)
+        else:
+            self._parse(nbytes)
+        if self._out:
+            self._flush()
+        if self._queue is not None or self._server.budget.limit > 0 or self._eof:
+            self._settle()
+
+    # Bytes to frames
+
+    def _parse(self, count: int) -> None:
+        view = self._server.receive_view
+        if self._head:
+            count += len(self._head)
+            self._head = b""
+        position = 0
+        while count - position >= 4:
+            size: int = SIZE.unpack_from(view, position)[0]
+            start = position + 4
+            if not 0 < size <= self.max_frame_bytes:
+                self._refuse(size, bytes(view[position:start]))
+                return
+            end = start + size
+            if end > count:
+                self._begin_partial(size, view[start:count])
+                return
+            # A copy of its own, so that the handler may keep it while the receive buffer serves others.
+            self._frame(memoryview(bytearray(view[start:end])))
+            if self._closing:
+                return
+            position = end
+        if position < count:
+            self._head = bytes(view[position:count])
+
+    def _begin_partial(self, size: int, first: memoryview) -> None:
+        self._partial = PartialFrame(size, first)
+        self._partial_since = self._server.loop.time()
+        self._server.budget.take(self._partial.capacity)
+
+    def _partial_tail(self, partial: PartialFrame) -> memoryview:
+        held = partial.capacity
+        tail = partial.tail()
+        if partial.capacity > held:
+            self._server.budget.take(partial.capacity - held)
+        return tail
+
+    def _drop_partial(self) -> None:
+        partial = self._partial
+        assert partial is not None
+        self._partial = None
+        self._server.budget.give_back(partial.capacity)
+
+    def slow_frame_since(self) -> float | None:
+        """When the frame that is arriving began."""
+        return self._partial_since if self._partial is not None else None
+
+    def _refuse(self, size: int, start: bytes) -> None:
+        foreign = foreign_protocol(start) if self.requests == 0 else None
+        if foreign:
+            speaks = self.listener.security_protocol
+            self.close(
+                f"it sent {foreign}, but listener {self.listener.name} speaks Kafka's protocol ({speaks})", foreign
+            )
+        elif size > 0:
+            limit = self.max_frame_bytes
+            self.close(f"it announced a request of {size} bytes, over socket.request.max.bytes={limit}", "size")
+        else:
+            self.close(f"it announced a request of {size} bytes", "size")
+
+    # Frames to replies
+
+    def _frame(self, frame: memoryview) -> None:
+        if self._busy or self._congested or self._mute_timer is not None or self._queue is not None:
+            if self._queue is None:
+                self._queue = deque()
+            self._queue.append(frame)
+            self._queued_bytes += len(frame)
+            self._server.budget.take(len(frame))
+        else:
+            self._start(frame)
+
+    def _start(self, frame: memoryview) -> None:
+        self.requests += 1
+        try:
+            reply = self._server.dispatch(self, frame)
+        except Exception:
+            self._failed()
+            return
+        if type(reply) is list:
+            self._write(reply)
+        elif reply is None:
+            pass
+        elif isinstance(reply, Close):
+            self.close(reply.reason)
+        else:
+            self._await(reply, len(frame))  # type: ignore[arg-type]
+
+    def _await(self, reply: Awaitable[Reply], size: int) -> None:
+        """A task where one is needed, none for a plain future."""
+        loop = self._server.loop
+        future: asyncio.Future[Reply]
+        if asyncio.isfuture(reply):
+            future = reply
+        elif _EAGER_TASKS and asyncio.iscoroutine(reply):
+            future = asyncio.Task(reply, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
+        else:
+            future = loop.create_task(cast(Coroutine[Any, Any, Reply], reply))
+        if future.done():
+            self._answer(future)
+            return
+        self._busy = True
+        self._task = future
+        self._held_bytes = size
+        self._server.budget.take(size)
+        self._server.busy += 1
+        future.add_done_callback(self._finished)
+
+    def _finished(self, future: "asyncio.Future[Reply]") -> None:
+        self._busy = False
+        self._task = None
+        server = self._server
+        server.busy -= 1
+        self._answer(future)
+        held, self._held_bytes = self._held_bytes, 0
+        if self._queue is not None:
+            self._drain()
+        else:
+            if self._out:
+                self._flush()
+            if self._eof:
+                self._settle()
+        server.budget.give_back(held)
+        if server.stopping:
+            server.request_finished()
+
+    def _answer(self, future: "asyncio.Future[Reply]") -> None:
+        if future.cancelled():
+            self.close("its request was cancelled", "failed")
+            return
+        try:
+            reply = future.result()
+        except Exception:
+            self._failed()
+            return
+        if isinstance(reply, list):
+            self._write(reply)
+        elif reply is not None:
+            self.close(reply.reason)
+
+    def _failed(self) -> None:
+        """The dispatcher answers errors itself; what comes out of it is a bug, and costs this connection only."""
+        self._server.logger.exception("%r: a request failed", self)
+        self.close("its request failed; the log has the exception", "failed")
+
+    def _write(self, reply: list[Buffer]) -> None:
+        if self._closing:
+            return
+        size = sum(map(len, reply))
+        out = self._out
+        out.append(SIZE.pack(size))
+        out += reply
+        if size > JOIN_MAX_BYTES or len(out) > OUT_MAX_BUFFERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        # Taken away first: a transport may call `resume_writing`, and so come back here, from inside its write.
+        out, self._out = self._out, []
+        transport = self._transport
+        if transport is not None and out:
+            if sum(map(len, out)) <= JOIN_MAX_BYTES:
+                transport.write(b"".join(out))
+            else:
+                transport.writelines(out)
+
+    # The queue behind the request in progress
+
+    def _continue(self) -> None:
+        if self._queue is not None or self._eof or not self._reading:
+            self._drain()
+
+    def _drain(self) -> None:
+        queue = self._queue
+        while queue and not (self._busy or self._congested or self._mute_timer is not None or self._closing):
+            frame = queue.popleft()
+            self._queued_bytes -= len(frame)
+            self._server.budget.give_back(len(frame))
+            self._start(frame)
+        if not queue:
+            self._queue = None
+        if self._out:
+            self._flush()
+        self._settle()
+
+    def _settle(self) -> None:
+        """After each pass: whether to go on reading, and whether this was the last answer before closing."""
+        if self._closing or self._transport is None:
+            return
+        if self._eof and not self._busy and self._queue is None:
+            self._shut()
+            return
+        limits = self._server.limits
+        queue = self._queue
+        budget = self._server.budget
+        full = queue is not None and (
+            self._queued_bytes >= limits.pipelined_max_bytes or len(queue) >= limits.pipelined_max_requests
+        )
+        if budget.exhausted and self._partial is None and not self._waits_for_budget:
+            self._waits_for_budget = True
+            budget.wait(self._budget_freed)
+            self._server.watch_slow_frames()
+        read = not (full or self._waits_for_budget or self._eof)
+        if read != self._reading:
+            self._reading = read
+            if read:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _budget_freed(self) -> None:
+        self._waits_for_budget = False
+        self._settle()
+
+    def _unmute(self) -> None:
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
+        self._continue()
+
+    # The end
+
+    def finish(self) -> None:
+        """The server stops: reads no more, drops requests not started, closes as soon as none is in progress."""
+        self._drop_queue()
+        self._eof = True
+        self._settle()
+
+    def abort(self) -> None:
+        self._shut(abort=True)
+
+    def idle_expired(self) -> bool:
+        if self._busy or self._queue or self._mute_timer is not None:
+            return self._congested and self._expire("it reads no answers")
+        return self._expire("idle")
+
+    def _expire(self, why: str) -> bool:
+        limit = self._server.limits.connections_max_idle_ms
+        self._server.logger.debug("%r closed: %s for connections.max.idle.ms=%d", self, why, limit)
+        self._shut(abort=self._congested)
+        return True
+
+    def _drop_queue(self) -> None:
+        if self._queue is not None:
+            self._queue = None
+            freed, self._queued_bytes = self._queued_bytes, 0
+            self._server.budget.give_back(freed)
+
+    def _shut(self, abort: bool = False) -> None:
+        self._closing = True
+        self._drop_queue()
+        if self._transport is not None:
+            self._flush()
+            if abort:
+                self._transport.abort()
+            else:
+                self._transport.close()

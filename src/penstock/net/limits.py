@@ -1,0 +1,189 @@
+"""Every bound of a server, by name, and those that its connections share: how many they are, and how many bytes."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Kafka's names and defaults where Kafka has the limit; the others are ours."""
+
+    socket_request_max_bytes: int = 104_857_600
+    max_connections: int = 2_147_483_647
+    max_connections_per_ip: int = 2_147_483_647
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    connections_max_idle_ms: int = 600_000
+    """Negative: never."""
+    queued_max_request_bytes: int = -1
+    """Bytes of frames held by all connections together, arriving ones included. Not positive: no bound."""
+    socket_listen_backlog_size: int = 50
+    pipelined_max_bytes: int = 64 * 1024
+    """Whole requests that wait behind the one in progress, per connection; then reading pauses."""
+    pipelined_max_requests: int = 100
+    write_queue_max_bytes: int = 256 * 1024
+    """Unsent bytes per connection from which no further request is started. One answer may pass it."""
+    receive_buffer_bytes: int = 64 * 1024
+    """One per server, lent to the connection that is reading."""
+    slow_frame_timeout_ms: int = 30_000
+    """How long a frame may take to arrive while others wait for `queued_max_request_bytes`."""
+
+
+def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
+    """`host:count` pairs of max.connections.per.ip.overrides. Raises ValueError."""
+    overrides: dict[str, int] = {}
+    for entry in entries:
+        host, _, count = entry.strip().rpartition(":")
+        if not host or not count.isdigit():
+            raise ValueError(f"max.connections.per.ip.overrides: {entry!r} is not host:count")
+        overrides[host.strip("[]")] = int(count)
+    return overrides
+
+
+class ConnectionCounts:
+    """How many connections there are, in all and by address."""
+
+    __slots__ = ("_by_host", "limits", "overrides", "total")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.overrides: dict[str, int] = dict(limits.max_connections_per_ip_overrides)
+        self.total = 0
+        self._by_host: dict[str, int] = {}
+
+    def refusal(self, host: str) -> str | None:
+        """Why one more from this host is too many."""
+        if self.total >= self.limits.max_connections:
+            return f"max.connections={self.limits.max_connections} are open: close some or raise it"
+        per_host = self.overrides.get(host, self.limits.max_connections_per_ip)
+        if self._by_host.get(host, 0) >= per_host:
+            return f"max.connections.per.ip={per_host} are open from {host}: close some or raise it"
+        return None
+
+    def add(self, host: str) -> None:
+        self.total += 1
+        self._by_host[host] = self._by_host.get(host, 0) + 1
+
+    def remove(self, host: str) -> None:
+        self.total -= 1
+        left = self._by_host[host] - 1
+        if left:
+            self._by_host[host] = left
+        else:
+            del self._by_host[host]
+
+    def of(self, host: str) -> int:
+        return self._by_host.get(host, 0)
+
+
+class ByteBudget:
+    """Bytes of frames in the hands of the server. When they are spent, connections stop reading between frames and wait
+    here. A frame that has begun may finish, so the limit can be passed, as Kafka's memory pool can."""
+
+    __slots__ = ("_waiting", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: dict[Callable[[], None], None] = {}
+
+    @property
+    def exhausted(self) -> bool:
+        return 0 < self.limit <= self.used
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def take(self, count: int) -> None:
+        self.used += count
+
+    def give_back(self, count: int) -> None:
+        self.used -= count
+        while self._waiting and not self.exhausted:
+            wake = next(iter(self._waiting))
+            del self._waiting[wake]
+            wake()
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        self._waiting[wake] = None
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        self._waiting.pop(wake, None)
+
+
+class Idler(Protocol):
+    """Something that a wheel watches."""
+
+    active_tick: int
+    idle_slot: int
+
+    def idle_expired(self) -> bool:
+        """Told that it was idle for the whole period; False when it has a reason to stay."""
+        ...
+
+
+class IdleWheel:
+    """Finds idle connections at no cost per request: a connection only notes the current tick, and is looked at once
+    per turn of the wheel. One that was active meanwhile moves to the slot where its time is up."""
+
+    SLOTS = 16
+
+    __slots__ = ("_slots", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        # One slot more than the period has ticks: activity just before a tick still gets the whole period.
+        self._slots: list[set[Idler]] = [set() for _ in range(self.SLOTS + 1)]
+
+    def add(self, idler: Idler) -> None:
+        idler.active_tick = self.now
+        self._put(idler)
+
+    def _put(self, idler: Idler) -> None:
+        # The slot that `now` has just visited is visited again in a full turn.
+        idler.idle_slot = idler.active_tick % len(self._slots)
+        self._slots[idler.idle_slot].add(idler)
+
+    def remove(self, idler: Idler) -> None:
+        self._slots[idler.idle_slot].discard(idler)
+
+    def tick(self) -> None:
+        """A sixteenth of the idle period has passed."""
+        self.now += 1
+        due = self._slots[self.now % len(self._slots)]
+        if not due:
+            return
+        oldest_kept = self.now - self.SLOTS
+        looked_at = list(due)
+        due.clear()
+        for idler in looked_at:
+            if idler.active_tick >= oldest_kept or not idler.idle_expired():
+                idler.active_tick = max(idler.active_tick, oldest_kept)
+                self._put(idler)
+
+
+class LimitedLog:
+    """A log that a misbehaving peer can't flood: some lines of a kind per period, then a count of those left out."""
+
+    LINES = 5
+    PERIOD_S = 10.0
+
+    __slots__ = ("_kinds", "_logger", "_time")
+
+    def __init__(self, logger: logging.Logger, time: Callable[[], float]) -> None:
+        self._logger = logger
+        self._time = time
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def warning(self, kind: str, message: str) -> None:
+        now = self._time()
+        since, lines = self._kinds.get(kind, (now, 0))
+        if now - since >= self.PERIOD_S:
+            if lines > self.LINES:
+                self._logger.warning("%d more like the next one were not shown", lines - self.LINES)
+            since, lines = now, 0
+        self._kinds[kind] = (since, lines + 1)
+        if lines < self.LINES:
+            self._logger.warning("%s", message)

@@ -1,0 +1,163 @@
+"""Where sockets come from. A node is given a `Network`; production passes `RealNetwork`, the simulator its own."""
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+# A free port chosen on one address may be taken on the next one of the same host: how often to choose again.
+FREE_PORT_ATTEMPTS = 16
+
+
+class Listening(Protocol):
+    """An open listener."""
+
+    @property
+    def port(self) -> int:
+        """The port in use, also when port 0 was asked for."""
+        ...
+
+    def close(self) -> None:
+        """Accepts no more. Connections already made stay."""
+        ...
+
+
+class Network(Protocol):
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        factory: ProtocolFactory,
+        *,
+        backlog: int = 50,
+        tls: ssl.SSLContext | None = None,
+    ) -> Listening: ...
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        factory: ProtocolFactory,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Connects; the transport goes to the protocol's `connection_made`. Raises OSError."""
+        ...
+
+    async def resolve(self, host: str) -> list[str]:
+        """The addresses of a host name. Raises OSError."""
+        ...
+
+
+@dataclass(slots=True)
+class _RealListening:
+    port: int
+    servers: list[asyncio.AbstractServer] = field(default_factory=list)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RealNetwork:
+    """TCP through the running loop. Socket buffer sizes of -1 leave the operating system's automatic ones."""
+
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        factory: ProtocolFactory,
+        *,
+        backlog: int = 50,
+        tls: ssl.SSLContext | None = None,
+    ) -> Listening:
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets = self._bind(list(dict.fromkeys(infos)), port)
+        listening = _RealListening(sockets[0].getsockname()[1])
+        try:
+            while sockets:
+                server = await loop.create_server(factory, sock=sockets[0], backlog=backlog, ssl=tls)
+                del sockets[0]
+                listening.servers.append(server)
+        except BaseException:
+            listening.close()
+            for rest in sockets:
+                rest.close()
+            raise
+        return listening
+
+    def _bind(self, infos: list[Any], port: int) -> list[socket.socket]:
+        """One socket per address of the host, all on the same port."""
+        for attempt in range(FREE_PORT_ATTEMPTS):
+            sockets: list[socket.socket] = []
+            chosen = port
+            try:
+                for family, kind, proto, _, address in infos:
+                    bound = self._bind_one(family, kind, proto, (address[0], chosen, *address[2:]))
+                    if bound is not None:
+                        sockets.append(bound)
+                        chosen = chosen or bound.getsockname()[1]
+            except OSError as error:
+                for opened in sockets:
+                    opened.close()
+                if port == 0 and error.errno == errno.EADDRINUSE and attempt + 1 < FREE_PORT_ATTEMPTS:
+                    continue
+                raise
+            if not sockets:
+                raise OSError(errno.EADDRNOTAVAIL, "no address of the host exists on this machine")
+            return sockets
+        raise AssertionError
+
+    def _bind_one(self, family: int, kind: int, proto: int, address: Any) -> socket.socket | None:
+        """None when this machine doesn't have the address, as with ::1 where IPv6 is off."""
+        try:
+            sock = socket.socket(family, kind, proto)
+        except OSError:
+            return None
+        try:
+            if os.name == "posix":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # What is set on the listener is inherited by what it accepts.
+            self._tune(sock)
+            sock.bind(address)
+        except OSError as error:
+            sock.close()
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                return None
+            raise
+        sock.setblocking(False)
+        return sock
+
+    def _tune(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.send_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer_bytes)
+        if self.receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer_bytes)
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        factory: ProtocolFactory,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        await asyncio.get_running_loop().create_connection(factory, host, port, ssl=tls)
+
+    async def resolve(self, host: str) -> list[str]:
+        infos = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in infos))

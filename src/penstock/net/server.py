@@ -1,0 +1,186 @@
+"""The listeners of a node and the connections they accepted."""
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from penstock.net.connection import CLOSE, Close, Connection, Dispatch, Reply
+from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits
+from penstock.net.network import Listening, Network, RealNetwork
+
+__all__ = ["CLOSE", "Close", "Connection", "Dispatch", "Limits", "Listener", "Reply", "Server"]
+
+_logger = logging.getLogger("penstock.net")
+
+SLOW_FRAME_CHECK_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Listener:
+    """Where to listen. After `Server.start`, `port` is the port in use, also when 0 was asked for."""
+
+    name: str = "PLAINTEXT"
+    host: str = "127.0.0.1"
+    port: int = 0
+    security_protocol: str = "PLAINTEXT"
+    tls: ssl.SSLContext | None = None
+    connections: int = field(default=0, init=False)
+
+
+class Server:
+    """Accepts connections on several listeners and gives their requests to one dispatcher.
+
+    `dispatch(connection, frame)` returns the reply at once, or an awaitable of it, and lets no exception out: one that
+    does escape costs its connection. Everything happens on the loop that `start` was awaited on.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        limits: Limits | None = None,
+        *,
+        network: Network | None = None,
+        logger: logging.Logger = _logger,
+    ) -> None:
+        self.dispatch = dispatch
+        self.limits = limits or Limits()
+        self.network = network or RealNetwork()
+        self.logger = logger
+        self.listeners: list[Listener] = []
+        self.connections: dict[int, Connection] = {}
+        self.counts = ConnectionCounts(self.limits)
+        self.budget = ByteBudget(self.limits.queued_max_request_bytes)
+        self.wheel = IdleWheel()
+        self.receive_view = memoryview(bytearray(self.limits.receive_buffer_bytes))
+        self.busy = 0
+        """Requests in progress."""
+        self.accepted = 0
+        self.refused = 0
+        self.stopping = False
+        self.loop: asyncio.AbstractEventLoop
+        self.log: LimitedLog
+        self._open: list[Listening] = []
+        self._wheel_timer: asyncio.TimerHandle | None = None
+        self._slow_frames_timer: asyncio.TimerHandle | None = None
+        self._quiet: asyncio.Event
+
+    async def start(self, listeners: Iterable[Listener]) -> list[Listener]:
+        """Opens the listeners; all or none. Raises OSError when an address can't be had."""
+        self.loop = asyncio.get_running_loop()
+        self.log = LimitedLog(self.logger, self.loop.time)
+        self._quiet = asyncio.Event()
+        await self._resolve_overrides()
+        try:
+            for listener in listeners:
+                await self.listen(listener)
+        except BaseException:
+            self._close_listeners()
+            raise
+        if self.limits.connections_max_idle_ms >= 0:
+            self._wheel_turn()
+        return self.listeners
+
+    async def listen(self, listener: Listener) -> Listener:
+        """Opens one more listener on a running server."""
+        opened = await self.network.listen(
+            listener.host,
+            listener.port,
+            lambda: Connection(self, listener),
+            backlog=self.limits.socket_listen_backlog_size,
+            tls=listener.tls,
+        )
+        listener.port = opened.port
+        self._open.append(opened)
+        self.listeners.append(listener)
+        return listener
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Accepts no more, lets requests in progress finish and their answers go out, then closes."""
+        self.stopping = True
+        self._close_listeners()
+        for connection in list(self.connections.values()):
+            connection.finish()
+        if self.connections or self.busy:
+            try:
+                async with asyncio.timeout(grace_s):
+                    await self._quiet.wait()
+            except TimeoutError:
+                self.logger.warning("%d connections cut off after %.1f s of grace", len(self.connections), grace_s)
+                self._quiet.clear()
+                for connection in list(self.connections.values()):
+                    connection.abort()
+                if self.connections:
+                    await self._quiet.wait()
+
+    def _close_listeners(self) -> None:
+        for opened in self._open:
+            opened.close()
+        self._open.clear()
+        for timer in (self._wheel_timer, self._slow_frames_timer):
+            if timer is not None:
+                timer.cancel()
+
+    async def _resolve_overrides(self) -> None:
+        """Overrides may name hosts; connections only have addresses."""
+        for host, count in self.limits.max_connections_per_ip_overrides.items():
+            try:
+                ipaddress.ip_address(host)
+            except ValueError:
+                for address in await self.network.resolve(host):
+                    self.counts.overrides[address] = count
+
+    # What connections report
+
+    def admit(self, connection: Connection) -> bool:
+        reason = "it is stopping" if self.stopping else self.counts.refusal(connection.peer_host)
+        if reason is not None:
+            self.refused += 1
+            listener = connection.listener.name
+            self.log.warning("refused", f"connection from {connection.peer_host} on {listener} refused: {reason}")
+            return False
+        self.accepted += 1
+        connection.id = self.accepted
+        self.connections[connection.id] = connection
+        self.counts.add(connection.peer_host)
+        connection.listener.connections += 1
+        self.wheel.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        if self.connections.pop(connection.id, None) is not None:
+            self.counts.remove(connection.peer_host)
+            connection.listener.connections -= 1
+            self.wheel.remove(connection)
+            if self.stopping:
+                self.request_finished()
+
+    def request_finished(self) -> None:
+        if not self.connections and not self.busy:
+            self._quiet.set()
+
+    # Time
+
+    def _wheel_turn(self) -> None:
+        period_s = self.limits.connections_max_idle_ms / 1000 / IdleWheel.SLOTS
+        self._wheel_timer = self.loop.call_later(period_s, self._wheel_turn)
+        if self.connections:
+            self.wheel.tick()
+
+    def watch_slow_frames(self) -> None:
+        if self._slow_frames_timer is None:
+            self._slow_frames_timer = self.loop.call_later(SLOW_FRAME_CHECK_S, self.shed_slow_frames)
+
+    def shed_slow_frames(self) -> None:
+        """While connections wait for memory, a peer that dribbles a frame may not hold its part of it for ever."""
+        self._slow_frames_timer = None
+        if not self.budget.waiting:
+            return
+        oldest = self.loop.time() - self.limits.slow_frame_timeout_ms / 1000
+        for connection in list(self.connections.values()):
+            since = connection.slow_frame_since()
+            if since is not None and since <= oldest:
+                connection.close("its request arrives too slowly while queued.max.request.bytes are in use", "slow")
+        self.watch_slow_frames()

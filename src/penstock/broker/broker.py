@@ -1,0 +1,40 @@
+"""What handlers work with: one object with the node's parts, built by the composition root."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.broker.faults import Faults
+
+if TYPE_CHECKING:
+    from penstock.broker.fetch_sessions import FetchSessions
+    from penstock.broker.groups import Groups
+    from penstock.broker.metadata_log import MetadataLog
+    from penstock.broker.partitions import Partitions
+    from penstock.broker.producer_ids import ProducerIds
+    from penstock.broker.quotas import Quotas
+    from penstock.broker.telemetry import Telemetry
+    from penstock.clock import Clock
+    from penstock.log.manager import LogManager
+    from penstock.metadata.configs.settings import Settings
+
+
+@dataclass(slots=True)
+class Broker:
+    node_id: int
+    cluster_id: str
+    settings: Settings
+    clock: Clock
+    random: random.Random
+    logs: LogManager
+    metadata: MetadataLog
+    partitions: Partitions
+    fetch_sessions: FetchSessions
+    producer_ids: ProducerIds
+    groups: Groups
+    quotas: Quotas
+    telemetry: Telemetry
+    fetch_max_bytes: int
+    faults: Faults = field(default_factory=Faults)

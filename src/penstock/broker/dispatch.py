@@ -1,0 +1,158 @@
+"""From a frame to a handler and back: header, route, decode, handle, encode.
+
+A frame that can't be understood closes its connection with a logged reason and nothing else; an exception in a handler is logged
+with its stack and answered with UNKNOWN_SERVER_ERROR in the shape of that API. Synchronous answers take no task and no future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.broker.context import RequestContext
+from penstock.broker.faults import error_response
+from penstock.broker.registry import load_handler, served
+from penstock.net.connection import Close, Connection, Reply
+from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
+from penstock.protocol.codec import DecodeError, reader, writer
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.primitives import read_uvarint
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+API_VERSIONS = 18
+FIXED_HEADER = struct.Struct(">hhih")  # api key, version, correlation id, length of the client id
+CORRELATION = struct.Struct(">i")
+FLEXIBLE_REQUEST_HEADER = 2
+FLEXIBLE_RESPONSE_HEADER = 1
+
+
+class Route(NamedTuple):
+    handle: Callable[[Broker, RequestContext, Any], Any]
+    read: Callable[[memoryview, int], tuple[Any, int]]
+    write: Callable[[Any, list[Any]], None]
+    flexible_request: bool
+    flexible_response: bool
+
+
+class Dispatcher:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._routes: dict[int, Route] = {}
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+        try:
+            api_key, version, correlation_id, name_length = FIXED_HEADER.unpack_from(frame)
+        except struct.error:
+            return Close("a frame is shorter than a request header")
+        route = self._routes.get(api_key << 16 | version)
+        if route is None:
+            route = self._find_route(api_key, version)
+            if route is None:
+                return self._refuse(api_key, version, correlation_id)
+        try:
+            client_id, position = _client_id(frame, name_length)
+            if route.flexible_request:
+                position = _skip_tags(frame, position)
+            request, _ = route.read(frame, position)
+        except DecodeError as error:
+            return Close(f"a {APIS[api_key].name} v{version} request can't be decoded: {error}")
+        ctx = RequestContext(api_key, version, correlation_id, client_id, connection, self._broker.clock.wall_ms())
+        return self._run(route, ctx, request)
+
+    def _run(self, route: Route, ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
+        broker = self._broker
+        if broker.faults.rules:
+            return self._finish_later(route, ctx, request, broker.faults.apply(broker, ctx, request, route.handle))
+        try:
+            response = route.handle(broker, ctx, request)
+        except Exception as error:
+            return self._failed(route, ctx, request, error)
+        if inspect.isawaitable(response):
+            return self._finish_later(route, ctx, request, response)
+        return self._encode(route, ctx, response)
+
+    async def _finish_later(self, route: Route, ctx: RequestContext, request: Any, pending: Awaitable[Any]) -> Reply:
+        try:
+            response = await pending
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            return self._failed(route, ctx, request, error)
+        return self._encode(route, ctx, response)
+
+    def _encode(self, route: Route, ctx: RequestContext, response: Any) -> Reply:
+        if response is None or isinstance(response, Close):
+            return response
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms:
+            ctx.connection.mute_for(throttle_ms / 1000)
+        head = CORRELATION.pack(ctx.correlation_id)
+        parts: list[Any] = [head + b"\0" if route.flexible_response else head]
+        route.write(response, parts)
+        return parts
+
+    def _failed(self, route: Route, ctx: RequestContext, request: Any, error: Exception) -> Reply:
+        if isinstance(error, KafkaError):
+            code, message = error.code, error.message
+        else:
+            logger.error("%s v%d failed", APIS[ctx.api_key].name, ctx.api_version, exc_info=error)
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
+        return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
+
+    def _find_route(self, api_key: int, version: int) -> Route | None:
+        if not served(api_key, version):
+            return None
+        route = self._routes[api_key << 16 | version] = Route(
+            load_handler(api_key),
+            reader(request_class(api_key), version),
+            writer(response_class(api_key), version),
+            request_header_version(api_key, version) >= FLEXIBLE_REQUEST_HEADER,
+            response_header_version(api_key, version) >= FLEXIBLE_RESPONSE_HEADER,
+        )
+        return route
+
+    def _refuse(self, api_key: int, version: int, correlation_id: int) -> Reply:
+        if api_key == API_VERSIONS:
+            from penstock.broker.handlers.api_18_api_versions import unsupported_version
+
+            parts: list[Any] = [CORRELATION.pack(correlation_id)]
+            writer(response_class(API_VERSIONS), 0)(unsupported_version(), parts)
+            return parts
+        name = APIS[api_key].name if api_key in APIS else f"API key {api_key}"
+        return Close(f"{name} v{version} is not served here")
+
+
+def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:
+    start = FIXED_HEADER.size
+    if length < 0:
+        if length == -1:
+            return None, start
+        raise DecodeError("the client id has a negative length")
+    end = start + length
+    if end > len(frame):
+        raise DecodeError("the client id is longer than the frame")
+    try:
+        return str(frame[start:end], "utf-8"), end
+    except UnicodeDecodeError:
+        raise DecodeError("the client id is not UTF-8") from None
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    count, position = read_uvarint(frame, position)
+    for _ in range(count):
+        _, position = read_uvarint(frame, position)
+        size, position = read_uvarint(frame, position)
+        position += size
+        if position > len(frame):
+            raise DecodeError("a tagged field of the header is longer than the frame")
+    return position

@@ -1,0 +1,153 @@
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that a poll names only what changed.
+
+A session is (id, epoch, partitions in fetch order). Epoch 0 opens one, -1 closes or avoids one, and any other must be exactly the
+one expected: a lost or repeated request shows as INVALID_FETCH_SESSION_EPOCH and the client starts anew. Partitions that gave
+data move to the back, so that a busy one can't starve the rest. The cache is bounded; a full one evicts the session that was idle
+longest, if it was idle for `EVICTION_MS`, else the client goes without a session.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest
+from penstock.protocol.uuid import ZERO_UUID
+
+EVICTION_MS = 120_000
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+NO_SESSION = 0
+
+Key = tuple[bytes | str, int]  # topic id (or name before v13), partition
+
+
+class Wanted:
+    """One partition that a client fetches, and what it was last told of it."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "last_high_watermark",
+        "last_log_start_offset",
+        "max_bytes",
+        "partition",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, spec: FetchPartition) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = spec.partition
+        self.last_high_watermark = -1
+        self.last_log_start_offset = -1
+        self.update(spec)
+
+    def update(self, spec: FetchPartition) -> None:
+        self.fetch_offset = spec.fetch_offset
+        self.max_bytes = spec.partition_max_bytes
+        self.current_leader_epoch = spec.current_leader_epoch
+        self.last_fetched_epoch = spec.last_fetched_epoch
+
+    @property
+    def key(self) -> Key:
+        return (self.topic or self.topic_id, self.partition)
+
+
+class FetchSession:
+    __slots__ = ("epoch", "id", "last_used_ms", "partitions")
+
+    def __init__(self, session_id: int, partitions: OrderedDict[Key, Wanted], now_ms: int) -> None:
+        self.id = session_id
+        self.epoch = INITIAL_EPOCH + 1
+        self.partitions = partitions
+        self.last_used_ms = now_ms
+
+    def advance(self) -> None:
+        self.epoch = 1 if self.epoch == 0x7FFFFFFF else self.epoch + 1
+
+    def rotate(self, served: Iterable[Wanted]) -> None:
+        for wanted in served:
+            self.partitions.move_to_end(wanted.key)
+
+
+def wanted_partitions(request: FetchRequest) -> OrderedDict[Key, Wanted]:
+    found: OrderedDict[Key, Wanted] = OrderedDict()
+    for topic in request.topics:
+        for spec in topic.partitions:
+            wanted = Wanted(topic.topic, topic.topic_id, spec)
+            found[wanted.key] = wanted
+    return found
+
+
+class FetchSessions:
+    def __init__(self, slots: int, rng: random.Random) -> None:
+        self._slots = slots
+        self._random = rng
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: FetchRequest, now_ms: int) -> tuple[FetchSession | None, Iterable[Wanted], bool]:
+        """The session to answer in, what to read, and whether the answer names only what changed."""
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            partitions = wanted_partitions(request)
+            session = None
+            if request.session_epoch == INITIAL_EPOCH and partitions:
+                session = self._create(partitions, now_ms)
+            return session, list(partitions.values()), False
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "The fetch session was evicted.")
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"Expected epoch {session.epoch}.")
+        self._check_id_use(session, request)
+        self._update(session, request)
+        session.advance()
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(session.id)
+        return session, list(session.partitions.values()), True
+
+    @staticmethod
+    def _check_id_use(session: FetchSession, request: FetchRequest) -> None:
+        """A session speaks of topics by id or by name, never both: a client that changed its mind starts anew."""
+        if not request.topics or not session.partitions:
+            return
+        by_id = next(iter(session.partitions.values())).topic_id != ZERO_UUID
+        if any((topic.topic_id != ZERO_UUID) != by_id for topic in request.topics):
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "Topic ids and names were mixed in one session.")
+
+    @staticmethod
+    def _update(session: FetchSession, request: FetchRequest) -> None:
+        for forgotten in request.forgotten_topics_data:
+            for partition in forgotten.partitions:
+                session.partitions.pop((forgotten.topic or forgotten.topic_id, partition), None)
+        for topic in request.topics:
+            for spec in topic.partitions:
+                known = session.partitions.get((topic.topic or topic.topic_id, spec.partition))
+                if known is not None:
+                    known.update(spec)
+                else:
+                    wanted = Wanted(topic.topic, topic.topic_id, spec)
+                    session.partitions[wanted.key] = wanted
+
+    def _create(self, partitions: OrderedDict[Key, Wanted], now_ms: int) -> FetchSession | None:
+        if len(self._sessions) >= self._slots:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.last_used_ms < EVICTION_MS:
+                return None
+            del self._sessions[oldest.id]
+        session_id = self._new_id(lambda: self._random.randint(1, 0x7FFFFFFF))
+        session = self._sessions[session_id] = FetchSession(session_id, partitions, now_ms)
+        return session
+
+    def _new_id(self, draw: Callable[[], int]) -> int:
+        while (session_id := draw()) in self._sessions:
+            pass
+        return session_id

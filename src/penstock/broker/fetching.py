@@ -1,0 +1,213 @@
+"""Reading for a Fetch: a pass over the wanted partitions, and the long poll that repeats it when enough has been appended.
+
+A pass decides and locates (segment, position, size); bytes are read once, when the answer is certain. What the page cache holds is
+read on the spot; the rest is read in a thread and the answer follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.partition import NO_EPOCH, Partition
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import ZERO_UUID
+
+if TYPE_CHECKING:
+    from penstock.broker.fetch_sessions import Wanted
+    from penstock.broker.partitions import Partitions
+    from penstock.log.log import Log, LogSlice
+    from penstock.log.txn_index import AbortedTransaction
+
+READ_COMMITTED = 1
+
+
+class PartitionRead:
+    """What one pass found for one partition."""
+
+    __slots__ = (
+        "aborted",
+        "diverging",
+        "error",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition",
+        "slice",
+        "wanted",
+    )
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.partition: Partition | None = None
+        self.error = ErrorCode.NONE
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.slice: LogSlice | None = None
+        self.aborted: list[AbortedTransaction] | None = None
+        self.diverging: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.slice.size if self.slice is not None else 0
+
+
+class Fetching:
+    """One Fetch from its first pass to its answer."""
+
+    __slots__ = ("_finish", "_future", "_missing", "_parked", "_timer", "isolation", "max_bytes", "min_bytes", "partitions", "wanted")
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        wanted: Iterable[Wanted],
+        *,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: int,
+        finish: Callable[[list[PartitionRead], list[Any]], Any],
+    ) -> None:
+        self.partitions = partitions
+        self.wanted = wanted
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.isolation = isolation
+        self._finish = finish
+        self._future: asyncio.Future[Any] | None = None
+        self._parked: list[Partition] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._missing = 0
+
+    def run(self, max_wait_ms: int) -> Any:
+        """The answer, or an awaitable of it."""
+        reads, total, urgent = self._pass()
+        if urgent or total >= self.min_bytes or max_wait_ms <= 0 or not reads:
+            return self._answer(reads)
+        loop = asyncio.get_running_loop()
+        future = self._future = loop.create_future()
+        self._missing = self.min_bytes - total
+        self._parked = [read.partition for read in reads if read.partition is not None]
+        for partition in self._parked:
+            partition.park(self)
+        self._timer = loop.call_later(max_wait_ms / 1000, self.abandon)
+        future.add_done_callback(self._unpark)
+        return future
+
+    def notify(self, appended_bytes: int) -> None:
+        self._missing -= appended_bytes
+        if self._missing <= 0:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Stop waiting: read again and answer with what there is."""
+        future = self._future
+        if future is None or future.done():
+            return
+        self._unpark()
+        reads, _, _ = self._pass()
+        try:
+            answer = self._answer(reads)
+        except Exception as error:
+            future.set_exception(error)
+            return
+        if asyncio.iscoroutine(answer):
+            task = asyncio.ensure_future(answer)
+            task.add_done_callback(lambda done: _copy(done, future))
+        else:
+            future.set_result(answer)
+
+    def _unpark(self, _: object = None) -> None:
+        for partition in self._parked:
+            partition.unpark(self)
+        self._parked = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _pass(self) -> tuple[list[PartitionRead], int, bool]:
+        """What can be read now, how many bytes that is, and whether something must be told without waiting."""
+        reads: list[PartitionRead] = []
+        total = 0
+        urgent = False
+        for wanted in self.wanted:
+            read = PartitionRead(wanted)
+            reads.append(read)
+            try:
+                self._read(read, self.max_bytes - total, whole_batch=total == 0)
+            except KafkaError as error:
+                read.error = error.code
+                urgent = True
+            total += read.size
+            urgent = urgent or read.diverging is not None
+        return reads, total, urgent
+
+    def _read(self, read: PartitionRead, budget: int, *, whole_batch: bool) -> None:
+        wanted = read.wanted
+        if wanted.topic_id != ZERO_UUID:
+            partition = self.partitions.get_by_id(wanted.topic_id, wanted.partition)
+        else:
+            partition = self.partitions.get(wanted.topic, wanted.partition)
+        read.partition = partition
+        log = partition.leader_log(wanted.current_leader_epoch)
+        if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, log):
+            return
+        upper = log.last_stable_offset if self.isolation == READ_COMMITTED else log.high_watermark
+        found = log.read(
+            wanted.fetch_offset, max(0, min(wanted.max_bytes, budget)), upper_bound=upper, min_one_batch=whole_batch
+        )
+        read.slice = found
+        read.high_watermark = log.high_watermark
+        read.last_stable_offset = log.last_stable_offset
+        read.log_start_offset = log.log_start_offset
+        if self.isolation == READ_COMMITTED and found.size:
+            read.aborted = log.aborted_transactions(wanted.fetch_offset, upper)
+
+    @staticmethod
+    def _diverged(read: PartitionRead, log: Log) -> bool:
+        wanted = read.wanted
+        epoch, end_offset = log.epochs.end_offset_for(wanted.last_fetched_epoch, log.log_end_offset)
+        if epoch == -1 or end_offset == -1:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "The last fetched epoch is unknown here.")
+        if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+            read.diverging = (epoch, end_offset)
+            read.high_watermark = log.high_watermark
+            read.last_stable_offset = log.last_stable_offset
+            read.log_start_offset = log.log_start_offset
+            return True
+        return False
+
+    def _answer(self, reads: list[PartitionRead]) -> Any:
+        chunks: list[Any] = []
+        for read in reads:
+            if not read.size:
+                chunks.append(b"")
+                continue
+            assert read.slice is not None
+            data = read.slice.read_cached()
+            if data is None:
+                return self._answer_cold(reads)
+            chunks.append(data)
+        return self._finish(reads, chunks)
+
+    async def _answer_cold(self, reads: list[PartitionRead]) -> Any:
+        chunks: list[Any] = []
+        for read in reads:
+            try:
+                chunks.append(await read.slice.read() if read.size and read.slice is not None else b"")
+            except KafkaError as error:  # the disk failed under this partition only
+                read.error, read.slice = error.code, None
+                chunks.append(b"")
+        return self._finish(reads, chunks)
+
+
+def _copy(done: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
+    if future.done():
+        return
+    if done.cancelled():
+        future.cancel()
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())

@@ -1,0 +1,145 @@
+"""Produce v3-13: appends by clients.
+
+Served: acks 0, 1 and all; idempotent sequences (duplicates answered with their original offset); topic ids (v13); leader hints (v10+,
+KIP-951). Errors stay with their partition. With acks=0 there is no answer, so an error closes the connection: the only way
+to tell the client. Topics that ask for fsync (`flush.messages=1`, `penstock.acks.fsync`) are answered after a shared fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from penstock.broker.hints import LeaderHints
+from penstock.metadata.topic_names import INTERNAL_TOPICS
+from penstock.net.connection import Close
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_00_produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.broker.partition import Partition
+    from penstock.log.log import AppendInfo
+
+FIRST_VERSION_WITH_IDS = 13
+FIRST_VERSION_WITH_HINTS = 10
+ADMIN_CLIENT_ID = "__admin_client"  # the one client id that may write to internal topics
+HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER,)
+
+Answer = ProduceResponse | Close | None
+
+
+def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answer | Awaitable[Answer]:
+    produce = _Produce(broker, ctx, request)
+    topics = [produce.topic(topic) for topic in request.topic_data]
+    response = ProduceResponse(responses=topics)
+    if produce.hints is not None and produce.hints.nodes:
+        response.node_endpoints = [NodeEndpoint(**node) for node in produce.hints.nodes.values()]
+    response.throttle_time_ms = broker.quotas.record_produce(ctx, produce.bytes)
+    if request.acks == 0:
+        if produce.failed is None:
+            return None
+        return Close(f"acks=0 and {produce.failed.code.name}: closing is the only way to tell the client")
+    if produce.unsynced:
+        return _after_fsync(produce.unsynced, response)
+    return response
+
+
+class _Produce:
+    __slots__ = ("acks", "broker", "bytes", "ctx", "failed", "hints", "internal_allowed", "unsynced")
+
+    def __init__(self, broker: Broker, ctx: RequestContext, request: ProduceRequest) -> None:
+        self.broker = broker
+        self.ctx = ctx
+        self.acks = request.acks
+        self.bytes = 0
+        self.failed: KafkaError | None = None
+        self.hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
+        self.internal_allowed = ctx.client_id == ADMIN_CLIENT_ID
+        self.unsynced: list[tuple[PartitionProduceResponse, Awaitable[None]]] = []
+
+    def topic(self, topic: TopicProduceData) -> TopicProduceResponse:
+        return TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[self._partition(topic, data) for data in topic.partition_data],
+        )
+
+    def _partition(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
+        partition: Partition | None = None
+        try:
+            partition = self._find(topic, data.index)
+            info = self._append(partition, data)
+        except KafkaError as error:
+            self.failed = error
+            return self._refusal(data.index, partition, error)
+        answer = PartitionProduceResponse(
+            index=data.index,
+            base_offset=info.base_offset,
+            log_append_time_ms=info.log_append_time,
+            log_start_offset=info.log_start_offset,
+        )
+        if partition.acks_need_fsync and self.acks != 0:
+            self.unsynced.append((answer, partition.log.flushed(info.last_offset + 1)))
+        return answer
+
+    def _find(self, topic: TopicProduceData, index: int) -> Partition:
+        partitions = self.broker.partitions
+        if self.ctx.api_version >= FIRST_VERSION_WITH_IDS:
+            partition = partitions.get_by_id(topic.topic_id, index)
+        else:
+            partition = partitions.get(topic.name, index)
+        if partition.topic in INTERNAL_TOPICS and not self.internal_allowed:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Clients can't write to {partition.topic}.")
+        return partition
+
+    def _append(self, partition: Partition, data: PartitionProduceData) -> AppendInfo:
+        if self.acks not in (-1, 0, 1):
+            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1.")
+        if not data.records:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "A produce request carries one record batch per partition.")
+        self.bytes += len(data.records)
+        return partition.append(data.records, now_ms=self.ctx.now_ms, required_acks=self.acks)
+
+    def _refusal(self, index: int, partition: Partition | None, error: KafkaError) -> PartitionProduceResponse:
+        answer = PartitionProduceResponse(
+            index=index,
+            error_code=error.code,
+            base_offset=-1,
+            log_append_time_ms=-1,
+            log_start_offset=-1,
+            error_message=error.message,
+            record_errors=[
+                BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=text)
+                for i, text in getattr(error, "record_errors", ())
+            ],
+        )
+        if self.hints is not None and error.code in HINTED:
+            leader = self.hints.leader_of(partition)
+            if leader is not None:
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+        return answer
+
+
+async def _after_fsync(
+    unsynced: list[tuple[PartitionProduceResponse, Awaitable[None]]], response: ProduceResponse
+) -> ProduceResponse:
+    outcomes = await asyncio.gather(*(flushed for _, flushed in unsynced), return_exceptions=True)
+    for (answer, _), outcome in zip(unsynced, outcomes):
+        if isinstance(outcome, KafkaError):
+            answer.error_code, answer.base_offset, answer.error_message = outcome.code, -1, outcome.message
+        elif isinstance(outcome, BaseException):
+            raise outcome
+    return response

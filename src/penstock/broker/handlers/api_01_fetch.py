@@ -1,0 +1,128 @@
+"""Fetch v4-18: reads by consumers.
+
+Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after NOT_LEADER_OR_FOLLOWER
+and FENCED_LEADER_EPOCH (v16+, KIP-951), long polls, both isolation levels. The first batch of the first partition with data comes whole
+even when it exceeds every limit, so that a consumer always gets on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.fetch_sessions import NO_SESSION, FetchSession
+from penstock.broker.fetching import READ_COMMITTED, Fetching, PartitionRead
+from penstock.broker.hints import LeaderHints
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+FIRST_VERSION_WITH_HINTS = 16
+
+
+def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
+    try:
+        session, wanted, incremental = broker.fetch_sessions.open(request, ctx.now_ms)
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code, session_id=NO_SESSION)
+
+    def finish(reads: list[PartitionRead], chunks: list[Any]) -> FetchResponse:
+        size = sum(map(len, chunks))
+        throttle_ms = broker.quotas.record_fetch(ctx, size)
+        if throttle_ms:
+            return FetchResponse(throttle_time_ms=throttle_ms, session_id=session.id if session else NO_SESSION)
+        return _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
+
+    fetching = Fetching(
+        broker.partitions,
+        wanted,
+        min_bytes=min(request.min_bytes, request.max_bytes),
+        max_bytes=min(request.max_bytes, broker.fetch_max_bytes),
+        isolation=request.isolation_level,
+        finish=finish,
+    )
+    return fetching.run(request.max_wait_ms)
+
+
+def _respond(
+    broker: Broker,
+    ctx: RequestContext,
+    session: FetchSession | None,
+    incremental: bool,
+    isolation: int,
+    reads: list[PartitionRead],
+    chunks: list[Any],
+) -> FetchResponse:
+    topics: dict[str | bytes, FetchableTopicResponse] = {}
+    hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
+    served = []
+    for read, records in zip(reads, chunks):
+        if records:
+            served.append(read.wanted)
+        if incremental and not _worth_telling(read, records):
+            continue
+        _remember(read)
+        wanted = read.wanted
+        topic = topics.get(wanted.topic or wanted.topic_id)
+        if topic is None:
+            topic = topics[wanted.topic or wanted.topic_id] = FetchableTopicResponse(
+                topic=wanted.topic, topic_id=wanted.topic_id
+            )
+        topic.partitions.append(_partition_data(read, records, isolation, hints))
+    if session is not None:
+        session.rotate(served)
+    response = FetchResponse(session_id=session.id if session else NO_SESSION, responses=list(topics.values()))
+    if hints is not None and hints.nodes:
+        response.node_endpoints = [NodeEndpoint(**node) for node in hints.nodes.values()]
+    return response
+
+
+def _worth_telling(read: PartitionRead, records: Any) -> bool:
+    return bool(
+        records
+        or read.error
+        or read.diverging
+        or read.high_watermark != read.wanted.last_high_watermark
+        or read.log_start_offset != read.wanted.last_log_start_offset
+    )
+
+
+def _remember(read: PartitionRead) -> None:
+    # After an error the next good answer must be told whatever it holds, so nothing is remembered then.
+    read.wanted.last_high_watermark = read.high_watermark
+    read.wanted.last_log_start_offset = read.log_start_offset
+
+
+def _partition_data(read: PartitionRead, records: Any, isolation: int, hints: LeaderHints | None) -> PartitionData:
+    data = PartitionData(
+        partition_index=read.wanted.partition,
+        error_code=read.error,
+        high_watermark=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
+        log_start_offset=read.log_start_offset,
+        aborted_transactions=None,
+        records=records,
+    )
+    if isolation == READ_COMMITTED and not read.error:
+        data.aborted_transactions = [
+            AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
+            for txn in read.aborted or ()
+        ]
+    if read.diverging is not None:
+        data.diverging_epoch = EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
+    if hints is not None and read.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        leader = hints.leader_of(read.partition)
+        if leader is not None:
+            data.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+    return data

@@ -1,0 +1,97 @@
+"""ListOffsets v1-11: offsets by time, and the special ones.
+
+-1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the greatest
+timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (nothing is tiered here: -4 is the earliest, the others have none).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.fetching import READ_COMMITTED
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.log.log import Log
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+FIRST_VERSION_WITH = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+NOTHING = (-1, -1, -1)  # timestamp, offset, leader epoch
+
+
+def handle(broker: Broker, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    seen: set[tuple[str, int]] = set()
+    duplicates: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for spec in topic.partitions:
+            key = (topic.name, spec.partition_index)
+            (duplicates if key in seen else seen).add(key)
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answers = []
+        for spec in topic.partitions:
+            try:
+                if (topic.name, spec.partition_index) in duplicates:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "A partition is named twice.")
+                answers.append(_answer(broker, ctx, request, topic.name, spec))
+            except KafkaError as error:
+                answers.append(
+                    ListOffsetsPartitionResponse(
+                        partition_index=spec.partition_index,
+                        error_code=error.code,
+                        timestamp=-1,
+                        offset=-1,
+                        leader_epoch=-1,
+                    )
+                )
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return response
+
+
+def _answer(
+    broker: Broker, ctx: RequestContext, request: ListOffsetsRequest, topic: str, spec: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    if spec.timestamp < 0 and FIRST_VERSION_WITH.get(spec.timestamp, 0) > ctx.api_version:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Timestamp {spec.timestamp} needs a newer version.")
+    log = broker.partitions.get(topic, spec.partition_index).leader_log(spec.current_leader_epoch)
+    timestamp, offset, epoch = _find(log, spec.timestamp, request.isolation_level)
+    return ListOffsetsPartitionResponse(
+        partition_index=spec.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch
+    )
+
+
+def _find(log: Log, timestamp: int, isolation: int) -> tuple[int, int, int]:
+    end = log.last_stable_offset if isolation == READ_COMMITTED else log.high_watermark
+    if timestamp == LATEST:
+        return -1, end, _epoch(log.epochs.latest_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NOTHING
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp_offset()
+    elif timestamp >= 0:
+        found = log.offset_for_timestamp(timestamp)
+    else:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"No special timestamp {timestamp} is known.")
+    if found is None or found.offset >= end:
+        return NOTHING
+    return found.timestamp, found.offset, _epoch(found.leader_epoch)
+
+
+def _epoch(epoch: int | None) -> int:
+    return -1 if epoch is None else epoch

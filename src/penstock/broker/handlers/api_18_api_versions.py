@@ -1,0 +1,72 @@
+"""ApiVersions v0-4: what this node serves, and its features.
+
+Advertises exactly the keys in the registry. Produce is shown from v0 although it is served from v3: librdkafka takes a higher minimum for
+a broker without compression (as Kafka 4 does). A version this node does not know is answered in v0 by the dispatcher.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from penstock.broker.registry import HANDLERS
+from penstock.metadata.features import SUPPORTED_FEATURES
+from penstock.protocol.apis import APIS
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_18_api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+FIRST_VERSION_WITH_SOFTWARE = 3
+FIRST_VERSION_WITH_ZERO_FEATURES = 4  # older clients choke on a supported feature whose minimum is 0
+PRODUCE = 0
+
+
+def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if ctx.api_version >= FIRST_VERSION_WITH_SOFTWARE:
+        names = (request.client_software_name, request.client_software_version)
+        if not all(SOFTWARE.fullmatch(name) for name in names):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        ctx.connection.state["software"] = names
+    image = broker.metadata.image
+    zero_ok = ctx.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
+    return ApiVersionsResponse(
+        api_keys=api_keys(),
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
+            if low > 0 or zero_ok
+        ],
+        finalized_features_epoch=image.offset,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in sorted(image.features.items())
+            if level > 0
+        ],
+    )
+
+
+@lru_cache(maxsize=1)
+def api_keys() -> list[ApiVersion]:
+    return [
+        ApiVersion(
+            api_key=key, min_version=0 if key == PRODUCE else APIS[key].min_version, max_version=APIS[key].max_version
+        )
+        for key in sorted(HANDLERS)
+    ]
+
+
+def unsupported_version() -> ApiVersionsResponse:
+    """The v0 answer to a version from the future: the client picks again."""
+    own = [key for key in api_keys() if key.api_key == ApiVersionsRequest.api_key]
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)

@@ -1,0 +1,118 @@
+"""One partition as its leader serves it: the log, its epoch, and who waits for what on it.
+
+Order of an append, all in one pass of the loop: the log takes the batch, the high watermark moves as far as the in-sync
+replicas allow (here: to the end of the log, the node being the only replica), then the parked fetches are told. An answer with
+acks=all therefore never goes out before the record is visible to consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.log.log import AppendOrigin
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.log.log import AppendInfo, Log
+    from penstock.metadata.image import PartitionImage
+
+NO_EPOCH = -1
+
+
+class Waiter(Protocol):
+    def notify(self, appended_bytes: int) -> None:
+        """More can be read: about this many bytes."""
+        ...
+
+    def abandon(self) -> None:
+        """The partition is going away: answer now with what there is."""
+        ...
+
+
+class Partition:
+    __slots__ = ("_log", "_open_log", "_waiters", "image", "index", "node_id", "topic", "topic_id")
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        image: PartitionImage,
+        node_id: int,
+        open_log: Callable[[Partition], Log],
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.image = image
+        self.node_id = node_id
+        self._open_log = open_log
+        self._log: Log | None = None
+        self._waiters: set[Waiter] | None = None
+
+    def __repr__(self) -> str:
+        return f"Partition({self.topic}-{self.index})"
+
+    @property
+    def log(self) -> Log:
+        """Opened or created on first use, so that ten thousand new partitions don't hold up the loop at once."""
+        log = self._log
+        if log is None:
+            log = self._log = self._open_log(self)
+        return log
+
+    @property
+    def is_open(self) -> bool:
+        return self._log is not None
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.image.leader_epoch
+
+    def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
+        """The log, if this node leads the partition in the epoch that the client believes in."""
+        image = self.image
+        if current_leader_epoch != NO_EPOCH and current_leader_epoch != image.leader_epoch:
+            if current_leader_epoch < image.leader_epoch:
+                raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {image.leader_epoch}.")
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"The leader epoch is {image.leader_epoch}.")
+        if image.leader != self.node_id:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {image.leader}.")
+        return self.log
+
+    def append(
+        self, records: Buffer, *, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT, required_acks: int = 1
+    ) -> AppendInfo:
+        log = self.leader_log()
+        if required_acks == -1 and len(self.image.isr) < log.config.min_insync_replicas:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.image.isr)} in-sync replicas are fewer than min.insync.replicas={log.config.min_insync_replicas}.",
+            )
+        before = log.size
+        info = log.append_as_leader(records, leader_epoch=self.image.leader_epoch, now_ms=now_ms, origin=origin)
+        if not info.duplicate:
+            log.update_high_watermark(log.log_end_offset)
+            if self._waiters:
+                self._notify(log.size - before)
+        return info
+
+    def _notify(self, appended_bytes: int) -> None:
+        for waiter in tuple(self._waiters or ()):
+            waiter.notify(appended_bytes)
+
+    def park(self, waiter: Waiter) -> None:
+        if self._waiters is None:
+            self._waiters = set()
+        self._waiters.add(waiter)
+
+    def unpark(self, waiter: Waiter) -> None:
+        if self._waiters:
+            self._waiters.discard(waiter)
+
+    def release_waiters(self) -> None:
+        for waiter in tuple(self._waiters or ()):
+            waiter.abandon()

@@ -1,0 +1,154 @@
+"""The partitions this node hosts, kept equal to the metadata image.
+
+The image is the only source: a partition appears here when an applied record puts this node among its replicas, and goes when
+its topic does. Logs are opened on first use or by a background pass in small slices, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock.broker.partition import Partition
+from penstock.metadata.configs.topic import effective_log_config
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.log.log import Log
+    from penstock.log.manager import LogManager
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import MetadataImage, TopicImage
+
+logger = logging.getLogger(__name__)
+
+OPEN_SLICE_SECONDS = 0.005  # how long the background pass may hold the loop before it lets requests through
+
+
+class Partitions:
+    def __init__(self, node_id: int, logs: LogManager, settings: Settings) -> None:
+        self._node_id = node_id
+        self._logs = logs
+        self._settings = settings
+        self._image: MetadataImage | None = None
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._by_id: dict[tuple[bytes, int], Partition] = {}
+        self._unopened: deque[Partition] = deque()
+        self._opener: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, topic: str, index: int) -> Partition:
+        partition = self._by_name.get((topic, index))
+        if partition is None:
+            raise self._missing(self._image.topics.get(topic) if self._image else None, index)
+        return partition
+
+    def get_by_id(self, topic_id: bytes, index: int) -> Partition:
+        partition = self._by_id.get((topic_id, index))
+        if partition is None:
+            topic = self._image.topics_by_id.get(topic_id) if self._image else None
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id; it may have been deleted.")
+            raise self._missing(topic, index)
+        return partition
+
+    @staticmethod
+    def _missing(topic: TopicImage | None, index: int) -> KafkaError:
+        if topic is not None and index in topic.partitions:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "Another node hosts this partition.")
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This node knows no such topic or partition.")
+
+    def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
+        """Follow the image: open what appeared, drop what went, pass on changed configurations."""
+        self._image = new
+        old_topics = old.topics if old is not None else {}
+        if old is None or new.topics is not old.topics:
+            for name, topic in new.topics.items():
+                before = old_topics.get(name)
+                if topic is not before:
+                    self._apply_topic(before, topic)
+            for name, topic in old_topics.items():
+                if name not in new.topics:
+                    self._remove(topic)
+        if old is not None and new.configs is not old.configs:
+            self._apply_configs(old, new)
+        if self._unopened and self._opener is None:
+            self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
+
+    def _apply_topic(self, before: TopicImage | None, topic: TopicImage) -> None:
+        if before is not None and before.topic_id != topic.topic_id:
+            self._remove(before)
+        for index, image in topic.partitions.items():
+            if self._node_id not in image.replicas:
+                continue
+            known = self._by_name.get((topic.name, index))
+            if known is not None:
+                known.image = image
+                continue
+            partition = Partition(topic.name, topic.topic_id, index, image, self._node_id, self._open_log)
+            self._by_name[topic.name, index] = self._by_id[topic.topic_id, index] = partition
+            self._unopened.append(partition)
+
+    def _remove(self, topic: TopicImage) -> None:
+        for index in topic.partitions:
+            partition = self._by_name.get((topic.name, index))
+            if partition is None or partition.topic_id != topic.topic_id:
+                continue
+            del self._by_name[topic.name, index]
+            del self._by_id[topic.topic_id, index]
+            partition.release_waiters()
+            self._logs.delete(topic.name, index)
+
+    def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:
+        changed = {
+            key for key in old.configs.keys() | new.configs.keys() if old.configs.get(key) is not new.configs.get(key)
+        }
+        broker_changed = any(kind != TOPIC_RESOURCE for kind, _ in changed)
+        for partition in self._by_name.values():
+            if partition.is_open and (broker_changed or (TOPIC_RESOURCE, partition.topic) in changed):
+                partition.log.update_config(effective_log_config(new, partition.topic, self._settings))
+
+    def _open_log(self, partition: Partition) -> Log:
+        assert self._image is not None
+        config = effective_log_config(self._image, partition.topic, self._settings)
+        log = self._logs.get(partition.topic, partition.index)
+        if log is None:
+            log = self._logs.create(partition.topic, partition.topic_id, partition.index, config)
+        else:
+            log.update_config(config)
+        log.update_high_watermark(log.log_end_offset)  # the only replica: all it has is committed
+        return log
+
+    async def _open_rest(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._unopened:
+                deadline = loop.time() + OPEN_SLICE_SECONDS
+                while self._unopened and loop.time() < deadline:
+                    self._open_one(self._unopened.popleft())
+                await asyncio.sleep(0)
+        finally:
+            self._opener = None
+
+    def _open_one(self, partition: Partition) -> None:
+        if self._by_name.get((partition.topic, partition.index)) is not partition:
+            return
+        try:
+            _ = partition.log
+        except KafkaError as error:
+            logger.error("%s is offline: %s", partition, error)
+
+    async def settle(self) -> None:
+        """Every hosted partition's log is open."""
+        while self._opener is not None:
+            await asyncio.shield(self._opener)
+
+
+TOPIC_RESOURCE = 2

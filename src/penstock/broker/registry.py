@@ -1,0 +1,37 @@
+"""Which API keys are served, and by which module. ApiVersions advertises exactly these."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Protocol
+
+from penstock.protocol.apis import APIS
+
+HANDLERS: dict[int, str] = {
+    0: "api_00_produce",
+    1: "api_01_fetch",
+    2: "api_02_list_offsets",
+    18: "api_18_api_versions",
+    21: "api_21_delete_records",
+    22: "api_22_init_producer_id",
+    23: "api_23_offset_for_leader_epoch",
+    35: "api_35_describe_log_dirs",
+    61: "api_61_describe_producers",
+}
+
+
+class Handler(Protocol):
+    def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any: ...
+
+
+def load_handler(api_key: int) -> Handler:
+    module = import_module(f"penstock.broker.handlers.{HANDLERS[api_key]}")
+    handler: Handler = module.handle
+    return handler
+
+
+def served(api_key: int, version: int) -> bool:
+    if api_key not in HANDLERS:
+        return False
+    api = APIS[api_key]
+    return api.min_version <= version <= api.max_version

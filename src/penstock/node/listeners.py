@@ -1,0 +1,98 @@
+"""`listeners`, `advertised.listeners` and the protocol map: Kafka's strings to addresses, with sentences for what is wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.metadata.configs.settings import Settings
+
+PATTERN = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*):(?P<port>\d+)")
+SUPPORTED_PROTOCOLS = {"PLAINTEXT": 0}
+
+
+class ListenerError(Exception):
+    """A listener setting that can't work; the message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerPlan:
+    """Where to listen, and what to tell clients."""
+
+    name: str
+    host: str
+    port: int
+    advertised_host: str
+    advertised_port: int  # 0: whatever port the socket got
+    security_protocol: str
+    controller: bool
+
+
+def parse_listeners(setting: str, entries: list[str]) -> list[Address]:
+    found: list[Address] = []
+    for entry in entries:
+        match = PATTERN.fullmatch(entry.strip())
+        if match is None or int(match["port"]) > 65_535:
+            raise ListenerError(f"{setting}: {entry.strip()!r} is not NAME://host:port")
+        found.append(Address(match["name"].upper(), match["host"].strip("[]"), int(match["port"])))
+    names = [address.name for address in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ListenerError(f"{setting}: listener name {name} is used twice")
+    return found
+
+
+def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[ListenerPlan]:
+    bound = parse_listeners("listeners", settings.list("listeners"))
+    advertised = {a.name: a for a in parse_listeners("advertised.listeners", settings.list("advertised.listeners"))}
+    protocols = _protocol_map(settings.list("listener.security.protocol.map"))
+    controllers = {name.upper() for name in settings.list("controller.listener.names")}
+    if not bound:
+        raise ListenerError("listeners: at least one is needed, e.g. PLAINTEXT://127.0.0.1:9092")
+    for name in advertised:
+        if name not in {address.name for address in bound}:
+            raise ListenerError(f"advertised.listeners: {name} is not among the listeners")
+    plans = []
+    for address in bound:
+        protocol = protocols.get(address.name, "PLAINTEXT" if address.name in controllers else address.name)
+        if protocol not in SUPPORTED_PROTOCOLS:
+            raise ListenerError(f"listener {address.name}: security protocol {protocol} is not supported; use PLAINTEXT")
+        shown = advertised.get(address.name, address)
+        host = shown.host
+        if host in ("0.0.0.0", "::"):  # noqa: S104 - refused as an advertised address, not bound
+            if shown is not address:
+                raise ListenerError(f"advertised.listeners: {host} is no address that a client can reach")
+            host = ""
+        plans.append(
+            ListenerPlan(
+                address.name,
+                address.host,
+                address.port,
+                host or default_host,
+                shown.port,
+                protocol,
+                address.name in controllers,
+            )
+        )
+    if all(plan.controller for plan in plans):
+        raise ListenerError("listeners: at least one must not be in controller.listener.names, for clients")
+    return plans
+
+
+def _protocol_map(entries: list[str]) -> dict[str, str]:
+    pairs = {}
+    for entry in entries:
+        name, _, protocol = entry.strip().partition(":")
+        if not protocol:
+            raise ListenerError(f"listener.security.protocol.map: {entry!r} is not NAME:PROTOCOL")
+        pairs[name.strip().upper()] = protocol.strip().upper()
+    return pairs

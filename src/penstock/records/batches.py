@@ -13,6 +13,8 @@ from fastcrc import crc32
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import (
+    ATTRIBUTES_POSITION,
+    COMPRESSION_MASK,
     CRC_POSITION,
     CRC_START,
     HEADER_SIZE,
@@ -84,6 +86,12 @@ def refuse_other_magic(magic: int) -> None:
             f"Message format v{magic} is not served: write record batches of format v2 (Kafka 0.11 and later).",
         )
     raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch has the unknown magic byte {magic}.")
+
+
+def claimed_codec(records: Buffer) -> int | None:
+    """The codec of the first batch, unjudged; None where there is none: some request versions know fewer codecs."""
+    view = memoryview(records)
+    return view[ATTRIBUTES_POSITION + 1] & COMPRESSION_MASK if len(view) >= HEADER_SIZE else None
 
 
 def computed_crc(batch: Buffer) -> int:

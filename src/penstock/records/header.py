@@ -19,7 +19,7 @@ HEADER_SIZE = HEADER.size
 LOG_OVERHEAD = 12  # base offset and batch length: what `batch_length` itself does not count
 MAGIC_POSITION = 16
 CRC_POSITION = 17
-CRC_START = 21  # the first byte that the CRC covers
+CRC_START = ATTRIBUTES_POSITION = 21  # the CRC covers everything from the attributes on
 MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 MAGIC = 2
 

@@ -1,0 +1,320 @@
+"""What a leader does with a batch before it is in the log: judge it, give it its offset and its leader epoch.
+
+Judged by the header and the CRC, never by the records, with two exceptions that Kafka's semantics force: a compacted
+topic refuses records without a key, and a refused timestamp is answered with the records it belongs to. So the limits
+on timestamps hold for the first and the largest of a batch, which stand in its header. (Kafka looks at each record. A
+batch whose records do not fit its count is therefore stored here and refused there; its claim can't be used to skip
+offsets, because the count must agree with the offsets and with what its bytes could hold.)
+
+The payload is never copied: a batch is returned as a new head and a view of the rest, for one gathered write.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
+
+from penstock.check import check
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.batches import check_crc, crc32c, iter_batches
+from penstock.records.build import seal
+from penstock.records.compression import CODEC_NAMES, Codec, codec_of, compress, decompress
+from penstock.records.header import (
+    COMPRESSION_MASK,
+    CONTROL_FLAG,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    parse_header,
+)
+from penstock.records.record import MAX_UNCOMPRESSED_BYTES, MIN_RECORD_SIZE, invalid, read_records
+from penstock.records.scan import indexes_without_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+LONG_MAX = 2**63 - 1
+MAX_RECORD_ERRORS = 1000
+
+# How many bytes one byte can unpack to at the very most; 0 marks the codec numbers that do not exist.
+_MAX_EXPANSION = (1, 1032, 64, 255, 43_691, 0, 0, 0)
+_HEAD = struct.Struct(">qii")
+_HEAD_SIZE = _HEAD.size
+_unpack = HEADER.unpack_from
+_new_tuple = tuple.__new__
+
+
+class TopicSettings(Protocol):
+    """The topic configs that decide about an append; the log's config object has them all."""
+
+    @property
+    def max_message_bytes(self) -> int: ...
+    @property
+    def message_timestamp_type(self) -> str: ...
+    @property
+    def message_timestamp_before_max_ms(self) -> int: ...
+    @property
+    def message_timestamp_after_max_ms(self) -> int: ...
+    @property
+    def compression_type(self) -> str: ...
+    @property
+    def compression_gzip_level(self) -> int: ...
+    @property
+    def compression_lz4_level(self) -> int: ...
+    @property
+    def compression_zstd_level(self) -> int: ...
+    @property
+    def cleanup_policy(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRules:
+    """A topic's rules for batches, worked out once per config. `codec` None leaves each batch as it came."""
+
+    max_message_bytes: int
+    log_append_time: bool = False
+    timestamp_before_max_ms: int = LONG_MAX
+    timestamp_after_max_ms: int = LONG_MAX
+    codec: Codec | None = None
+    level: int | None = None
+    keys_required: bool = False
+
+    @staticmethod
+    def of(settings: TopicSettings) -> AppendRules:
+        codec = None if settings.compression_type == "producer" else CODEC_NAMES[settings.compression_type]
+        levels = {
+            Codec.GZIP: settings.compression_gzip_level,
+            Codec.LZ4: settings.compression_lz4_level,
+            Codec.ZSTD: settings.compression_zstd_level,
+        }
+        return AppendRules(
+            max_message_bytes=settings.max_message_bytes,
+            log_append_time=settings.message_timestamp_type == "LogAppendTime",
+            timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
+            codec=codec,
+            level=None if codec is None else levels.get(codec),
+            keys_required="compact" in settings.cleanup_policy,
+        )
+
+
+class LeaderBatch(NamedTuple):
+    """A batch as the log will hold it: `head` and `tail` are its bytes in order, `header` says what they say."""
+
+    header: BatchHeader
+    head: bytes
+    tail: Buffer
+
+
+class RecordError(NamedTuple):
+    batch_index: int
+    message: str
+
+
+class InvalidRecordsError(KafkaError):
+    """A refusal that names the records it is about; the response carries them to the producer."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+def validate_produced(
+    records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
+) -> LeaderBatch:
+    """The one batch that a client may send to a partition, ready to append at `base_offset`; KafkaError if refused."""
+    view = memoryview(records)
+    size = len(view)
+    if size < HEADER_SIZE or view[MAGIC_POSITION] != MAGIC:
+        view = _only_batch(view)
+        size = len(view)
+    header = _new_tuple(BatchHeader, _unpack(view))
+    (
+        offset,
+        length,
+        _,
+        _,
+        crc,
+        attributes,
+        last_delta,
+        base_time,
+        max_time,
+        producer_id,
+        producer_epoch,
+        sequence,
+        count,
+    ) = header
+    if length + LOG_OVERHEAD != size:
+        view = _only_batch(view)
+        size = len(view)
+    if (
+        offset
+        or size > rules.max_message_bytes
+        or crc32c(view[CRC_START:]) != crc
+        or count <= 0
+        or last_delta != count - 1
+        or count * MIN_RECORD_SIZE > (size - HEADER_SIZE) * _MAX_EXPANSION[attributes & COMPRESSION_MASK]
+        or attributes & CONTROL_FLAG
+        or (sequence < 0 or producer_epoch < 0 if producer_id >= 0 else attributes & TRANSACTIONAL_FLAG)
+    ):
+        _refuse(header, view, rules)
+    codec = rules.codec
+    if (
+        rules.log_append_time
+        or rules.keys_required
+        or attributes & LOG_APPEND_TIME_FLAG
+        or max_time < base_time
+        or max_time - now_ms > rules.timestamp_after_max_ms
+        or now_ms - base_time > rules.timestamp_before_max_ms
+        or (codec is not None and codec != attributes & COMPRESSION_MASK)
+    ):
+        if rules.keys_required:
+            _check_keys(header, view)
+        return _converted(header, view, rules, base_offset, leader_epoch, now_ms)
+    return LeaderBatch(
+        _new_tuple(
+            BatchHeader,
+            (base_offset, length, leader_epoch, MAGIC, *header[4:]),
+        ),
+        _HEAD.pack(base_offset, length, leader_epoch),
+        view[_HEAD_SIZE:],
+    )
+
+
+def validate_own(
+    records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
+) -> list[LeaderBatch]:
+    """Batches that a part of this broker built (coordinators, quorum): several, and control batches, are fine."""
+    batches = []
+    for header, view in iter_batches(records):
+        if header.size > rules.max_message_bytes:
+            raise _too_large(header.size, rules)
+        check_crc(view)
+        _check_count(header, view)
+        batch = _converted(header, view, rules, base_offset, leader_epoch, now_ms)
+        batches.append(batch)
+        base_offset = batch.header.next_offset
+    if not batches:
+        raise invalid("There is no record batch to append.")
+    return batches
+
+
+def _only_batch(view: memoryview) -> memoryview:
+    """The first batch of a produce request's record set; what is cut off behind it is ignored, as Kafka does."""
+    if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] in (0, 1):
+        magic = view[MAGIC_POSITION]
+        raise invalid(f"Message format v{magic} is not accepted: produce record batches of format v2.")
+    found = list(iter_batches(view, allow_partial=True))
+    if not found:
+        raise invalid("A produce request needs one whole record batch for each partition.")
+    if len(found) > 1:
+        raise invalid(f"A produce request may hold one record batch for each partition, this one has {len(found)}.")
+    return found[0][1]
+
+
+def _refuse(header: BatchHeader, view: memoryview, rules: AppendRules) -> NoReturn:
+    """The reason why a client's batch is not accepted, in the order in which Kafka looks."""
+    if header.base_offset:
+        raise invalid(f"The base offset of a produced batch has to be 0, not {header.base_offset}.")
+    if len(view) > rules.max_message_bytes:
+        raise _too_large(len(view), rules)
+    check_crc(view)
+    codec_of(header.compression)
+    _check_count(header, view)
+    if header.is_control:
+        raise invalid("Clients may not write control batches.")
+    if header.producer_id < 0:
+        raise invalid("A transactional batch needs a producer id.")
+    raise invalid(
+        f"The batch of producer {header.producer_id} needs a sequence and an epoch, "
+        f"not {header.base_sequence} and {header.producer_epoch}."
+    )
+
+
+def _too_large(size: int, rules: AppendRules) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"The record batch has {size} bytes and max.message.bytes is {rules.max_message_bytes}: send smaller batches "
+        "or raise the topic's limit.",
+    )
+
+
+def _check_count(header: BatchHeader, view: memoryview) -> None:
+    count = header.records_count
+    if count <= 0 or header.last_offset_delta != count - 1:
+        raise invalid(f"The batch claims {count} records and a last offset of {header.last_offset_delta}.")
+    room = (len(view) - HEADER_SIZE) * _MAX_EXPANSION[header.compression]
+    if count * MIN_RECORD_SIZE > room:
+        raise invalid(f"The batch claims {count} records in {len(view)} bytes.")
+
+
+def _check_keys(header: BatchHeader, view: memoryview) -> None:
+    missing = indexes_without_key(header, view, MAX_RECORD_ERRORS)
+    if missing:
+        raise InvalidRecordsError(
+            ErrorCode.INVALID_RECORD,
+            "A compacted topic needs a key in every record.",
+            [RecordError(index, "This record has no key, and the topic is compacted.") for index in missing],
+        )
+
+
+def _converted(
+    header: BatchHeader, view: memoryview, rules: AppendRules, base_offset: int, leader_epoch: int, now_ms: int
+) -> LeaderBatch:
+    """The batch with the timestamps and the codec that the topic asks for; the way of everything that is not usual."""
+    attributes, max_timestamp = _assigned_time(header, view, rules, now_ms)
+    payload: Buffer = view[HEADER_SIZE:]
+    codec = header.compression
+    if rules.codec is not None and rules.codec != codec and not header.is_control:
+        payload = compress(rules.codec, decompress(codec, payload, MAX_UNCOMPRESSED_BYTES), rules.level)
+        attributes = attributes & ~COMPRESSION_MASK | rules.codec
+    assigned = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
+    if attributes == header.attributes and max_timestamp == header.max_timestamp:
+        head = _HEAD.pack(base_offset, header.batch_length, leader_epoch)
+        return LeaderBatch(assigned, head, view[_HEAD_SIZE:])
+    head = seal(assigned._replace(attributes=attributes, max_timestamp=max_timestamp), payload)
+    assigned = parse_header(head)
+    if assigned.size > rules.max_message_bytes:
+        raise _too_large(assigned.size, rules)
+    check(assigned.next_offset - base_offset == header.records_count, "conversion keeps the records")
+    return LeaderBatch(assigned, head, payload)
+
+
+def _assigned_time(header: BatchHeader, view: memoryview, rules: AppendRules, now_ms: int) -> tuple[int, int]:
+    """Attributes and max timestamp that the batch gets in the log."""
+    if rules.log_append_time:
+        if header.log_append_time:
+            why = "Only the broker sets log append times: send the batch with create times."
+            errors = [RecordError(index, why) for index in range(min(header.records_count, MAX_RECORD_ERRORS))]
+            raise InvalidRecordsError(ErrorCode.INVALID_TIMESTAMP, why, errors)
+        return header.attributes | LOG_APPEND_TIME_FLAG, now_ms
+    max_timestamp = header.max_timestamp
+    if max_timestamp < header.base_timestamp and not header.has_delete_horizon:
+        # The client did not fill the field in. Kafka takes the largest of the records, so look-ups by time still work.
+        max_timestamp = max(record.timestamp for record in read_records(view))
+    earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+    for timestamp in (header.base_timestamp, max_timestamp):
+        if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+            raise InvalidRecordsError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"A timestamp of the batch, {timestamp}, is outside of {earliest} to {latest}: see "
+                "message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
+                _timestamp_errors(view, earliest, latest),
+            )
+    return header.attributes & ~LOG_APPEND_TIME_FLAG, max_timestamp
+
+
+def _timestamp_errors(view: memoryview, earliest: int, latest: int) -> list[RecordError]:
+    return [
+        RecordError(index, f"The timestamp {record.timestamp} is outside of {earliest} to {latest}.")
+        for index, record in enumerate(read_records(view))
+        if record.timestamp != NO_TIMESTAMP and not earliest <= record.timestamp <= latest
+    ][:MAX_RECORD_ERRORS]

@@ -1,0 +1,289 @@
+"""An error in the shape of any API's response, worked out from the declarations of request and response.
+
+Kafka's responses put their error codes at the narrowest scope: by partition, topic, resource or group where the
+request names several, at the top elsewhere. Here the array of a request and the array of its response that reports on
+it are paired, so that `error_response` names every partition that was asked for, and `split`, `merge` and `overwrite`
+let a fault hit some of them only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from penstock.net.connection import CLOSE, Close
+from penstock.protocol.apis import response_class
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.schema import Field, Struct
+
+TOPIC_NAMES = ("name", "topic", "topic_name")
+PARTITION_NUMBERS = ("partition_index", "partition", "index", "partition_id")
+IDENTITY_KINDS = (
+    "string",
+    "uuid",
+)  # a text or id that request and response share under one name is what the item is about
+NOT_IDENTITIES = ("error_message", "metadata", "protocol_type", "protocol_name", "rack_id")
+# Their items are an afterthought to an error of the whole request.
+TOP_LEVEL_APIS = frozenset({13, 35})  # LeaveGroup, DescribeLogDirs
+# Only the fetch as a whole can have these.
+SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+
+
+class Target(NamedTuple):
+    """What an item of a request is about; None where it doesn't say."""
+
+    topic: str | None
+    topic_id: bytes | None
+    partition: int | None
+
+
+Matches = Callable[[Target], bool]
+
+
+def error_response(
+    api_key: int, version: int, request: Any, code: ErrorCode, message: str | None = None
+) -> Struct | Close:
+    """The response that says `code` of everything in the request; CLOSE where the API has no place to say it."""
+    response_type: type[Struct] = response_class(api_key)
+    response: Any = response_type()
+    items = (
+        None if api_key in TOP_LEVEL_APIS or code in SESSION_ERRORS else _pair(type(request), response_type, version)
+    )
+    asked = getattr(request, items.request.name) if items is not None else None
+    if items is not None and asked:
+        setattr(
+            response,
+            items.response.name,
+            [_report(items.response.item, item, version, code, message) for item in asked],
+        )
+        return response  # type: ignore[no-any-return]
+    return response if _set_error(response, version, code, message) else CLOSE
+
+
+def targets(request: Any, version: int) -> list[Target]:
+    """Every topic, or partition of one, that the request names. A null list, which stands for all, names none."""
+    return list(_targets(request, version, Target(None, None, None)))
+
+
+def split(request: Any, version: int, matches: Matches) -> tuple[Any, Any]:
+    """The request without what matches, and with only that; None for one that is left with nothing."""
+    kept, hit = _split(request, version, matches, Target(None, None, None))
+    return kept, hit
+
+
+def merge(response: Any, extra: Any, version: int) -> Any:
+    """Adds the items of one response to another of the same type, inside the topics both have."""
+    for field in _struct_arrays(type(response), version):
+        mine, theirs = getattr(response, field.name), getattr(extra, field.name)
+        if not theirs:
+            continue
+        if not mine:
+            setattr(response, field.name, theirs)
+            continue
+        known = {_identity(item, version): item for item in mine}
+        for item in theirs:
+            same = known.get(_identity(item, version))
+            if same is None:
+                mine.append(item)
+            else:
+                merge(same, item, version)
+    return response
+
+
+def overwrite(response: Any, version: int, code: ErrorCode, matches: Matches) -> bool:
+    """Puts the error on every item of a served response that matches, and empties it. Whether there was one."""
+    return _overwrite(response, version, code, matches, Target(None, None, None))
+
+
+# --- pairing request and response ---------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    request: Field
+    response: Field
+
+
+def _pair(request_type: type[Struct], response_type: type[Struct], version: int) -> Pair | None:
+    reports = next((field for field in _struct_arrays(response_type, version) if _reports(field.item, version)), None)
+    asks = next((field for field in request_type.FIELDS if field.kind == "array" and field.exists_in(version)), None)
+    if reports is None or asks is None:
+        return None
+    return Pair(asks, reports)
+
+
+def _struct_arrays(struct_type: type[Struct], version: int) -> Iterator[Field]:
+    for field in struct_type.FIELDS:
+        if field.kind == "array" and isinstance(field.item, type) and field.exists_in(version):
+            yield field
+
+
+def _reports(struct_type: Any, version: int) -> bool:
+    """Whether an item of this type, or one below it, has an error code."""
+    return _error_field(struct_type, version) is not None or any(
+        _reports(field.item, version) for field in _struct_arrays(struct_type, version)
+    )
+
+
+def _error_field(struct_type: Any, version: int) -> str | None:
+    for field in struct_type.FIELDS:
+        if field.kind == "int16" and field.name.endswith("error_code") and field.exists_in(version):
+            return str(field.name)
+    return None
+
+
+def _set_error(item: Any, version: int, code: ErrorCode, message: str | None) -> bool:
+    name = _error_field(type(item), version)
+    if name is None:
+        return False
+    setattr(item, name, int(code))
+    if message is not None and any(f.name == "error_message" and f.exists_in(version) for f in type(item).FIELDS):
+        item.error_message = message
+    return True
+
+
+def _report(response_type: Any, asked: Any, version: int, code: ErrorCode, message: str | None) -> Any:
+    """The response's item for one item of the request: who it is, and the error at its deepest level."""
+    item = response_type()
+    if not isinstance(asked, Struct):  # a bare name or number
+        _name(item, asked)
+    else:
+        _copy_identity(item, asked, version)
+        below = _pair(type(asked), response_type, version)
+        inner = getattr(asked, below.request.name) if below is not None else None
+        if below is not None and inner:
+            reported = [_report(below.response.item, each, version, code, message) for each in inner]
+            setattr(item, below.response.name, reported)
+            return item
+    _set_error(item, version, code, message)
+    return item
+
+
+def _name(item: Any, value: Any) -> None:
+    kinds = (
+        ("string",)
+        if isinstance(value, str)
+        else ("uuid",)
+        if isinstance(value, bytes)
+        else ("int32", "int16", "int64")
+    )
+    for field in type(item).FIELDS:
+        if field.kind in kinds and not field.name.endswith("error_code"):
+            setattr(item, field.name, value)
+            return
+
+
+def _copy_identity(item: Any, asked: Any, version: int) -> None:
+    theirs = {field.name for field in type(asked).FIELDS}
+    for field in type(item).FIELDS:
+        if field.name in PARTITION_NUMBERS:
+            source = next((name for name in PARTITION_NUMBERS if name in theirs), None)
+        elif field.name in TOPIC_NAMES:
+            source = next((name for name in TOPIC_NAMES if name in theirs), None)
+        elif field.name in theirs and field.name not in NOT_IDENTITIES:
+            source = field.name if field.kind in IDENTITY_KINDS or field.name == "resource_type" else None
+        else:
+            source = None
+        if source is not None and field.exists_in(version):
+            setattr(item, field.name, getattr(asked, source))
+
+
+def _identity(item: Any, version: int) -> tuple[Any, ...]:
+    names = [
+        field.name
+        for field in type(item).FIELDS
+        if (field.kind in IDENTITY_KINDS and field.name not in NOT_IDENTITIES) or field.name in PARTITION_NUMBERS
+    ]
+    return tuple(getattr(item, name) for name in names)
+
+
+# --- topics and partitions of a request ---------------------------------------------------------------------------
+
+
+def _narrow(item: Any, outer: Target) -> Target:
+    topic, topic_id, partition = outer
+    for field in type(item).FIELDS:
+        value = getattr(item, field.name)
+        if field.name in TOPIC_NAMES and field.kind == "string":
+            topic = value or topic
+        elif field.name == "topic_id":
+            topic_id = value if any(value) else topic_id
+        elif field.name in PARTITION_NUMBERS and field.kind == "int32":
+            partition = value
+    return Target(topic, topic_id, partition)
+
+
+def _item_target(field: Field, item: Any, outer: Target) -> Target:
+    """An item may be a struct, a bare topic name (DeleteTopics before v6) or a bare partition number."""
+    if isinstance(item, Struct):
+        return _narrow(item, outer)
+    if isinstance(item, str) and "topic" in field.name:
+        return outer._replace(topic=item)
+    if isinstance(item, int) and "partition" in field.name:
+        return outer._replace(partition=item)
+    return outer
+
+
+def _topic_arrays(struct_type: type[Struct], version: int) -> Iterator[Field]:
+    for field in struct_type.FIELDS:
+        if field.kind == "array" and field.exists_in(version) and "forgotten" not in field.name:
+            yield field
+
+
+def _targets(struct: Any, version: int, outer: Target) -> Iterator[Target]:
+    for field in _topic_arrays(type(struct), version):
+        for item in getattr(struct, field.name) or ():
+            target = _item_target(field, item, outer)
+            below = list(_targets(item, version, target)) if isinstance(item, Struct) else []
+            if below:
+                yield from below
+            elif target != outer:
+                yield target
+
+
+def _split(struct: Any, version: int, matches: Matches, outer: Target) -> tuple[Any, Any]:
+    kept, hit = _clone(struct), _clone(struct)
+    any_kept = any_hit = False
+    for field in _topic_arrays(type(struct), version):
+        items = getattr(struct, field.name)
+        if not items:
+            continue
+        kept_items, hit_items = [], []
+        for item in items:
+            target = _item_target(field, item, outer)
+            if isinstance(item, Struct) and any(_targets(item, version, target)):
+                kept_item, hit_item = _split(item, version, matches, target)
+            else:
+                kept_item, hit_item = (None, item) if matches(target) else (item, None)
+            if kept_item is not None:
+                kept_items.append(kept_item)
+            if hit_item is not None:
+                hit_items.append(hit_item)
+        setattr(kept, field.name, kept_items)
+        setattr(hit, field.name, hit_items)
+        any_kept |= bool(kept_items)
+        any_hit |= bool(hit_items)
+    return (kept if any_kept else None), (hit if any_hit else None)
+
+
+def _clone(struct: Any) -> Any:
+    new = type(struct)()
+    for field in type(struct).FIELDS:
+        setattr(new, field.name, getattr(struct, field.name))
+    return new
+
+
+def _overwrite(struct: Any, version: int, code: ErrorCode, matches: Matches, outer: Target) -> bool:
+    found = False
+    for field in _struct_arrays(type(struct), version):
+        items = getattr(struct, field.name)
+        for at, item in enumerate(items or ()):
+            target = _narrow(item, outer)
+            if target != outer and matches(target) and _error_field(type(item), version) is not None:
+                fresh = type(item)()
+                _copy_identity(fresh, item, version)
+                _set_error(fresh, version, code, None)
+                items[at] = fresh
+                found = True
+            else:
+                found |= _overwrite(item, version, code, matches, target)
+    return found

@@ -1,0 +1,43 @@
+"""Exit codes, which scripts may rely on, and the failure that carries one with its sentence.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the broker, or the work itself, refused or failed |
+| 2 | the command line or a properties file is wrong |
+| 3 | no broker answers at the bootstrap address |
+| 4 | the topic, partition, resource or file is not there |
+| 5 | it is there already |
+| 6 | the data directory can't be used: locked, not formatted, damaged, full |
+| 7 | the port is taken |
+| 8 | no answer in time |
+| 130 | stopped by Ctrl-C |
+| 141 | whoever read the output went away |
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    CANNOT_CONNECT = 3
+    NOT_FOUND = 4
+    EXISTS = 5
+    STORAGE = 6
+    ADDRESS_IN_USE = 7
+    TIMEOUT = 8
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+class Failure(Exception):
+    """One sentence for the user, and the code to leave with."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code

@@ -1,0 +1,89 @@
+"""`penstock NOUN VERB …`: imports only the noun asked for, and turns every failure into one line and a code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from penstock import __version__
+from penstock.cli.exit import Exit, Failure
+
+# noun → what `penstock --help` says of it; the module of the same name has the rest
+NOUNS = {
+    "up": "run a broker here, now, with nothing to configure",
+    "start": "run a broker from a server.properties file",
+    "storage": "format and inspect data directories",
+    "topic": "create, list, describe, alter and delete topics",
+    "config": "describe and change settings of topics, brokers, groups and client metrics",
+    "produce": "write records from stdin or files",
+    "consume": "read records",
+    "log": "look inside log files",
+}
+
+EPILOG = """\
+Every command takes --help. Commands that talk to a broker take --bootstrap HOST:PORT (or PENSTOCK_BOOTSTRAP); results
+take --output table|json. Exit codes: 0 done, 1 failed, 2 usage, 3 cannot connect, 4 not found, 5 exists, 6 storage,
+7 port taken, 8 timed out.
+"""
+
+
+def build_parser(noun: str | None) -> argparse.ArgumentParser:
+    """The whole tree's first level, and below it only the noun that was asked for."""
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="A replicated log broker that speaks Kafka's protocol.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    nouns = parser.add_subparsers(dest="noun", metavar="COMMAND", required=True)
+    for name, summary in NOUNS.items():
+        below = nouns.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == noun:
+            importlib.import_module(f"penstock.cli.{name}").configure(below)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    noun = next((word for word in words if not word.startswith("-")), None)
+    parser = build_parser(noun)
+    try:
+        args = parser.parse_args(words)
+    except SystemExit as leaving:  # argparse has said what is wrong, or printed the help that was asked for
+        return Exit.USAGE if leaving.code else Exit.OK
+    return run(args)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        code = args.run(args)
+        sys.stdout.flush()
+    except Failure as failure:
+        if args.debug:
+            raise
+        print(f"penstock: {failure.message}", file=sys.stderr)
+        return failure.code
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out: give it a place where that can't fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKEN_PIPE
+    except Exception as unexpected:
+        if args.debug:
+            raise
+        reason = str(unexpected).splitlines()[0] if str(unexpected) else "no reason given"
+        print(
+            f"penstock: {type(unexpected).__name__}: {reason} (not expected: --debug shows where)",
+            file=sys.stderr,
+        )
+        return Exit.FAILED
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Options that many verbs share, under one spelling, and how their values are read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable
+
+from penstock.cli.exit import Exit, Failure
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def verb(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    summary: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    finish(parser, run)
+    return parser
+
+
+def finish(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], *, output: bool = True) -> None:
+    """What every command has: its function, --output and --debug."""
+    parser.set_defaults(run=run)
+    if output:
+        parser.add_argument("--output", choices=("table", "json"), default="table", help="how to print the result")
+    parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
+
+
+def connection(parser: argparse.ArgumentParser, *, timeout_s: float = 30.0) -> None:
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        "--bootstrap-server",
+        metavar="HOST:PORT[,…]",
+        default=os.environ.get("PENSTOCK_BOOTSTRAP", DEFAULT_BOOTSTRAP),
+        help="where the brokers are (default: PENSTOCK_BOOTSTRAP, else %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout", type=positive_float, default=timeout_s, metavar="SECONDS", help="default: %(default)s"
+    )
+
+
+def positive_float(text: str) -> float:
+    value = float(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above zero")
+    return value
+
+
+def positive_int(text: str) -> int:
+    value = int(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above zero")
+    return value
+
+
+def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
+    """`NAME=VALUE` options as a dictionary."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise Failure(f"{what} wants NAME=VALUE, not {text!r}", Exit.USAGE)
+        found[name.strip()] = value.strip()
+    return found
+
+
+def addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """`host:port,[v6]:port` as pairs; a port that is left out is Kafka's 9092."""
+    found = []
+    for part in filter(None, (each.strip() for each in bootstrap.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or (part.startswith("[") and part.endswith("]")):
+            host, port = part, "9092"
+        if not port.isdigit() or not 0 < int(port) < 65536:
+            raise Failure(f"--bootstrap wants HOST:PORT, not {part!r}", Exit.USAGE)
+        found.append((host.strip("[]"), int(port)))
+    if not found:
+        raise Failure("--bootstrap names no broker: give HOST:PORT", Exit.USAGE)
+    return found
+
+
+SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+def size(text: str) -> int:
+    """`10M`, `1GiB` or plain bytes."""
+    plain = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = plain[-1:] if plain[-1:].isalpha() else ""
+    digits = plain.removesuffix(unit) if unit else plain
+    if unit not in SIZE_UNITS or not digits.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: use bytes, or a number with K, M, G or T")
+    return int(digits) * SIZE_UNITS[unit]

@@ -1,0 +1,144 @@
+"""Results on stdout, as a table or as JSON; remarks and progress on stderr.
+
+`rich` draws tables on a terminal and is imported only there: a pipe gets plain columns, which cost nothing to import
+and are easy to cut. JSON is one document per command (a list of objects for a listing), keys in snake_case, and the
+same keys as the columns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+Row = Mapping[str, Any]
+PROGRESS_EVERY_S = 5.0  # plain lines, where nobody watches them move
+REDRAW_EVERY_S = 0.1
+
+
+def rows(how: str, columns: Sequence[str], found: Iterable[Row], *, empty: str = "") -> None:
+    """A listing. `columns` names the keys that a table shows, in order; JSON has every key of a row."""
+    listed = list(found)
+    if how == "json":
+        print(json.dumps([dict(row) for row in listed], indent=2, default=_plain))
+    elif not listed:
+        note(empty)
+    elif sys.stdout.isatty():
+        _rich_table(columns, listed)
+    else:
+        _plain_table(columns, listed)
+
+
+def record(how: str, fields: Row) -> None:
+    """One thing, as `name  value` lines or one JSON object."""
+    if how == "json":
+        print(json.dumps(dict(fields), indent=2, default=_plain))
+        return
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        print(f"{name:<{width}}  {cell(value)}")
+
+
+def note(text: str) -> None:
+    """A remark for the human who watches; never part of the result."""
+    if text:
+        print(text, file=sys.stderr)
+
+
+def cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return ", ".join(f"{name}={inner}" for name, inner in value.items()) or "-"
+        case list() | tuple() | set() | frozenset():
+            return ",".join(cell(each) for each in value) or "-"
+        case bytes():
+            return value.decode(errors="replace")
+        case _:
+            return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).decode(errors="replace")
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)
+
+
+def _plain_table(columns: Sequence[str], listed: Sequence[Row]) -> None:
+    grid = [[column.upper() for column in columns]]
+    grid += [[cell(row.get(column)) for column in columns] for row in listed]
+    widths = [max(len(line[i]) for line in grid) for i in range(len(columns))]
+    for line in grid:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())
+
+
+def _rich_table(columns: Sequence[str], listed: Sequence[Row]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = all(isinstance(row.get(column), int | None) for row in listed)
+        table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+    for row in listed:
+        table.add_row(*(Text(cell(row.get(column))) for column in columns))
+    Console().print(table)
+
+
+class Progress:
+    """How far long work has come: one line that moves on a terminal, a plain line now and then elsewhere.
+
+    with Progress("produced", unit="records") as progress:
+        progress.add(500)
+    """
+
+    def __init__(self, label: str, *, total: int | None = None, unit: str = "", quiet: bool = False) -> None:
+        self.label = label
+        self.total = total
+        self.unit = unit
+        self.done = 0
+        self.quiet = quiet
+        self._moving = sys.stderr.isatty()
+        self._began = self._shown = time.monotonic()
+        self._drawn = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._drawn and self._moving:
+            self._draw()
+            print(file=sys.stderr)
+
+    def add(self, count: int = 1) -> None:
+        self.done += count
+        now = time.monotonic()
+        if not self.quiet and now - self._shown >= (REDRAW_EVERY_S if self._moving else PROGRESS_EVERY_S):
+            self._shown = now
+            self._draw()
+
+    @property
+    def line(self) -> str:
+        elapsed = max(time.monotonic() - self._began, 1e-9)
+        of = f" of {self.total:,} ({self.done * 100 // max(self.total, 1)} %)" if self.total is not None else ""
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.label} {self.done:,}{of}{unit}, {self.done / elapsed:,.0f}/s"
+
+    def _draw(self) -> None:
+        self._drawn = True
+        if self._moving:
+            print(f"\r\x1b[K{self.line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(self.line, file=sys.stderr, flush=True)

@@ -1,0 +1,96 @@
+"""Where `penstock consume` starts and stops: kcat's -o, read into values.
+
+`beginning`, `end`, `stored`, an offset, `-N` for the last N of every partition, `s@TIME` and `e@TIME` for a start and
+a stop by timestamp. A time is milliseconds since 1970 or an ISO date and time (in UTC unless it names its offset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from penstock.cli.exit import Exit, Failure
+
+
+@dataclass(slots=True, frozen=True)
+class Beginning:
+    pass
+
+
+@dataclass(slots=True, frozen=True)
+class End:
+    pass
+
+
+@dataclass(slots=True, frozen=True)
+class Stored:
+    """The group's committed offset, else the beginning."""
+
+
+@dataclass(slots=True, frozen=True)
+class Absolute:
+    offset: int
+
+
+@dataclass(slots=True, frozen=True)
+class Last:
+    count: int
+
+
+@dataclass(slots=True, frozen=True)
+class AtTime:
+    timestamp_ms: int
+
+
+Position = Beginning | End | Stored | Absolute | Last | AtTime
+
+
+@dataclass(slots=True, frozen=True)
+class Span:
+    """What to read: from a position, up to a timestamp that is not included (None: no stop)."""
+
+    start: Position
+    stop_ms: int | None = None
+
+
+def parse_span(texts: Iterable[str], default: Position) -> Span:
+    start: Position | None = None
+    stop_ms: int | None = None
+    for text in texts:
+        if text.startswith("e@"):
+            stop_ms = parse_time(text[2:])
+        elif start is not None:
+            raise Failure("-o gives two starts: keep one (a stop is e@TIME)", Exit.USAGE)
+        else:
+            start = parse_position(text)
+    return Span(start or default, stop_ms)
+
+
+def parse_position(text: str) -> Position:
+    match text:
+        case "beginning" | "earliest":
+            return Beginning()
+        case "end" | "latest":
+            return End()
+        case "stored":
+            return Stored()
+    if text.startswith("s@"):
+        return AtTime(parse_time(text[2:]))
+    try:
+        value = int(text)
+    except ValueError:
+        raise Failure(f"-o wants beginning, end, stored, N, -N, s@TIME or e@TIME, not {text!r}", Exit.USAGE) from None
+    return Last(-value) if value < 0 else Absolute(value)
+
+
+def parse_time(text: str) -> int:
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Failure(f"{text!r} is no time: give milliseconds since 1970 or 2026-01-31T12:00:00", Exit.USAGE) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,103 @@
+"""Format strings, the JSON envelope and positions, as kcat's users know them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.cli.exit import Failure
+from penstock.cli.format import Consumed, compile_format, delimited, envelope, unescape
+from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Span, Stored, parse_span, parse_time
+
+RECORD = Consumed("t", 3, 42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)))
+NULLS = Consumed("t", 0, 0, -1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%t/%p@%o", b"t/3@42"),
+        ("%k=%s\\n", b"k=value\n"),
+        ("%T %K %S", b"1700000000000 1 5"),
+        ("[%h]", b"[a=1,b=NULL]"),
+        ("%R%s", b"\x00\x00\x00\x05value"),
+        ("100%% \\x41\\0", b"100% A\0"),
+        ("plain", b"plain"),
+    ],
+)
+def test_a_format_string_prints_a_record(text: str, expected: bytes) -> None:
+    assert compile_format(text)(RECORD) == expected
+
+
+def test_nulls_have_length_minus_one_and_print_what_z_says() -> None:
+    assert compile_format("%k|%s|%K|%S")(NULLS) == b"||-1|-1"
+    assert compile_format("%k|%s", null=b"NULL")(NULLS) == b"NULL|NULL"
+    assert compile_format("%R")(NULLS) == b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize("wrong", ["%x", "%", "\\xzz"])
+def test_a_wrong_format_string_is_refused(wrong: str) -> None:
+    with pytest.raises(Failure):
+        compile_format(wrong)
+
+
+def test_values_leave_as_the_bytes_they_are() -> None:
+    raw = bytes(range(256))
+    assert compile_format("%s")(Consumed("t", 0, 0, 0, None, raw)) == raw
+
+
+def test_delimiters_stand_after_key_and_value() -> None:
+    assert delimited(key_delimiter=None, delimiter=b"\n")(RECORD) == b"value\n"
+    assert delimited(key_delimiter=b":", delimiter=b";")(RECORD) == b"k:value;"
+    assert delimited(key_delimiter=b":", delimiter=b"\n", null=b"NULL")(NULLS) == b"NULL:NULL\n"
+
+
+def test_unescape_leaves_what_it_does_not_know() -> None:
+    assert unescape("a\\qb\\") == b"a\\qb\\"
+    assert unescape("é\\t") == "é\t".encode()
+
+
+def test_the_envelope_is_one_json_line() -> None:
+    line = envelope(RECORD)
+    assert line.endswith(b"}\n")
+    assert json.loads(line) == {
+        "topic": "t",
+        "partition": 3,
+        "offset": 42,
+        "tstype": "create",
+        "ts": 1_700_000_000_000,
+        "headers": ["a", "1", "b", None],
+        "key": "k",
+        "payload": "value",
+    }
+    assert json.loads(envelope(NULLS))["payload"] is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([], Span(Beginning())),
+        (["beginning"], Span(Beginning())),
+        (["end"], Span(End())),
+        (["stored"], Span(Stored())),
+        (["7"], Span(Absolute(7))),
+        (["-7"], Span(Last(7))),
+        (["s@1000"], Span(AtTime(1000))),
+        (["s@1000", "e@2000"], Span(AtTime(1000), 2000)),
+        (["e@2000"], Span(Beginning(), 2000)),
+    ],
+)
+def test_offsets_are_read_as_kcat_reads_them(texts: list[str], expected: Span) -> None:
+    assert parse_span(texts, Beginning()) == expected
+
+
+@pytest.mark.parametrize("texts", [["nowhere"], ["1", "2"], ["s@yesterday"]])
+def test_a_wrong_offset_is_refused(texts: list[str]) -> None:
+    with pytest.raises(Failure):
+        parse_span(texts, Beginning())
+
+
+def test_times_may_be_dates() -> None:
+    assert parse_time("1970-01-01T00:00:01") == 1000
+    assert parse_time("1970-01-01T01:00:00+01:00") == 0

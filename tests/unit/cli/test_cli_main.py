@@ -1,0 +1,112 @@
+"""The command's frame: nouns, help, codes and one-line errors."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from penstock.cli import main as cli
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import addresses, pairs, size
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli.main", *words], capture_output=True, text=True, check=False
+    )
+
+
+def test_help_names_every_noun_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == Exit.OK
+    shown = capsys.readouterr().out
+    assert all(noun in shown for noun in cli.NOUNS)
+    assert "3 cannot connect" in shown
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == Exit.OK
+    assert capsys.readouterr().out.startswith("penstock ")
+
+
+def test_an_unknown_noun_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["frobnicate"]) == Exit.USAGE
+    assert "frobnicate" in capsys.readouterr().err
+
+
+def test_help_imports_neither_asyncio_nor_rich_nor_any_noun() -> None:
+    probe = (
+        "import sys; from penstock.cli.main import main; main(['--help']);"
+        "heavy = {'asyncio', 'rich', 'uvloop', 'penstock.cli.up', 'penstock.cli.topic'};"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("noun", cli.NOUNS)
+def test_every_noun_has_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([noun, "--help"]) == Exit.OK
+    assert "usage: penstock" in capsys.readouterr().out
+
+
+def run_with(action: object, *, debug: bool = False) -> int:
+    return cli.run(argparse.Namespace(run=action, debug=debug))
+
+
+def raising(problem: BaseException) -> object:
+    def action(_: argparse.Namespace) -> int:
+        raise problem
+
+    return action
+
+
+def test_a_failure_is_one_line_on_stderr_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_with(raising(Failure("no such topic: create it", Exit.NOT_FOUND))) == 4
+    said = capsys.readouterr()
+    assert said.err == "penstock: no such topic: create it\n"
+    assert said.out == ""
+
+
+def test_an_unexpected_exception_shows_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_with(raising(ValueError("first\nsecond"))) == Exit.FAILED
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_debug_lets_the_exception_through() -> None:
+    with pytest.raises(ValueError, match="why"):
+        run_with(raising(ValueError("why")), debug=True)
+
+
+def test_ctrl_c_leaves_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_with(raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_addresses_take_a_list_ports_left_out_and_ipv6() -> None:
+    assert addresses("a:1, b ,[::1]:3,[::1]") == [("a", 1), ("b", 9092), ("::1", 3), ("::1", 9092)]
+
+
+@pytest.mark.parametrize("wrong", ["", "host:", "host:port", "host:0", "host:70000"])
+def test_a_wrong_address_says_what_is_wanted(wrong: str) -> None:
+    with pytest.raises(Failure, match="HOST:PORT") as caught:
+        addresses(wrong)
+    assert caught.value.code is Exit.USAGE
+
+
+def test_pairs_keep_equals_signs_of_the_value() -> None:
+    assert pairs(["a=b=c", " d = e "], "--config") == {"a": "b=c", "d": "e"}
+    with pytest.raises(Failure, match="NAME=VALUE"):
+        pairs(["alone"], "--config")
+
+
+@pytest.mark.parametrize(("text", "value"), [("10", 10), ("1k", 1024), ("2MiB", 2 << 20), ("3GB", 3 << 30)])
+def test_sizes_have_units(text: str, value: int) -> None:
+    assert size(text) == value
+
+
+def test_a_size_that_is_none_is_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        size("many")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from penstock.metadata.configs.definition import (
     ConfigError,
@@ -23,6 +23,10 @@ from penstock.metadata.configs.definition import (
     Validator,
     table,
 )
+
+if TYPE_CHECKING:
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import MetadataImage
 
 LONG_MAX = 2**63 - 1
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -366,19 +370,25 @@ class LogConfig:
 
     @staticmethod
     def from_map(values: Mapping[str, str]) -> LogConfig:
-        """The defaults overlaid by these strings. A bad value is a ConfigError; a name of a newer version is ignored."""
+        """The defaults overlaid by these strings. A bad value is a ConfigError; an unknown name is left out."""
+        return _DEFAULTS.overlaid(values)
+
+    def overlaid(self, values: Mapping[str, str]) -> LogConfig:
         typed: dict[str, Any] = {}
-        for name, text in values.items():
+        for name in sorted(values, key=_overrides_segment_bytes):
             key = TOPIC_CONFIGS.get(name)
             if key is not None:
-                typed[_FIELD_OF.get(name, "segment_bytes")] = key.parse(text)
-        if "internal.segment.bytes" in values:
-            typed["segment_bytes"] = TOPIC_CONFIGS["internal.segment.bytes"].parse(values["internal.segment.bytes"])
+                typed[_FIELD_OF.get(name, "segment_bytes")] = key.parse(values[name])
         if "cleanup_policy" in typed:
             typed["cleanup_policy"] = frozenset(typed["cleanup_policy"])
-        return LogConfig(**typed)
+        return replace(self, **typed) if typed else self
 
 
+def _overrides_segment_bytes(name: str) -> bool:
+    return name == "internal.segment.bytes"
+
+
+_DEFAULTS = LogConfig()
 _FIELD_OF = {each.name.replace("_", "."): each.name for each in fields(LogConfig)}
 
 
@@ -396,3 +406,41 @@ def validate_topic_configs(values: Mapping[str, str]) -> None:
         raise ConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})"
         )
+
+
+# Broker properties that a topic config inherits from, the most precise first, with the factor between their units.
+TOPIC_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
+    "cleanup.policy": (("log.cleanup.policy", 1),),
+    "compression.gzip.level": (("compression.gzip.level", 1),),
+    "compression.lz4.level": (("compression.lz4.level", 1),),
+    "compression.type": (("compression.type", 1),),
+    "compression.zstd.level": (("compression.zstd.level", 1),),
+    "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
+    "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
+    "flush.messages": (("log.flush.interval.messages", 1),),
+    "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
+    "index.interval.bytes": (("log.index.interval.bytes", 1),),
+    "local.retention.bytes": (("log.local.retention.bytes", 1),),
+    "local.retention.ms": (("log.local.retention.ms", 1),),
+    "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
+    "max.message.bytes": (("message.max.bytes", 1),),
+    "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
+    "message.timestamp.before.max.ms": (("log.message.timestamp.before.max.ms", 1),),
+    "message.timestamp.type": (("log.message.timestamp.type", 1),),
+    "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
+    "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
+    "min.insync.replicas": (("min.insync.replicas", 1),),
+    "preallocate": (("log.preallocate", 1),),
+    "retention.bytes": (("log.retention.bytes", 1),),
+    "retention.ms": (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+    "segment.bytes": (("log.segment.bytes", 1),),
+    "segment.index.bytes": (("log.index.size.max.bytes", 1),),
+    "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", 3_600_000)),
+    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", 3_600_000)),
+    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
+}
+
+
+def effective_log_config(image: MetadataImage, topic: str, settings: Settings) -> LogConfig:
+    """What a topic goes by: its own configs over what it inherits. Topics without any share one object."""
+    return settings.log_defaults().overlaid(image.topic_config(topic))

@@ -1,0 +1,163 @@
+"""Broker properties: every one of Kafka 4.3 with its type, default, limits and how it may be changed while running.
+
+The rows stand as text in `broker_rows/`. A row is a line of words and an indented line of documentation:
+
+    name TYPE [=default] [limits] [high|low] [per-broker|cluster-wide] [internal] [unsupported]
+
+`=` alone is an empty default and no `=` is none at all. Limits: `[1..]`, `[0..1]`, `[1..9|-1]` (that range, or -1),
+`{a|b}` (one of, or a list of), `{a|b}~` (in any case), `nonempty`. Importance is medium and the property read-only
+unless said. `unsupported` means that the value is accepted and shown but not acted on: take the word away when it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.check import check
+from penstock.metadata.configs.broker_rows import cluster, connections, coordinators, security, storage
+from penstock.metadata.configs.definition import (
+    ConfigKey,
+    ConfigType,
+    Importance,
+    ListOf,
+    NonEmpty,
+    OneOf,
+    Range,
+    RangeOr,
+    Validator,
+    table,
+)
+
+
+class UpdateMode(Enum):
+    """How a property may change on a running broker."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    key: ConfigKey
+    mode: UpdateMode
+
+
+def _rows(text: str) -> Iterator[_Row]:
+    lines = text.strip("\n").split("\n")
+    check(len(lines) % 2 == 0, "Every broker property has one line of facts and one of documentation.")
+    for at in range(0, len(lines), 2):
+        check(lines[at + 1].startswith("    "), f"The documentation under '{lines[at]}' is indented.")
+        yield _row(lines[at].split(" "), lines[at + 1].strip())
+
+
+def _row(words: list[str], doc: str) -> _Row:
+    name, kind, *rest = words
+    config_type = ConfigType[kind]
+    default: str | None = None
+    validator: Validator | None = ListOf() if config_type is ConfigType.LIST else None
+    importance, mode = Importance.MEDIUM, UpdateMode.READ_ONLY
+    internal, supported = False, True
+    for word in rest:
+        match word:
+            case "high" | "low":
+                importance = Importance[word.upper()]
+            case "per-broker" | "cluster-wide":
+                mode = UpdateMode(word)
+            case "internal":
+                internal = True
+            case "unsupported":
+                supported = False
+            case _ if word.startswith("="):
+                default = word[1:]
+            case _:
+                validator = _validator(word, config_type)
+    return _Row(ConfigKey(name, config_type, default, doc, validator, importance, internal, supported), mode)
+
+
+def _validator(word: str, config_type: ConfigType) -> Validator:
+    if word == "nonempty":
+        return NonEmpty()
+    if choice := re.fullmatch(r"\{(.+)\}(~?)", word):
+        values = tuple(choice[1].split("|"))
+        return ListOf(values) if config_type is ConfigType.LIST else OneOf(values, ignore_case=bool(choice[2]))
+    limits = re.fullmatch(r"\[(-?[0-9.]+?)\.\.(-?[0-9.]*)(?:\|(-?[0-9]+))?\]", word)
+    check(limits, f"'{word}' is no limit of a broker property.")
+    assert limits is not None
+    if limits[3]:
+        return RangeOr(int(limits[1]), int(limits[2]), int(limits[3]))
+    return Range(_number(limits[1]), _number(limits[2]) if limits[2] else None)
+
+
+def _number(text: str) -> float:
+    return float(text) if "." in text else int(text)
+
+
+# Throttles of replication exist only as dynamic settings: a properties file can't hold them.
+_DYNAMIC_ONLY = """
+follower.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide unsupported
+    Bytes a second that throttled followers may fetch.
+leader.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide unsupported
+    Bytes a second that leaders may send to throttled followers.
+replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] cluster-wide unsupported
+    Bytes a second that moves between log directories may take.
+"""
+
+_ALL = [row for part in (cluster, connections, coordinators, security, storage) for row in _rows(part.ROWS)]
+_DYNAMIC = list(_rows(_DYNAMIC_ONLY))
+
+BROKER_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _ALL)
+DYNAMIC_ONLY_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _DYNAMIC)
+UPDATE_MODES: dict[str, UpdateMode] = {
+    row.key.name: row.mode for row in [*_ALL, *_DYNAMIC] if row.mode is not UpdateMode.READ_ONLY
+}
+
+# Names that say the same thing in other units, the most precise first.
+_SAME_THING = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+_LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)")
+# Settings of a listener that are followed by the name of a SASL mechanism come after it: `plain.sasl.jaas.config`.
+_OF_MECHANISM = (
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.server.callback.handler.class",
+    "connections.max.reauth.ms",
+)
+
+
+def broker_synonyms(name: str) -> tuple[str, ...]:
+    """The names that are looked up in turn for this one, itself included."""
+    for names in _SAME_THING:
+        if name in names and (name != "log.flush.scheduler.interval.ms"):
+            return names
+    listener = _LISTENER.fullmatch(name)
+    if listener is not None:
+        return (name, _without_mechanism(listener[1]))
+    return (name,)
+
+
+def broker_key(name: str) -> ConfigKey | None:
+    """The row of a property, found through `listener.name.<listener>.` too."""
+    listener = _LISTENER.fullmatch(name)
+    base = name if listener is None else _without_mechanism(listener[1])
+    return BROKER_CONFIGS.get(base) or DYNAMIC_ONLY_CONFIGS.get(base)
+
+
+def update_mode(name: str) -> UpdateMode:
+    listener = _LISTENER.fullmatch(name)
+    if listener is None:
+        return UPDATE_MODES.get(name, UpdateMode.READ_ONLY)
+    base = UPDATE_MODES.get(_without_mechanism(listener[1]), UpdateMode.READ_ONLY)
+    return UpdateMode.READ_ONLY if base is UpdateMode.READ_ONLY else UpdateMode.PER_BROKER
+
+
+def _without_mechanism(base: str) -> str:
+    return next((known for known in _OF_MECHANISM if base.endswith("." + known)), base)

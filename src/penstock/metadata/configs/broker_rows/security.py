@@ -1,0 +1,169 @@
+"""Rows of broker properties: TLS, SASL, tokens and policies. `broker.py` says how a row is read."""
+
+ROWS = """
+alter.config.policy.class.name CLASS low unsupported
+    Class that may refuse changes of configs.
+authorizer.class.name STRING = low unsupported
+    Class that decides who may do what; none allows everything.
+create.topic.policy.class.name CLASS low unsupported
+    Class that may refuse new topics.
+delegation.token.expiry.check.interval.ms LONG =3600000 [1..] low unsupported
+    How often expired delegation tokens are removed.
+delegation.token.expiry.time.ms LONG =86400000 [1..] unsupported
+    How long a delegation token lives without being renewed.
+delegation.token.max.lifetime.ms LONG =604800000 [1..] unsupported
+    How long a delegation token may live when renewed.
+delegation.token.secret.key PASSWORD unsupported
+    Secret that signs delegation tokens, the same on all nodes.
+principal.builder.class CLASS \
+=org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder per-broker unsupported
+    Class that turns an authenticated peer into a principal.
+sasl.client.callback.handler.class CLASS unsupported
+    Class that answers a SASL client's questions.
+sasl.enabled.mechanisms LIST =GSSAPI per-broker unsupported
+    SASL mechanisms that clients may use.
+sasl.jaas.config PASSWORD per-broker unsupported
+    JAAS login of a listener and mechanism.
+sasl.kerberos.kinit.cmd STRING =/usr/bin/kinit per-broker unsupported
+    Path of kinit.
+sasl.kerberos.min.time.before.relogin LONG =60000 per-broker unsupported
+    Shortest time between two Kerberos logins.
+sasl.kerberos.principal.to.local.rules LIST =DEFAULT per-broker unsupported
+    Rules that shorten Kerberos principals to user names.
+sasl.kerberos.service.name STRING per-broker unsupported
+    Kerberos name of the service.
+sasl.kerberos.ticket.renew.jitter DOUBLE =0.05 per-broker unsupported
+    Random share added to the time of renewal.
+sasl.kerberos.ticket.renew.window.factor DOUBLE =0.8 per-broker unsupported
+    Share of a ticket's life after which it is renewed.
+sasl.login.callback.handler.class CLASS unsupported
+    Class that answers a login's questions.
+sasl.login.class CLASS unsupported
+    Class that logs in.
+sasl.login.connect.timeout.ms INT low unsupported
+    How long a connection to the identity provider may take.
+sasl.login.read.timeout.ms INT low unsupported
+    How long an answer of the identity provider may take.
+sasl.login.refresh.buffer.seconds SHORT =300 per-broker unsupported
+    Time before expiry at which credentials are refreshed at the latest.
+sasl.login.refresh.min.period.seconds SHORT =60 per-broker unsupported
+    Shortest time between two refreshes of credentials.
+sasl.login.refresh.window.factor DOUBLE =0.8 per-broker unsupported
+    Share of a credential's life after which it is refreshed.
+sasl.login.refresh.window.jitter DOUBLE =0.05 per-broker unsupported
+    Random share added to the time of refresh.
+sasl.login.retry.backoff.max.ms LONG =10000 low unsupported
+    Longest pause between attempts to log in.
+sasl.login.retry.backoff.ms LONG =100 low unsupported
+    First pause between attempts to log in.
+sasl.mechanism.controller.protocol STRING =GSSAPI high unsupported
+    SASL mechanism towards controllers.
+sasl.mechanism.inter.broker.protocol STRING =GSSAPI per-broker unsupported
+    SASL mechanism among brokers.
+sasl.oauthbearer.assertion.algorithm STRING =RS256 {ES256|RS256}~ unsupported
+    Algorithm that signs an OAuth assertion.
+sasl.oauthbearer.assertion.claim.aud STRING unsupported
+    Audience claim of an OAuth assertion.
+sasl.oauthbearer.assertion.claim.exp.seconds INT =300 [0..86400] low unsupported
+    Lifetime of an OAuth assertion.
+sasl.oauthbearer.assertion.claim.iss STRING unsupported
+    Issuer claim of an OAuth assertion.
+sasl.oauthbearer.assertion.claim.jti.include BOOLEAN =false unsupported
+    Whether an OAuth assertion carries an id of its own.
+sasl.oauthbearer.assertion.claim.nbf.seconds INT =60 [0..3600] low unsupported
+    How far back an OAuth assertion becomes valid.
+sasl.oauthbearer.assertion.claim.sub STRING unsupported
+    Subject claim of an OAuth assertion.
+sasl.oauthbearer.assertion.file STRING unsupported
+    File with a ready-made OAuth assertion.
+sasl.oauthbearer.assertion.private.key.file STRING unsupported
+    Key file that signs OAuth assertions.
+sasl.oauthbearer.assertion.private.key.passphrase PASSWORD unsupported
+    Passphrase of that key file.
+sasl.oauthbearer.assertion.template.file STRING unsupported
+    File with fixed header and claims of OAuth assertions.
+sasl.oauthbearer.client.credentials.client.id STRING unsupported
+    OAuth client id.
+sasl.oauthbearer.client.credentials.client.secret PASSWORD unsupported
+    OAuth client secret.
+sasl.oauthbearer.clock.skew.seconds INT =30 low unsupported
+    Difference of clocks that is tolerated in tokens.
+sasl.oauthbearer.expected.audience LIST = high unsupported
+    Audiences of which a token must name one.
+sasl.oauthbearer.expected.issuer STRING high unsupported
+    Issuer that a token must name.
+sasl.oauthbearer.jwks.endpoint.refresh.ms LONG =3600000 low unsupported
+    How often the signing keys are fetched anew.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms LONG =10000 low unsupported
+    Longest pause between attempts to fetch the signing keys.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms LONG =100 low unsupported
+    First pause between attempts to fetch the signing keys.
+sasl.oauthbearer.jwks.endpoint.url STRING unsupported
+    Where the signing keys are published.
+sasl.oauthbearer.jwt.retriever.class CLASS =org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever unsupported
+    Class that gets tokens.
+sasl.oauthbearer.jwt.validator.class CLASS =org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator unsupported
+    Class that checks tokens.
+sasl.oauthbearer.scope STRING unsupported
+    Scope to ask for.
+sasl.oauthbearer.scope.claim.name STRING =scope low unsupported
+    Name of the scope claim.
+sasl.oauthbearer.sub.claim.name STRING =sub low unsupported
+    Name of the subject claim.
+sasl.oauthbearer.token.endpoint.url STRING unsupported
+    Where tokens are issued.
+sasl.server.callback.handler.class CLASS unsupported
+    Class that answers a SASL server's questions.
+sasl.server.max.receive.size INT =524288 unsupported
+    Largest SASL message accepted before authentication.
+security.inter.broker.protocol STRING =PLAINTEXT {PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL} unsupported
+    Security protocol among brokers when no listener name is given.
+security.providers STRING low unsupported
+    Java security providers to add.
+ssl.allow.dn.changes BOOLEAN =false low unsupported
+    Allow a new keystore with another distinguished name.
+ssl.allow.san.changes BOOLEAN =false low unsupported
+    Allow a new keystore that drops alternative names.
+ssl.cipher.suites LIST = per-broker unsupported
+    TLS cipher suites that may be used; empty is the library's choice.
+ssl.client.auth STRING =none {required|requested|none} per-broker unsupported
+    Whether clients must, may or need not show a certificate.
+ssl.enabled.protocols LIST =TLSv1.2,TLSv1.3 per-broker unsupported
+    TLS versions that may be used.
+ssl.endpoint.identification.algorithm STRING =https low per-broker unsupported
+    How a server's host name is checked; empty is not at all.
+ssl.engine.factory.class CLASS low per-broker unsupported
+    Class that makes TLS engines.
+ssl.key.password PASSWORD per-broker unsupported
+    Password of the private key.
+ssl.keymanager.algorithm STRING =SunX509 per-broker unsupported
+    Java key manager algorithm.
+ssl.keystore.certificate.chain PASSWORD per-broker unsupported
+    Certificate chain as PEM text.
+ssl.keystore.key PASSWORD per-broker unsupported
+    Private key as PEM text.
+ssl.keystore.location STRING per-broker unsupported
+    File with the private key and its certificates.
+ssl.keystore.password PASSWORD per-broker unsupported
+    Password of that file.
+ssl.keystore.type STRING =JKS per-broker unsupported
+    Format of that file.
+ssl.principal.mapping.rules STRING =DEFAULT low unsupported
+    Rules that turn a certificate's name into a user name.
+ssl.protocol STRING =TLSv1.3 per-broker unsupported
+    TLS version to start from.
+ssl.provider STRING per-broker unsupported
+    Java security provider for TLS.
+ssl.secure.random.implementation STRING low per-broker unsupported
+    Random generator for TLS.
+ssl.trustmanager.algorithm STRING =PKIX per-broker unsupported
+    Java trust manager algorithm.
+ssl.truststore.certificates PASSWORD per-broker unsupported
+    Trusted certificates as PEM text.
+ssl.truststore.location STRING per-broker unsupported
+    File with trusted certificates.
+ssl.truststore.password PASSWORD per-broker unsupported
+    Password of the file with trusted certificates.
+ssl.truststore.type STRING =JKS per-broker unsupported
+    Format of the file with trusted certificates.
+"""

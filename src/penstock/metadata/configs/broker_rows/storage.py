@@ -1,0 +1,191 @@
+"""Rows of broker properties: logs, topic defaults, replicas and remote storage. `broker.py` says how a row is read."""
+
+ROWS = """
+compression.gzip.level INT =-1 [1..9|-1] cluster-wide
+    Effort of gzip for topics that say nothing else.
+compression.lz4.level INT =9 [1..17] cluster-wide
+    Effort of lz4 for topics that say nothing else.
+compression.type STRING =producer {uncompressed|zstd|lz4|snappy|gzip|producer} high cluster-wide
+    Codec on disk of topics that say nothing else; 'producer' leaves batches as they came.
+compression.zstd.level INT =3 [-131072..22] cluster-wide
+    Effort of zstd for topics that say nothing else.
+cordoned.log.dirs LIST = per-broker unsupported
+    Log directories that get no new partitions.
+default.replication.factor INT =1
+    Replicas of a partition when a topic is made without saying.
+follower.fetch.last.tiered.offset.enable BOOLEAN =false cluster-wide unsupported
+    Let a new follower start where remote storage ends.
+log.cleaner.backoff.ms LONG =15000 [0..] cluster-wide
+    Pause of compaction when there is nothing to compact.
+log.cleaner.dedupe.buffer.size LONG =134217728 cluster-wide
+    Memory that the map from key to latest offset may take during a compaction.
+log.cleaner.delete.retention.ms LONG =86400000 [0..] cluster-wide
+    How long tombstones outlive compaction in topics that say nothing else.
+log.cleaner.enable BOOLEAN =true
+    Whether logs are compacted at all; without it offsets topics grow for ever.
+log.cleaner.io.buffer.load.factor DOUBLE =0.9 cluster-wide unsupported
+    How full the map from key to latest offset may get.
+log.cleaner.io.buffer.size INT =524288 [0..] cluster-wide unsupported
+    Read and write buffers of compaction.
+log.cleaner.io.max.bytes.per.second DOUBLE =1.7976931348623157E308 cluster-wide unsupported
+    Bytes a second that compaction may read and write.
+log.cleaner.max.compaction.lag.ms LONG =9223372036854775807 [1..] cluster-wide
+    Longest time out of reach of compaction in topics that say nothing else.
+log.cleaner.min.cleanable.ratio DOUBLE =0.5 [0..1] cluster-wide
+    Dirty share that starts compaction in topics that say nothing else.
+log.cleaner.min.compaction.lag.ms LONG =0 [0..] cluster-wide
+    Time that records are safe from compaction in topics that say nothing else.
+log.cleaner.threads INT =1 [0..] cluster-wide unsupported
+    Threads that compact.
+log.cleanup.policy LIST =delete {compact|delete} cluster-wide
+    How old data leaves topics that say nothing else: delete, compact or both.
+log.dir LIST =/tmp/kafka-logs high
+    Directory of the logs when log.dirs isn't given.
+log.dir.failure.timeout.ms LONG =30000 [1..] low unsupported
+    How long a broker with a failed directory waits for the controller before it stops.
+log.dirs LIST high
+    Directories of the logs; a new partition goes to the one with the fewest.
+log.flush.interval.messages LONG =9223372036854775807 [1..] high cluster-wide
+    Records after which fsync is called in topics that say nothing else.
+log.flush.interval.ms LONG high cluster-wide
+    Time after an append at which fsync is called at the latest in topics that say nothing else.
+log.flush.offset.checkpoint.interval.ms INT =60000 [0..] high
+    How often recovery points are written down.
+log.flush.scheduler.interval.ms LONG =9223372036854775807 high
+    How often logs are looked at for a due fsync.
+log.flush.start.offset.checkpoint.interval.ms INT =60000 [0..] high
+    How often log start offsets are written down.
+log.index.interval.bytes INT =4096 [0..] cluster-wide
+    Bytes between two index entries in topics that say nothing else.
+log.index.size.max.bytes INT =10485760 [4..] cluster-wide
+    Largest index file of topics that say nothing else.
+log.initial.task.delay.ms LONG =30000 [0..] low internal unsupported
+    How long after start the periodic work on logs begins.
+log.local.retention.bytes LONG =-2 [-2..] cluster-wide unsupported
+    Local size limit of tiered topics that say nothing else.
+log.local.retention.ms LONG =-2 [-2..] cluster-wide unsupported
+    Local age limit of tiered topics that say nothing else.
+log.message.timestamp.after.max.ms LONG =3600000 [0..] cluster-wide
+    How far in the future timestamps may lie in topics that say nothing else.
+log.message.timestamp.before.max.ms LONG =9223372036854775807 [0..] cluster-wide
+    How far in the past timestamps may lie in topics that say nothing else.
+log.message.timestamp.type STRING =CreateTime {CreateTime|LogAppendTime} cluster-wide
+    Whose clock stamps the records of topics that say nothing else.
+log.preallocate BOOLEAN =false cluster-wide unsupported
+    Reserve whole segments on disk in topics that say nothing else.
+log.retention.bytes LONG =-1 high cluster-wide
+    Size limit of a partition in topics that say nothing else; -1 is no limit.
+log.retention.check.interval.ms LONG =300000 [1..]
+    How often retention is looked after.
+log.retention.hours INT =168 high
+    Age limit in hours, when neither minutes nor milliseconds are given.
+log.retention.minutes INT high
+    Age limit in minutes, when milliseconds aren't given.
+log.retention.ms LONG high cluster-wide
+    Age limit in topics that say nothing else; -1 is no limit.
+log.roll.hours INT =168 [1..] high
+    Age in hours at which segments roll, when milliseconds aren't given.
+log.roll.jitter.hours INT =0 [0..] high
+    Random hours taken off the rolling age, when milliseconds aren't given.
+log.roll.jitter.ms LONG high cluster-wide
+    Random time taken off the rolling age in topics that say nothing else.
+log.roll.ms LONG high cluster-wide
+    Age at which segments roll in topics that say nothing else.
+log.segment.bytes INT =1073741824 [1048576..] high cluster-wide
+    Segment size of topics that say nothing else.
+log.segment.delete.delay.ms LONG =60000 [0..] high cluster-wide
+    How long files of deleted segments stay in topics that say nothing else.
+message.max.bytes INT =1048588 [0..] high cluster-wide
+    Largest batch in topics that say nothing else.
+min.insync.replicas INT =1 [1..] high cluster-wide
+    Replicas that must be in sync for acks=all in topics that say nothing else.
+num.partitions INT =1 [1..]
+    Partitions of a topic that is made without saying.
+num.recovery.threads.per.data.dir INT =2 [1..] high cluster-wide unsupported
+    Threads for each log directory at start and stop.
+num.replica.alter.log.dirs.threads INT high unsupported
+    Threads that move replicas between log directories.
+num.replica.fetchers INT =1 [1..] high cluster-wide unsupported
+    Fetchers for each broker that is followed.
+remote.fetch.max.wait.ms INT =500 [1..] cluster-wide unsupported
+    Longest wait of a fetch from remote storage.
+remote.list.offsets.request.timeout.ms LONG =30000 [1..] cluster-wide unsupported
+    Longest wait of an offset look-up in remote storage.
+remote.log.index.file.cache.total.size.bytes LONG =1073741824 [1..] low cluster-wide unsupported
+    Disk for cached indexes of remote segments.
+remote.log.index.file.cache.ttl.ms LONG =900000 [-1..] low internal unsupported
+    How long a cached index of a remote segment may stay unused.
+remote.log.manager.copier.thread.pool.size INT =10 [1..] cluster-wide unsupported
+    Threads that copy segments to remote storage.
+remote.log.manager.copy.max.bytes.per.second LONG =9223372036854775807 [1..] cluster-wide unsupported
+    Bytes a second that may be copied to remote storage.
+remote.log.manager.copy.quota.window.num INT =11 [1..] unsupported
+    Samples kept for the throttle on copies.
+remote.log.manager.copy.quota.window.size.seconds INT =1 [1..] unsupported
+    Length of each sample for the throttle on copies.
+remote.log.manager.expiration.thread.pool.size INT =10 [1..] cluster-wide unsupported
+    Threads that delete expired remote segments.
+remote.log.manager.fetch.max.bytes.per.second LONG =9223372036854775807 [1..] cluster-wide unsupported
+    Bytes a second that may be read from remote storage.
+remote.log.manager.fetch.quota.window.num INT =11 [1..] unsupported
+    Samples kept for the throttle on remote reads.
+remote.log.manager.fetch.quota.window.size.seconds INT =1 [1..] unsupported
+    Length of each sample for the throttle on remote reads.
+remote.log.manager.follower.thread.pool.size INT =2 [1..] cluster-wide unsupported
+    Threads that do the remote work of followers.
+remote.log.manager.task.interval.ms LONG =30000 [1..] low unsupported
+    How often remote work is looked for.
+remote.log.manager.task.retry.backoff.max.ms LONG =30000 [1..] low internal unsupported
+    Longest pause before remote work is tried again.
+remote.log.manager.task.retry.backoff.ms LONG =500 [1..] low internal unsupported
+    First pause before remote work is tried again.
+remote.log.manager.task.retry.jitter DOUBLE =0.2 [0..0.5] low internal unsupported
+    Random share added to those pauses.
+remote.log.manager.thread.pool.size INT =2 [1..] unsupported
+    Threads for remote work as a whole.
+remote.log.metadata.custom.metadata.max.bytes INT =128 [0..] low unsupported
+    Largest piece of metadata that a remote storage plug-in may keep with a segment.
+remote.log.metadata.manager.class.name STRING \
+=org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager nonempty unsupported
+    Class that keeps the metadata of remote segments.
+remote.log.metadata.manager.class.path STRING unsupported
+    Where that metadata class is loaded from.
+remote.log.metadata.manager.impl.prefix STRING =rlmm.config. nonempty unsupported
+    Prefix of the properties that the metadata class gets.
+remote.log.metadata.manager.listener.name STRING nonempty unsupported
+    Listener that the metadata class talks to.
+remote.log.reader.max.pending.tasks INT =100 [1..] unsupported
+    Remote reads that may wait at once.
+remote.log.reader.threads INT =10 [1..] cluster-wide unsupported
+    Threads that read from remote storage.
+remote.log.storage.manager.class.name STRING nonempty unsupported
+    Class that keeps segments in remote storage.
+remote.log.storage.manager.class.path STRING unsupported
+    Where that storage class is loaded from.
+remote.log.storage.manager.impl.prefix STRING =rsm.config. nonempty unsupported
+    Prefix of the properties that the storage class gets.
+remote.log.storage.system.enable BOOLEAN =false unsupported
+    Whether topics may use remote storage.
+replica.fetch.backoff.ms INT =1000 [0..] unsupported
+    Pause of a fetcher after an error.
+replica.fetch.max.bytes INT =1048576 [0..] unsupported
+    Bytes of one partition that a follower asks for at once.
+replica.fetch.min.bytes INT =1 high unsupported
+    Bytes that a follower waits for.
+replica.fetch.response.max.bytes INT =10485760 [0..] unsupported
+    Bytes that a follower asks for in one answer.
+replica.fetch.wait.max.ms INT =500 high unsupported
+    How long a follower's fetch waits for new records.
+replica.high.watermark.checkpoint.interval.ms LONG =5000 high
+    How often high watermarks are written down.
+replica.lag.time.max.ms LONG =30000 high unsupported
+    How long a follower may lag before it leaves the in-sync set.
+replica.selector.class STRING unsupported
+    Class that picks the replica a consumer reads from.
+replica.socket.receive.buffer.bytes INT =65536 high unsupported
+    Receive buffer of a follower's socket.
+replica.socket.timeout.ms INT =30000 high unsupported
+    How long a follower's request may take.
+unclean.leader.election.enable BOOLEAN =false high cluster-wide
+    Let replicas out of sync lead when none in sync is left, in topics that say nothing else.
+"""

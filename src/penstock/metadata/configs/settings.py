@@ -1,0 +1,272 @@
+"""`Settings`: what a broker goes by, resolved from its properties file and the dynamic settings in the metadata log.
+
+A value is looked for in the broker's own dynamic settings, then in the cluster's, then in the file, then in the table
+of defaults. The same lookup gives what topics and groups inherit, and the list of synonyms that DescribeConfigs shows.
+One object lives as long as the broker; `apply_dynamic` changes it in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.check import check
+from penstock.metadata.configs.broker import (
+    BROKER_CONFIGS,
+    UpdateMode,
+    broker_key,
+    broker_synonyms,
+    update_mode,
+)
+from penstock.metadata.configs.definition import ConfigError, ConfigValue
+from penstock.metadata.configs.topic import TOPIC_SYNONYMS, LogConfig
+
+if TYPE_CHECKING:
+    from penstock.metadata.image import MetadataImage
+
+# The methods `int`, `str`, ... would hide the types in this class's own annotations.
+_Int: TypeAlias = int
+_Float: TypeAlias = float
+_Str: TypeAlias = str
+_Bool: TypeAlias = bool
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it."""
+
+    TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One place that a value could come from."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+_Synonyms = list[Synonym]
+
+
+class Settings:
+    __slots__ = ("_cluster", "_log_defaults", "_own", "_resolved", "static")
+
+    def __init__(self, static: Mapping[_Str, _Str] | None = None) -> None:
+        """Raises ConfigError for a value that its property doesn't take."""
+        self.static = dict(static or {})
+        if "broker.id" in self.static:
+            self.static.setdefault("node.id", self.static["broker.id"])
+        if "node.id" in self.static:
+            self.static.setdefault("broker.id", self.static["node.id"])
+        _check_static(self.static)
+        self._own: dict[_Str, _Str] = {}
+        self._cluster: dict[_Str, _Str] = {}
+        self._resolved: dict[_Str, ConfigValue] = {}
+        self._log_defaults: LogConfig | None = None
+
+    # --- typed values ---------------------------------------------------------------------------------
+
+    def get(self, name: _Str) -> ConfigValue:
+        """The value in force, parsed; None where nothing is set and there is no default."""
+        if name not in self._resolved:
+            key = broker_key(name)
+            check(key is not None, f"There is no broker property '{name}'.")
+            assert key is not None
+            raw = self.raw(name)
+            self._resolved[name] = None if raw is None else key.parse(raw)
+        return self._resolved[name]
+
+    def int(self, name: _Str) -> _Int:
+        value = self.get(name)
+        check(isinstance(value, int) and not isinstance(value, bool), f"'{name}' is an integer.")
+        assert isinstance(value, int)
+        return value
+
+    def bool(self, name: _Str) -> _Bool:
+        value = self.get(name)
+        check(isinstance(value, bool), f"'{name}' is a boolean.")
+        return value is True
+
+    def float(self, name: _Str) -> _Float:
+        value = self.get(name)
+        check(isinstance(value, int | float), f"'{name}' is a number.")
+        assert isinstance(value, int | float)
+        return float(value)
+
+    def str(self, name: _Str) -> _Str:
+        value = self.get(name)
+        check(isinstance(value, str), f"'{name}' is a string and set.")
+        assert isinstance(value, str)
+        return value
+
+    def optional_str(self, name: _Str) -> _Str | None:
+        value = self.get(name)
+        check(value is None or isinstance(value, str), f"'{name}' is a string.")
+        assert value is None or isinstance(value, str)
+        return value
+
+    def optional_int(self, name: _Str) -> _Int | None:
+        return None if self.get(name) is None else self.int(name)
+
+    def list(self, name: _Str) -> tuple[_Str, ...]:
+        """The items; empty when not set."""
+        value = self.get(name)
+        check(value is None or isinstance(value, tuple), f"'{name}' is a list.")
+        return value if isinstance(value, tuple) else ()
+
+    # --- what several properties say together ---------------------------------------------------------
+
+    @property
+    def node_id(self) -> _Int:
+        value = self.get("node.id")
+        return value if isinstance(value, int) else 1
+
+    @property
+    def log_dirs(self) -> tuple[_Str, ...]:
+        return self.list("log.dirs") or self.list("log.dir")
+
+    def max_connections_per_ip_overrides(self) -> dict[_Str, _Int]:
+        return parse_host_counts("max.connections.per.ip.overrides", self.str("max.connections.per.ip.overrides"))
+
+    def log_defaults(self) -> LogConfig:
+        """What a topic without configs of its own goes by."""
+        if self._log_defaults is None:
+            self._log_defaults = LogConfig.from_map(self.topic_defaults())
+        return self._log_defaults
+
+    def topic_defaults(self) -> dict[_Str, _Str]:
+        """Topic configs that broker properties set, as strings in the topic config's unit."""
+        found: dict[_Str, _Str] = {}
+        for topic_config, names in TOPIC_SYNONYMS.items():
+            for name, factor in names:
+                value = self.raw(name)
+                if value is not None:
+                    found[topic_config] = value if factor == 1 else _Str(_Int(value) * factor)
+                    break
+        if _Int(found["retention.ms"]) < 0:
+            found["retention.ms"] = "-1"
+        return found
+
+    # --- where values come from -----------------------------------------------------------------------
+
+    def raw(self, name: _Str) -> _Str | None:
+        """The string in force for exactly this name (a listener's own setting falls back to the general one)."""
+        names = broker_synonyms(name) if name.startswith("listener.name.") else (name,)
+        for values in (self._own, self._cluster, self.static):
+            for each in names:
+                if each in values:
+                    return values[each]
+        key = broker_key(name)
+        return None if key is None else key.default
+
+    def synonyms(self, name: _Str) -> _Synonyms:
+        """Every place that has a value for this property, the one in force first."""
+        names = broker_synonyms(name)
+        found = [
+            Synonym(each, values[each], source)
+            for values, source in (
+                (self._own, ConfigSource.DYNAMIC_BROKER_CONFIG),
+                (self._cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+                (self.static, ConfigSource.STATIC_BROKER_CONFIG),
+            )
+            for each in names
+            if each in values
+        ]
+        defaults = ((each, BROKER_CONFIGS[each].default) for each in names if each in BROKER_CONFIGS)
+        found += [Synonym(each, value, ConfigSource.DEFAULT_CONFIG) for each, value in defaults if value is not None]
+        while found and found[0].name != name:
+            del found[0]
+        return found
+
+    def dynamic_defaults(self) -> Mapping[_Str, _Str]:
+        """The cluster-wide dynamic settings."""
+        return self._cluster
+
+    def dynamic_own(self) -> Mapping[_Str, _Str]:
+        """The dynamic settings of this broker alone."""
+        return self._own
+
+    # --- changes --------------------------------------------------------------------------------------
+
+    def apply_image(self, image: MetadataImage) -> frozenset[_Str]:
+        return self.apply_dynamic(image.broker_config(None), image.broker_config(self.node_id))
+
+    def apply_dynamic(self, cluster: Mapping[_Str, _Str], own: Mapping[_Str, _Str]) -> frozenset[_Str]:
+        """Takes over the dynamic settings and names the properties whose value is now another one.
+
+        What a controller of another version let through and this broker can't use is left out: a bad value in the
+        metadata log must not stop a broker from starting.
+        """
+        before = {name: self.raw(name) for name in {*self._cluster, *self._own, *cluster, *own}}
+        self._cluster = _usable(cluster, own_broker=False)
+        self._own = _usable(own, own_broker=True)
+        changed = frozenset(name for name, value in before.items() if self.raw(name) != value)
+        if changed:
+            self._resolved.clear()
+            self._log_defaults = None
+        return changed
+
+    def warnings(self) -> tuple[_Str, ...]:
+        """A sentence for each property of the file that does nothing here."""
+        sentences = []
+        for name in sorted(self.static):
+            key = broker_key(name)
+            if key is None:
+                sentences.append(f"{name} is not a broker property of Kafka 4.3 and is ignored: check its spelling.")
+            elif not key.supported and self.static[name] != key.default:
+                sentences.append(f"{name} is accepted but has no effect: Penstock does not support it yet.")
+        return tuple(sentences)
+
+
+def parse_host_counts(name: str, text: str) -> dict[str, int]:
+    """`host:count,host:count`; the host may be an IPv6 address, so the last colon counts."""
+    found: dict[str, int] = {}
+    for item in (part.strip() for part in text.split(",")):
+        if not item:
+            continue
+        host, colon, count = item.rpartition(":")
+        if not colon or not host.strip() or not count.strip().isdigit():
+            raise ConfigError.invalid(name, text, f"'{item}' is not of the form host:count")
+        found[host.strip()] = int(count)
+    return found
+
+
+def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
+    """Raises ConfigError for the first value that its property doesn't take. Unknown names pass."""
+    for name, text in names_and_values:
+        key = broker_key(name)
+        if key is not None:
+            key.parse(text)
+            if name == "max.connections.per.ip.overrides":
+                parse_host_counts(name, text)
+
+
+def _check_static(static: Mapping[str, str]) -> None:
+    check_broker_settings(static.items())
+    ids = {static[name].strip() for name in ("broker.id", "node.id") if name in static}
+    if len(ids) > 1:
+        raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
+
+
+def _usable(values: Mapping[str, str], *, own_broker: bool) -> dict[str, str]:
+    usable: dict[str, str] = {}
+    for name, text in values.items():
+        mode = update_mode(name)
+        if mode is UpdateMode.READ_ONLY or (mode is UpdateMode.PER_BROKER and not own_broker):
+            continue
+        try:
+            check_broker_settings([(name, text)])
+        except ConfigError:
+            continue
+        usable[name] = text
+    return usable

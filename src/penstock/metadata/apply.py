@@ -1,7 +1,7 @@
 """Records into an image: the only code that makes a new one, for live changes and for replay.
 
 An image is copied once per call and map by map: a map that no record touches is shared with the image before. Records
-of a metadata transaction are kept aside until its end record and dropped by its abort record, wherever batches were cut.
+of a metadata transaction are kept aside until its end record and dropped by its abort record, however batches are cut.
 Dispatch is by the record's class name so that a record type costs nothing until one is met.
 """
 

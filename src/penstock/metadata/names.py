@@ -1,0 +1,46 @@
+"""Topic names: what is allowed, what collides, which topics are the broker's own, and fresh ids."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from penstock.protocol.uuid import METADATA_TOPIC_ID, ZERO_UUID, uuid_to_str
+
+MAX_NAME_LENGTH = 249
+METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """Why a topic can't be called this, or None."""
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
+    if _LEGAL.fullmatch(name) is None:
+        return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    return None
+
+
+def may_collide(name: str) -> bool:
+    return "." in name or "_" in name
+
+
+def collision_key(name: str) -> str:
+    """Names with the same key can't both exist: metrics write a dot as an underscore."""
+    return name.replace(".", "_")
+
+
+def random_uuid(random: Random) -> bytes:
+    """A version 4 id whose text doesn't start with a dash, which command lines would take for an option."""
+    while True:
+        value = bytearray(random.randbytes(16))
+        value[6] = value[6] & 0x0F | 0x40
+        value[8] = value[8] & 0x3F | 0x80
+        found = bytes(value)
+        if found not in (ZERO_UUID, METADATA_TOPIC_ID) and not uuid_to_str(found).startswith("-"):
+            return found

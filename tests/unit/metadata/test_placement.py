@@ -1,0 +1,80 @@
+"""Replica placement: spread, racks, fencing and refusals."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from penstock.metadata.image import BrokerImage
+from penstock.metadata.placement import place
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+
+def brokers(*racks: str | None, fenced: frozenset[int] = frozenset()) -> list[BrokerImage]:
+    return [
+        BrokerImage(index, 10 + index, bytes(16), {}, rack, fenced=index in fenced)
+        for index, rack in enumerate(racks, start=1)
+    ]
+
+
+def test_one_broker_gets_everything() -> None:
+    assert place(brokers(None), 3, 1, Random(1)) == [[1], [1], [1]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("nodes", "factor"), [(3, 1), (3, 2), (3, 3), (5, 3), (7, 4)])
+def test_leaders_and_replicas_spread_evenly_over_equal_brokers(seed: int, nodes: int, factor: int) -> None:
+    assignments = place(brokers(*[None] * nodes), nodes * (nodes - 1), factor, Random(seed))
+    leaders = Counter(replicas[0] for replicas in assignments)
+    everyone = Counter(broker for replicas in assignments for broker in replicas)
+    assert set(leaders.values()) == {nodes - 1}
+    assert max(everyone.values()) - min(everyone.values()) <= nodes
+    assert all(len(set(replicas)) == factor for replicas in assignments)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_followers_of_a_leader_vary(seed: int) -> None:
+    assignments = place(brokers(None, None, None), 6, 2, Random(seed))
+    assert len({tuple(replicas) for replicas in assignments}) == 6
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("factor", [2, 3])
+def test_replicas_of_a_partition_stand_in_different_racks(seed: int, factor: int) -> None:
+    nodes = brokers("a", "a", "b", "b", "c", "c")
+    rack = {node.broker_id: node.rack for node in nodes}
+    assignments = place(nodes, 12, factor, Random(seed))
+    assert all(len({rack[broker] for broker in replicas}) == factor for replicas in assignments)
+    assert set(Counter(replicas[0] for replicas in assignments).values()) == {2}
+
+
+def test_more_replicas_than_racks_use_racks_again() -> None:
+    assignments = place(brokers("a", "a", "b", "b"), 8, 3, Random(3))
+    assert all(len(set(replicas)) == 3 for replicas in assignments)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fenced_broker_never_leads_and_is_the_last_resort(seed: int) -> None:
+    nodes = brokers(None, None, None, fenced=frozenset({2}))
+    assert all(2 not in replicas for replicas in place(nodes, 6, 2, Random(seed)))
+    with_all = place(nodes, 6, 3, Random(seed))
+    assert all(replicas[2] == 2 for replicas in with_all)
+
+
+def test_a_seed_gives_the_same_placement_again() -> None:
+    nodes = brokers("a", "b", "c", None)
+    assert place(nodes, 20, 3, Random(9)) == place(nodes, 20, 3, Random(9))
+
+
+def test_too_few_brokers_are_refused() -> None:
+    with pytest.raises(KafkaError) as refusal:
+        place(brokers(None), 1, 2, Random(1))
+    assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert refusal.value.message is not None
+    assert "only 1 broker(s) are registered" in refusal.value.message
+
+
+def test_no_unfenced_broker_is_refused() -> None:
+    with pytest.raises(KafkaError) as refusal:
+        place(brokers(None, fenced=frozenset({1})), 1, 1, Random(1))
+    assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR

@@ -1,0 +1,245 @@
+"""Writes the decoder of one message version as straight-line Python.
+
+Nested structs are written in line, as loops. Neighbouring fields of fixed size are taken with one `unpack_from`,
+together with the length that follows them. Bounds are checked once, at the end: slices past the end come out short,
+reads of numbers raise, and every loop is bounded by `left`, so nothing runs away before the final look at the
+position. A frame without record sets is made `bytes` first, because `bytes` slices and decodes fastest; record sets
+stay views of the frame.
+"""
+
+from struct import Struct as Layout
+from typing import TYPE_CHECKING, Any
+
+from penstock.protocol import primitives
+from penstock.protocol.source import FORMATS, SMALL_ARRAY, Source, default_expression
+
+if TYPE_CHECKING:
+    from penstock.protocol.schema import Field, Message, Struct
+
+_NAMESPACE: dict[str, Any] = {
+    "new": object.__new__,
+    "Layout": Layout,
+    "MAX_ELEMENTS": primitives.MAX_ELEMENTS,
+    "read_length": primitives.read_length,
+    "read_string_length": primitives.read_string_length,
+    "read_uvarint": primitives.read_uvarint,
+    "read_unknown_tag": primitives.read_unknown_tag,
+    "read_unknown_tags": primitives.read_unknown_tags,
+    "null_error": primitives.null_error,
+    "length_error": primitives.length_error,
+    "too_many_error": primitives.too_many_error,
+    "tag_error": primitives.tag_error,
+}
+
+
+def has_records(cls: "type[Struct]", version: int) -> bool:
+    """Whether the message holds a record set in this version."""
+    for field in cls.FIELDS:
+        if not field.exists_in(version):
+            continue
+        if field.kind == "records" or (isinstance(field.item, type) and has_records(field.item, version)):
+            return True
+    return False
+
+
+def emit_reader(cls: "type[Message]", version: int, flexible: bool) -> tuple[str, dict[str, Any]]:
+    """Source and namespace of `read(buf, p) -> (message, position after it)`."""
+    emitter = _Reader(version, flexible, views=has_records(cls, version))
+    return emitter.function(cls), emitter.source.namespace
+
+
+class _Reader:
+    def __init__(self, version: int, flexible: bool, views: bool) -> None:
+        self.source = Source(dict(_NAMESPACE))
+        self.version = version
+        self.flexible = flexible
+        self.views = views
+        self.targets: list[str] = []
+        self.letters = ""
+
+    def function(self, cls: "type[Message]") -> str:
+        source = self.source
+        with source.block("def read(buf, p):"):
+            if self.views:
+                source.line("view = memoryview(buf)")
+            else:
+                with source.block("if type(buf) is not bytes:"):
+                    source.line("buf = bytes(buf)")
+            source.line("left = len(buf) - p")
+            with source.block("if left > MAX_ELEMENTS:"):
+                source.line("left = MAX_ELEMENTS")
+            self.struct(cls, "o")
+            source.line("return o, p")
+        return source.text()
+
+    # Fields of fixed size wait in a group until something of variable size needs the position.
+
+    def group(self, target: str, letter: str) -> None:
+        self.targets.append(target)
+        self.letters += letter
+
+    def flush(self) -> None:
+        if not self.targets:
+            return
+        if self.letters == "B":
+            self.source.line(f"{self.targets[0]} = buf[p]")
+            self.source.line("p += 1")
+        else:
+            unpack, size = self.source.unpacker(self.letters)
+            self.source.line(f"{', '.join(self.targets)}{',' * (len(self.targets) == 1)} = {unpack}(buf, p)")
+            self.source.line(f"p += {size}")
+        self.targets, self.letters = [], ""
+
+    def struct(self, cls: "type[Struct]", target: str) -> None:
+        source = self.source
+        source.line(f"{target} = new({source.struct_class(cls)})")
+        fields = [field for field in cls.FIELDS if field.exists_in(self.version)]
+        tagged = [field for field in fields if field.tagged_in(self.version)]
+        for field in cls.FIELDS:
+            if field in tagged or field not in fields:
+                source.line(f"{target}.{field.name} = {default_expression(source, field)}")
+        source.line(f"{target}.unknown_tagged_fields = None")
+        for field in fields:
+            if field not in tagged:
+                self.field(field, f"{target}.{field.name}", f"{cls.__name__}.{field.name}")
+        if self.flexible:
+            self.tags(cls, target, tagged)
+        else:
+            self.flush()
+
+    def field(self, field: "Field", target: str, name: str) -> None:
+        kind = field.kind
+        if kind in FORMATS:
+            self.group(target, FORMATS[kind])
+        elif kind == "struct":
+            self.nested(field, target)
+        else:
+            compact = field.compact_in(self.version, self.flexible)
+            nullable = field.nullable_in(self.version)
+            self.length(kind, compact, nullable, name)
+            if nullable:
+                with self.source.block("if n < 0:"):
+                    self.source.line(f"{target} = None")
+                with self.source.block("else:"):
+                    self.body(field, target, name)
+            else:
+                self.body(field, target, name)
+
+    def nested(self, field: "Field", target: str) -> None:
+        assert isinstance(field.item, type)
+        inner = self.source.fresh("o")
+        if not field.nullable_in(self.version):
+            self.struct(field.item, inner)
+            self.source.line(f"{target} = {inner}")
+            return
+        self.group("n", "B")
+        self.flush()
+        with self.source.block("if n > 127:"):
+            self.source.line(f"{target} = None")
+        with self.source.block("else:"):
+            self.struct(field.item, inner)
+            self.source.line(f"{target} = {inner}")
+
+    def length(self, kind: str, compact: bool, nullable: bool, name: str) -> None:
+        """Leaves the length in `n`: -1 for null where null is allowed."""
+        source = self.source
+        if compact:
+            self.group("n", "B")
+            self.flush()
+            with source.block("if n > 127:"):
+                source.line(f"n, p = {'read_string_length' if kind == 'string' else 'read_length'}(buf, p - 1)")
+            source.line("n -= 1")
+        else:
+            self.group("n", "h" if kind == "string" else "i")
+            self.flush()
+        lowest = -1 if nullable and not compact else 0
+        if nullable and compact:
+            return
+        with source.block(f"if n < {lowest}:"):
+            source.line(f"raise {'null_error' if compact else 'length_error'}({name!r}{'' if compact else ', n'})")
+
+    def body(self, field: "Field", target: str, name: str) -> None:
+        source = self.source
+        if field.kind == "array":
+            self.array(field, target, name)
+            return
+        source.line("e = p + n")
+        if field.kind == "string":
+            source.line(f"{target} = {self.text()}")
+        elif field.kind == "records":
+            source.line(f"{target} = view[p:e]")
+        else:
+            source.line(f"{target} = {'bytes(buf[p:e])' if self.views else 'buf[p:e]'}")
+        source.line("p = e")
+
+    def text(self) -> str:
+        return "str(buf[p:e], 'utf-8')" if self.views else "buf[p:e].decode()"
+
+    def array(self, field: "Field", target: str, name: str) -> None:
+        source = self.source
+        source.line("left -= n")
+        with source.block("if left < 0:"):
+            source.line(f"raise too_many_error({name!r})")
+        item = field.item
+        if isinstance(item, type):
+            values, element = source.fresh("a"), source.fresh("o")
+            source.line(f"{target} = {values} = []")
+            with source.block("for _ in range(n):"):
+                self.struct(item, element)
+                source.line(f"{values}.append({element})")
+        elif item in FORMATS:
+            self.numbers(item, target)
+        else:
+            values = source.fresh("a")
+            source.line(f"{target} = {values} = []")
+            with source.block("for _ in range(n):"):
+                self.length(item, self.flexible, False, name)
+                source.line("e = p + n")
+                source.line(f"{values}.append({self.text() if item == 'string' else 'bytes(buf[p:e])'})")
+                source.line("p = e")
+
+    def numbers(self, kind: str, target: str) -> None:
+        letters = FORMATS[kind]
+        size = Layout(">" + letters).size
+        small = self.source.bind(
+            f"unpack_{kind}s", [Layout(f">{letters * count}").unpack_from for count in range(SMALL_ARRAY)]
+        )
+        many = f"Layout('>' + {letters!r} * n)" if kind == "uuid" else f"Layout(f'>{{n}}{letters}')"
+        self.source.line(f"{target} = list(({small}[n] if n < {SMALL_ARRAY} else {many}.unpack_from)(buf, p))")
+        self.source.line(f"p += {size} * n" if size > 1 else "p += n")
+
+    def tags(self, cls: "type[Struct]", target: str, tagged: "list[Field]") -> None:
+        source = self.source
+        self.group("n", "B")
+        self.flush()
+        with source.block("if n:"):
+            with source.block("if n > 127:"):
+                source.line("n, p = read_uvarint(buf, p - 1)")
+            source.line("left -= n")
+            with source.block("if left < 0:"):
+                source.line(f"raise too_many_error({cls.__name__!r})")
+            if tagged:
+                self.known_tags(cls, target, tagged)
+            else:
+                source.line(f"{target}.unknown_tagged_fields, p = read_unknown_tags(buf, p, n)")
+
+    def known_tags(self, cls: "type[Struct]", target: str, tagged: "list[Field]") -> None:
+        source = self.source
+        stop = source.fresh("stop")
+        with source.block("for _ in range(n):"):
+            source.line("tag, p = read_uvarint(buf, p)")
+            source.line("n, p = read_uvarint(buf, p)")
+            word = "if"
+            for field in tagged:
+                name = f"{cls.__name__}.{field.name}"
+                with source.block(f"{word} tag == {field.tag}:"):
+                    source.line(f"{stop} = p + n")
+                    self.field(field, f"{target}.{field.name}", name)
+                    self.flush()
+                    with source.block(f"if p != {stop}:"):
+                        source.line(f"raise tag_error({name!r})")
+                word = "elif"
+            with source.block("else:"):
+                with source.block(f"if {target}.unknown_tagged_fields is None:"):
+                    source.line(f"{target}.unknown_tagged_fields = {{}}")
+                source.line(f"{target}.unknown_tagged_fields[tag], p = read_unknown_tag(buf, p, n)")

@@ -1,0 +1,114 @@
+"""Fetch: api 1, versions 4 to 18."""
+
+from penstock.protocol.schema import (
+    Message,
+    RecordBytes,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    record_data,
+    string,
+    struct,
+    uuid,
+)
+
+
+class ReplicaState(Struct):
+    replica_id: int = int32(default=-1)
+    replica_epoch: int = int64(default=-1)
+
+
+class FetchPartition(Struct):
+    partition: int = int32()
+    current_leader_epoch: int = int32("9+", default=-1, ignorable=True)
+    fetch_offset: int = int64()
+    last_fetched_epoch: int = int32("12+", default=-1)
+    log_start_offset: int = int64("5+", default=-1, ignorable=True)
+    partition_max_bytes: int = int32()
+    replica_directory_id: bytes = uuid("17+", ignorable=True, tag=0)
+    high_watermark: int = int64("18+", default=0x7FFFFFFFFFFFFFFF, ignorable=True, tag=1)
+
+
+class FetchTopic(Struct):
+    topic: str = string("0-12", ignorable=True)
+    topic_id: bytes = uuid("13+", ignorable=True)
+    partitions: list[FetchPartition] = array(FetchPartition)
+
+
+class ForgottenTopic(Struct):
+    topic: str = string("7-12", ignorable=True)
+    topic_id: bytes = uuid("13+", ignorable=True)
+    partitions: list[int] = array(int32)
+
+
+class FetchRequest(Message, api_key=1, versions="4-18", flexible="12+"):
+    cluster_id: str | None = string("12+", nullable=True, default=None, ignorable=True, tag=0)
+    replica_id: int = int32("0-14", default=-1)
+    replica_state: ReplicaState = struct(ReplicaState, "15+", tag=1)
+    max_wait_ms: int = int32()
+    min_bytes: int = int32()
+    max_bytes: int = int32(default=0x7FFFFFFF, ignorable=True)
+    isolation_level: int = int8(ignorable=True)
+    session_id: int = int32("7+", ignorable=True)
+    session_epoch: int = int32("7+", default=-1, ignorable=True)
+    topics: list[FetchTopic] = array(FetchTopic)
+    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")
+    rack_id: str = string("11+", ignorable=True)
+
+
+class EpochEndOffset(Struct):
+    epoch: int = int32(default=-1)
+    end_offset: int = int64(default=-1)
+
+
+class LeaderIdAndEpoch(Struct):
+    leader_id: int = int32(default=-1)
+    leader_epoch: int = int32(default=-1)
+
+
+class SnapshotId(Struct):
+    end_offset: int = int64(default=-1)
+    epoch: int = int32(default=-1)
+
+
+class AbortedTransaction(Struct):
+    producer_id: int = int64()
+    first_offset: int = int64()
+
+
+class PartitionData(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+    high_watermark: int = int64()
+    last_stable_offset: int = int64(default=-1, ignorable=True)
+    log_start_offset: int = int64("5+", default=-1, ignorable=True)
+    diverging_epoch: EpochEndOffset = struct(EpochEndOffset, "12+", tag=0)
+    current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, "12+", tag=1)
+    snapshot_id: SnapshotId = struct(SnapshotId, "12+", tag=2)
+    aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, nullable=True, ignorable=True)
+    preferred_read_replica: int = int32("11+", default=-1)
+    records: RecordBytes | None = record_data(nullable=True)
+
+
+class FetchableTopicResponse(Struct):
+    topic: str = string("0-12", ignorable=True)
+    topic_id: bytes = uuid("13+", ignorable=True)
+    partitions: list[PartitionData] = array(PartitionData)
+
+
+class NodeEndpoint(Struct):
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(nullable=True, default=None)
+
+
+class FetchResponse(Message, api_key=1, versions="4-18", flexible="12+"):
+    throttle_time_ms: int = int32(ignorable=True)
+    error_code: int = int16("7+", ignorable=True)
+    session_id: int = int32("7+")
+    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "16+", tag=0)

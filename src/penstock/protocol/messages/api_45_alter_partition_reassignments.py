@@ -1,0 +1,38 @@
+"""AlterPartitionReassignments: api 45, versions 0 to 1."""
+
+from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string
+
+
+class ReassignablePartition(Struct):
+    partition_index: int = int32()
+    replicas: list[int] | None = array(int32, nullable=True, default=None)
+
+
+class ReassignableTopic(Struct):
+    name: str = string()
+    partitions: list[ReassignablePartition] = array(ReassignablePartition)
+
+
+class AlterPartitionReassignmentsRequest(Message, api_key=45, versions="0-1", flexible="0+"):
+    timeout_ms: int = int32(default=60000)
+    allow_replication_factor_change: bool = boolean("1+", default=True)
+    topics: list[ReassignableTopic] = array(ReassignableTopic)
+
+
+class ReassignablePartitionResponse(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+
+
+class ReassignableTopicResponse(Struct):
+    name: str = string()
+    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
+
+
+class AlterPartitionReassignmentsResponse(Message, api_key=45, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = int32()
+    allow_replication_factor_change: bool = boolean("1+", default=True, ignorable=True)
+    error_code: int = int16()
+    error_message: str | None = string(nullable=True)
+    responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)

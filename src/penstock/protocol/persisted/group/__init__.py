@@ -1,0 +1,1 @@
+"""Records of `__consumer_offsets`: offsets and the state of every kind of group."""

@@ -1,0 +1,1 @@
+"""Records of `__cluster_metadata`."""

@@ -1,0 +1,7 @@
+"""EndTransactionRecord: type 24 of the records in `__cluster_metadata`."""
+
+from penstock.protocol.schema import Message
+
+
+class EndTransactionRecord(Message, api_key=24, versions="0", flexible="0+"):
+    pass

@@ -1,0 +1,7 @@
+"""NoOpRecord: type 20 of the records in `__cluster_metadata`."""
+
+from penstock.protocol.schema import Message
+
+
+class NoOpRecord(Message, api_key=20, versions="0", flexible="0+"):
+    pass

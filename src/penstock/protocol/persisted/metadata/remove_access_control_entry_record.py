@@ -1,0 +1,7 @@
+"""RemoveAccessControlEntryRecord: type 19 of the records in `__cluster_metadata`."""
+
+from penstock.protocol.schema import Message, uuid
+
+
+class RemoveAccessControlEntryRecord(Message, api_key=19, versions="0", flexible="0+"):
+    id: bytes = uuid()

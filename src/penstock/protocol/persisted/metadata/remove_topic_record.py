@@ -1,0 +1,7 @@
+"""RemoveTopicRecord: type 9 of the records in `__cluster_metadata`."""
+
+from penstock.protocol.schema import Message, uuid
+
+
+class RemoveTopicRecord(Message, api_key=9, versions="0", flexible="0+"):
+    topic_id: bytes = uuid()

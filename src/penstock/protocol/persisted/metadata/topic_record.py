@@ -1,0 +1,8 @@
+"""TopicRecord: type 2 of the records in `__cluster_metadata`."""
+
+from penstock.protocol.schema import Message, string, uuid
+
+
+class TopicRecord(Message, api_key=2, versions="0", flexible="0+"):
+    name: str = string()
+    topic_id: bytes = uuid()

@@ -1,0 +1,1 @@
+"""Control records of the metadata quorum, and its state file."""

@@ -1,0 +1,8 @@
+"""Control record: the level of the quorum protocol itself."""
+
+from penstock.protocol.schema import Message, int16
+
+
+class KRaftVersionRecord(Message, versions="0", flexible="0+"):
+    version: int = int16()
+    kraft_version: int = int16()

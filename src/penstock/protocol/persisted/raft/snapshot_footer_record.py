@@ -1,0 +1,7 @@
+"""Control record: the last of a snapshot."""
+
+from penstock.protocol.schema import Message, int16
+
+
+class SnapshotFooterRecord(Message, versions="0", flexible="0+"):
+    version: int = int16()

@@ -1,0 +1,7 @@
+"""Control record: a transaction ends on this partition."""
+
+from penstock.protocol.schema import Message, int32
+
+
+class EndTxnMarker(Message, versions="0"):
+    coordinator_epoch: int = int32()

@@ -1,0 +1,26 @@
+"""Ids of topics, directories and incarnations: sixteen raw bytes inside, Kafka's unpadded URL-safe base64 in text."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+
+UUID_BYTES = 16
+ZERO_UUID = bytes(UUID_BYTES)
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+TEXT_LENGTH = 22
+
+
+def uuid_to_str(value: bytes) -> str:
+    return urlsafe_b64encode(value)[:TEXT_LENGTH].decode("ascii")
+
+
+def uuid_from_str(text: str) -> bytes:
+    """Raises ValueError unless `text` is the 22-character form of sixteen bytes."""
+    if len(text) > TEXT_LENGTH + 2:
+        raise ValueError(f"an id has {TEXT_LENGTH} characters, this has {len(text)}")
+    try:
+        value = urlsafe_b64decode(text.rstrip("=") + "==")
+    except (Base64Error, ValueError) as error:
+        raise ValueError(f"{text!r} is not a base64 id") from error
+    if len(value) != UUID_BYTES:
+        raise ValueError(f"an id has {UUID_BYTES} bytes, {text!r} has {len(value)}")
+    return value

@@ -1,0 +1,100 @@
+"""Client metrics subscriptions (KIP-714): which clients are asked for which metrics, and how often."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.metadata.configs.definition import ConfigError, ConfigKey, ConfigType, ListOf, split_list, table
+
+ALL_METRICS = "*"
+DEFAULT_INTERVAL_MS = 300_000
+MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 3_600_000
+MATCH_PARAMETERS = frozenset(
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
+
+CLIENT_METRICS_CONFIGS: dict[str, ConfigKey] = table(
+    [
+        ConfigKey(
+            "interval.ms",
+            ConfigType.INT,
+            str(DEFAULT_INTERVAL_MS),
+            "How often clients push their metrics: 100 ms to an hour.",
+        ),
+        ConfigKey(
+            "match",
+            ConfigType.LIST,
+            "",
+            "Which clients are asked, as parameter=regular expression; all must match. Empty is every client.",
+            ListOf(),
+        ),
+        ConfigKey(
+            "metrics",
+            ConfigType.LIST,
+            "",
+            "Prefixes of the metrics that are asked for; * is all of them, empty is none.",
+            ListOf(),
+        ),
+    ]
+)
+
+
+class ClientMetricsRequestError(ConfigError):
+    """Refused with INVALID_REQUEST where other bad configs are INVALID_CONFIG, as Kafka does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    name: str
+    metrics: tuple[str, ...]
+    interval_ms: int
+    match: Mapping[str, re.Pattern[str]]
+
+    @staticmethod
+    def from_map(name: str, values: Mapping[str, str]) -> Subscription:
+        interval = CLIENT_METRICS_CONFIGS["interval.ms"].parse(values.get("interval.ms", str(DEFAULT_INTERVAL_MS)))
+        assert isinstance(interval, int)
+        return Subscription(
+            name,
+            split_list(values.get("metrics", "")),
+            interval,
+            parse_match(split_list(values.get("match", ""))),
+        )
+
+
+def validate_client_metrics(name: str, values: Mapping[str, str]) -> None:
+    if not name:
+        raise ClientMetricsRequestError("Subscription name can't be empty")
+    for each in values:
+        if each not in CLIENT_METRICS_CONFIGS:
+            raise ClientMetricsRequestError(f"Unknown client metrics configuration: {each}")
+    for each, text in values.items():
+        value = CLIENT_METRICS_CONFIGS[each].parse(text)
+        if isinstance(value, int) and not MIN_INTERVAL_MS <= value <= MAX_INTERVAL_MS:
+            raise ClientMetricsRequestError(
+                f"Invalid value {value} for {each}, interval must be between 100 and 3600000 (1 hour)"
+            )
+    parse_match(split_list(values.get("match", "")))
+
+
+def parse_match(patterns: tuple[str, ...]) -> dict[str, re.Pattern[str]]:
+    """Of a parameter given twice the last pattern counts."""
+    parsed: dict[str, re.Pattern[str]] = {}
+    for pattern in patterns:
+        parts = pattern.rstrip("=").split("=")
+        if len(parts) != 2 or parts[0].strip() not in MATCH_PARAMETERS:
+            raise ConfigError(f"Illegal client matching pattern: {pattern}")
+        try:
+            parsed[parts[0].strip()] = re.compile(parts[1].strip())
+        except re.error:
+            raise ConfigError(f"Illegal client matching pattern: {pattern}") from None
+    return parsed

@@ -1,0 +1,197 @@
+"""Group configs: what one consumer, share or streams group may have different from the broker's properties.
+
+Most inherit from a broker property and must stay within two others (`group.consumer.min.session.timeout.ms` and its
+`max`). Those limits are checked when a group is altered; when a broker's limits change later, values outside are pulled
+to the nearest limit instead of being refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.metadata.configs.definition import (
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    ConfigValue,
+    OneOf,
+    Range,
+    table,
+)
+
+if TYPE_CHECKING:
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import MetadataImage
+
+_DURATION = re.compile(r"P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{1,9})?S)?)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """`earliest`, `latest`, or how far back from now."""
+
+    def check(self, name: str, value: ConfigValue) -> None:
+        text = value if isinstance(value, str) else ""
+        if text in ("earliest", "latest"):
+            return
+        if text.startswith("by_duration:") and _DURATION.fullmatch(text.removeprefix("by_duration:")):
+            return
+        why = (
+            f"Invalid value `{text}` for configuration {name}. The value must be either 'earliest', 'latest' or of "
+            "the format 'by_duration:<PnDTnHnMn.nS>'."
+        )
+        raise ConfigError.invalid(name, value, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """The broker properties that a group config follows: its default, and the limits that it must keep."""
+
+    default: str | None = None
+    low: str | None = None
+    high: str | None = None
+
+
+def _int(name: str, default: int, low: int, doc: str, *, supported: bool = False) -> ConfigKey:
+    return ConfigKey(name, ConfigType.INT, str(default), doc, Range(low), supported=supported)
+
+
+GROUP_CONFIGS: dict[str, ConfigKey] = table(
+    [
+        _int(
+            "consumer.assignment.interval.ms",
+            1000,
+            0,
+            "Shortest time between two assignments of the consumer group.",
+        ),
+        _int(
+            "consumer.heartbeat.interval.ms",
+            5000,
+            1,
+            "How often members of the consumer group send heartbeats.",
+            supported=True,
+        ),
+        _int(
+            "consumer.session.timeout.ms",
+            45000,
+            1,
+            "Silence after which a member of the consumer group is out.",
+            supported=True,
+        ),
+        _int("share.assignment.interval.ms", 1000, 0, "Shortest time between two assignments of the share group."),
+        ConfigKey(
+            "share.auto.offset.reset",
+            ConfigType.STRING,
+            "latest",
+            "Where the share group starts in a partition it has no offset for: earliest, latest, or by_duration:PT1H.",
+            OffsetReset(),
+            supported=False,
+        ),
+        _int("share.delivery.count.limit", 5, 2, "Deliveries of one record before the share group gives it up."),
+        _int("share.heartbeat.interval.ms", 5000, 1, "How often members of the share group send heartbeats."),
+        ConfigKey(
+            "share.isolation.level",
+            ConfigType.STRING,
+            "read_uncommitted",
+            "Whether the share group sees records of transactions that have not committed.",
+            OneOf(("read_committed", "read_uncommitted")),
+            supported=False,
+        ),
+        _int("share.partition.max.record.locks", 2000, 100, "Records of one partition that may be out at once."),
+        _int("share.record.lock.duration.ms", 30000, 1000, "How long a record stays with the member that fetched it."),
+        ConfigKey(
+            "share.renew.acknowledge.enable",
+            ConfigType.BOOLEAN,
+            "true",
+            "Whether members of the share group may prolong their hold on a record.",
+            supported=False,
+        ),
+        _int("share.session.timeout.ms", 45000, 1, "Silence after which a member of the share group is out."),
+        _int("streams.assignment.interval.ms", 1000, 0, "Shortest time between two assignments of the streams group."),
+        _int("streams.heartbeat.interval.ms", 5000, 1, "How often members of the streams group send heartbeats."),
+        _int("streams.initial.rebalance.delay.ms", 3000, 0, "How long the first assignment waits for more members."),
+        _int("streams.num.standby.replicas", 0, 0, "Standby copies of each task of the streams group."),
+        _int("streams.session.timeout.ms", 45000, 1, "Silence after which a member of the streams group is out."),
+    ]
+)
+
+
+def _bounded(kind: str, rest: str) -> Inheritance:
+    return Inheritance(f"group.{kind}.{rest}", f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}")
+
+
+GROUP_INHERITANCE: dict[str, Inheritance] = {
+    **{
+        f"{kind}.{rest}": _bounded(kind, rest)
+        for kind in ("consumer", "share", "streams")
+        for rest in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms")
+    },
+    **{
+        f"share.{rest}": _bounded("share", rest)
+        for rest in ("delivery.count.limit", "partition.max.record.locks", "record.lock.duration.ms")
+    },
+    "streams.initial.rebalance.delay.ms": Inheritance("group.streams.initial.rebalance.delay.ms"),
+    "streams.num.standby.replicas": Inheritance(
+        "group.streams.num.standby.replicas", high="group.streams.max.standby.replicas"
+    ),
+}
+
+
+def validate_group_configs(values: Mapping[str, str], settings: Settings) -> None:
+    """Refuses what Kafka refuses when a group is altered with these configs."""
+    for name in values:
+        if name not in GROUP_CONFIGS:
+            raise ConfigError(f"Unknown group config name: {name}")
+    for name, text in values.items():
+        value = GROUP_CONFIGS[name].parse(text)
+        limits = GROUP_INHERITANCE.get(name, Inheritance())
+        if limits.low is not None and isinstance(value, int) and value < settings.int(limits.low):
+            raise ConfigError(f"{name} must be greater than or equal to {limits.low}")
+        if limits.high is not None and isinstance(value, int) and value > settings.int(limits.high):
+            raise ConfigError(f"{name} must be less than or equal to {limits.high}")
+    for kind in ("consumer", "share", "streams"):
+        timeout, interval = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        if timeout in values or interval in values:
+            _check_heartbeat(values, settings, timeout, interval)
+
+
+def _check_heartbeat(values: Mapping[str, str], settings: Settings, timeout: str, interval: str) -> None:
+    session_ms = _int_of(timeout, values, settings)
+    heartbeat_ms = _int_of(interval, values, settings)
+    if session_ms <= heartbeat_ms:
+        raise ConfigError(f"{timeout} must be greater than {interval}")
+
+
+def _int_of(name: str, values: Mapping[str, str], settings: Settings) -> int:
+    value = GROUP_CONFIGS[name].parse(values[name]) if name in values else group_default(name, settings)
+    assert isinstance(value, int)
+    return value
+
+
+def group_default(name: str, settings: Settings) -> ConfigValue:
+    """What a group without this config goes by."""
+    inherited = GROUP_INHERITANCE.get(name, Inheritance()).default
+    return GROUP_CONFIGS[name].default_value() if inherited is None else settings.get(inherited)
+
+
+def effective_group_configs(image: MetadataImage, group: str, settings: Settings) -> dict[str, ConfigValue]:
+    """What a group goes by: its own configs, pulled within the broker's limits, over what it inherits."""
+    own = image.config(32, group)
+    return {
+        name: _within_limits(name, key.parse(own[name]), settings) if name in own else group_default(name, settings)
+        for name, key in GROUP_CONFIGS.items()
+    }
+
+
+def _within_limits(name: str, value: ConfigValue, settings: Settings) -> ConfigValue:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    limits = GROUP_INHERITANCE.get(name, Inheritance())
+    if limits.low is not None:
+        value = max(value, settings.int(limits.low))
+    if limits.high is not None:
+        value = min(value, settings.int(limits.high))
+    return value

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.check import check
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import crc32c
 from penstock.records.compression import compress
 from penstock.records.header import (
@@ -106,9 +107,11 @@ def build_batch(
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
     """The bytes of `header` in front of `payload`, with the length and the CRC that belong to it."""
     view = memoryview(payload)
-    covered = _COVERED.pack(*header[5:])
-    crc = crc32c(view, crc32c(covered))
-    return HEADER.pack(header[0], MIN_BATCH_LENGTH + len(view), header[2], MAGIC, crc, *header[5:])
+    try:
+        crc = crc32c(view, crc32c(_COVERED.pack(*header[5:])))
+        return HEADER.pack(header[0], MIN_BATCH_LENGTH + len(view), header[2], MAGIC, crc, *header[5:])
+    except struct.error:  # a timestamp summed up from a broken base and a broken difference
+        raise KafkaError(ErrorCode.INVALID_RECORD, "A field of a record batch does not fit its type.") from None
 
 
 def encode_record(

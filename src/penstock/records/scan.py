@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.records.header import BatchHeader
@@ -83,3 +84,25 @@ def indexes_without_key(header: BatchHeader, batch: Buffer, limit: int) -> list[
     if pos != end:
         raise invalid(f"{end - pos} bytes follow the last record of a batch.")
     return missing
+
+
+def record_times(
+    header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES
+) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record in turn, read no further than the caller goes on."""
+    data = records_payload(batch, header, max_bytes)
+    append_time = header.max_timestamp if header.log_append_time else None
+    end = len(data)
+    pos = 0
+    try:
+        for _ in range(header.records_count):
+            length, pos = read_varint(data, pos)
+            record_end = pos + length
+            if length < 0 or record_end > end:
+                raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
+            delta, pos = read_varlong(data, pos + 1)
+            offset, pos = read_varint(data, pos)
+            yield header.base_offset + offset, header.base_timestamp + delta if append_time is None else append_time
+            pos = record_end
+    except IndexError:
+        raise invalid("A record runs past the end of its batch.") from None

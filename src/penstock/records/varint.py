@@ -45,6 +45,7 @@ def varint(value: int) -> bytes:
     raw = (value << 1) ^ (value >> 63)
     if raw < 0x80:
         return _ONE_BYTE[raw]
+    raw &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while raw >= 0x80:
         out.append(raw & 0x7F | 0x80)

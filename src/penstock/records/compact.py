@@ -1,0 +1,250 @@
+"""Compaction of a log, batch by batch: which records stay, and what the batch they stay in looks like.
+
+A round has two passes over the same batches. First an `OffsetMap` learns the latest offset of each key in the dirty
+part. Then a `Compactor` returns each batch unchanged, thinned out, emptied, or not at all:
+
+- A record stays if no later one has its key. Records keep their offsets, batches their first and last offset, because
+  a producer's last sequence number is found through them.
+- A tombstone (no value) stays until the batch's delete horizon has passed, so that a slow reader sees it. The horizon
+  is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp.
+- Records of an aborted transaction go. A transaction's marker stays as long as a batch of it was seen in the round;
+  then it gets a delete horizon like a tombstone.
+- A batch that nothing is left of stays as an empty header if it holds the last sequence of an active producer, or if
+  it is the last of the round, so that the log's end is not forgotten.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from penstock.records.build import seal
+from penstock.records.compression import compress
+from penstock.records.control import ControlType, control_type
+from penstock.records.header import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON_FLAG,
+    NO_TIMESTAMP,
+    BatchHeader,
+)
+from penstock.records.record import MAX_UNCOMPRESSED_BYTES, read_records
+from penstock.records.scan import RawRecord, raw_records
+from penstock.records.varint import varint
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_DIGEST_SIZE = 16
+
+
+class AbortedTransaction(Protocol):
+    """An entry of a transaction index; the log has its own type for it."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+
+
+class LastRecord(NamedTuple):
+    """Where an active producer's state comes from: its last data offset, or else a marker with its epoch."""
+
+    last_data_offset: int | None
+    producer_epoch: int
+
+
+def fingerprint(key: bytes) -> bytes:
+    """A key of at most 16 bytes in memory; shorter keys stand for themselves, so none can pose as another's digest."""
+    return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()
+
+
+@dataclass(slots=True)
+class TransactionScan:
+    """Follows transactions through batches in offset order, given the aborted ones that the index knows."""
+
+    on_kept_abort: Callable[[AbortedTransaction], None] | None = None
+    _pending: list[tuple[int, int, AbortedTransaction]] = field(default_factory=list)
+    _aborted: dict[int, tuple[AbortedTransaction, bool]] = field(default_factory=dict)
+    _committed: set[int] = field(default_factory=set)
+    _count: int = 0
+
+    def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Transactions of the range that is read next; one known already may come again with the next range."""
+        for transaction in transactions:
+            self._count += 1  # two entries never compare beyond it
+            heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
+
+    def data_is_aborted(self, header: BatchHeader) -> bool:
+        """Meets a data batch: does it belong to an aborted transaction?"""
+        self._start_up_to(header)
+        if not header.is_transactional:
+            return False
+        aborted = self._aborted.get(header.producer_id)
+        if aborted is None:
+            self._committed.add(header.producer_id)
+            return False
+        self._aborted[header.producer_id] = (aborted[0], True)
+        return True
+
+    def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
+        """Meets a control batch: is it a marker of a transaction of which nothing was seen?"""
+        self._start_up_to(header)
+        if header.records_count == 0:
+            return True  # emptied in an earlier round
+        match control_type(read_records(batch)[0].key):
+            case ControlType.ABORT:
+                aborted, seen = self._aborted.pop(header.producer_id, (None, False))
+                if aborted is not None and seen and self.on_kept_abort is not None:
+                    self.on_kept_abort(aborted)
+                return not seen
+            case ControlType.COMMIT:
+                if header.producer_id not in self._committed:
+                    return True
+                self._committed.remove(header.producer_id)
+                return False
+            case _:
+                return False
+
+    def _start_up_to(self, header: BatchHeader) -> None:
+        while self._pending and self._pending[0][0] <= header.last_offset:
+            transaction = heapq.heappop(self._pending)[2]
+            if transaction.last_offset >= header.base_offset:  # else its marker lies behind us
+                self._aborted.setdefault(transaction.producer_id, (transaction, False))
+
+
+@dataclass(slots=True)
+class OffsetMap:
+    """The latest offset of each key from `start_offset` on. What lies behind `latest_offset` is not known to it."""
+
+    start_offset: int
+    max_keys: int
+    latest_offset: int = -1
+    _offsets: dict[bytes, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add_batch(self, header: BatchHeader, batch: Buffer, transactions: TransactionScan) -> bool:
+        """False when the map is full: the round ends before this batch."""
+        if header.is_control:
+            transactions.marker_is_spent(header, batch)
+        elif not transactions.data_is_aborted(header) and not self._add_records(header, batch):
+            return False
+        if header.last_offset >= self.start_offset:
+            self.latest_offset = max(self.latest_offset, header.last_offset)
+        return True
+
+    def _add_records(self, header: BatchHeader, batch: Buffer) -> bool:
+        offsets, base = self._offsets, header.base_offset
+        for record in raw_records(header, batch):
+            offset = base + record.offset_delta
+            if record.key is None or offset < self.start_offset:
+                continue
+            key = fingerprint(record.key)
+            if len(offsets) >= self.max_keys and key not in offsets:
+                return False
+            offsets[key] = offset
+        return True
+
+    def superseded(self, key: bytes, offset: int) -> bool:
+        return self._offsets.get(fingerprint(key), -1) > offset
+
+
+@dataclass(slots=True)
+class CompactionStats:
+    batches_read: int = 0
+    bytes_read: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    records_without_key: int = 0
+
+
+@dataclass(slots=True)
+class Compactor:
+    """The second pass. `upper_bound_offset` is the end of the round: the first offset that is not cleaned."""
+
+    offsets: OffsetMap
+    transactions: TransactionScan
+    now_ms: int
+    delete_retention_ms: int
+    upper_bound_offset: int
+    last_records: Mapping[int, LastRecord] = field(default_factory=dict)
+    max_batch_bytes: int = MAX_UNCOMPRESSED_BYTES
+    stats: CompactionStats = field(default_factory=CompactionStats)
+
+    def clean(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        """What becomes of one batch: its bytes after compaction, `batch` itself if unchanged, None if it goes."""
+        self.stats.batches_read += 1
+        self.stats.bytes_read += header.size
+        if header.is_control:
+            spent_marker = self.transactions.marker_is_spent(header, batch)
+            discard = spent_marker and self._horizon_passed(header)
+        else:
+            spent_marker = False
+            discard = self.transactions.data_is_aborted(header)
+        keep_empty = header.next_offset == self.upper_bound_offset or self._is_last_of_producer(header)
+        if discard:
+            self.stats.records_read += header.records_count
+            return empty_batch(header) if keep_empty else None
+        records = raw_records(header, batch, self.max_batch_bytes)
+        kept = records if header.is_control else [r for r in records if self._keeps(header, r)]
+        self.stats.records_read += len(records)
+        self.stats.records_kept += len(kept)
+        if not kept:
+            return empty_batch(header) if keep_empty else None
+        needs_horizon = not header.has_delete_horizon and (spent_marker or not all(r.has_value for r in kept))
+        if len(kept) == len(records) and not needs_horizon:
+            return batch
+        horizon = self.now_ms + self.delete_retention_ms if needs_horizon else header.delete_horizon_ms
+        return thinned_batch(header, kept, horizon)
+
+    def _horizon_passed(self, header: BatchHeader) -> bool:
+        return header.has_delete_horizon and header.base_timestamp <= self.now_ms
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self.last_records.get(header.producer_id) if header.has_producer_id else None
+        if last is None:
+            return False
+        if last.last_data_offset is not None:
+            return header.last_offset == last.last_data_offset
+        return header.is_control and header.producer_epoch == last.producer_epoch
+
+    def _keeps(self, header: BatchHeader, record: RawRecord) -> bool:
+        offset = header.base_offset + record.offset_delta
+        if offset > self.offsets.latest_offset:
+            return True
+        if record.key is None:
+            self.stats.records_without_key += 1
+            return False
+        if self.offsets.superseded(record.key, offset):
+            return False
+        return record.has_value or not self._horizon_passed(header)
+
+
+def thinned_batch(header: BatchHeader, kept: list[RawRecord], horizon_ms: int | None) -> bytes:
+    """The batch with only the `kept` records; timestamps are told from a new base, everything else is copied."""
+    old_base = header.base_timestamp
+    append_time = header.max_timestamp if header.log_append_time else None
+    times = [old_base + record.timestamp_delta if append_time is None else append_time for record in kept]
+    base = times[0] if horizon_ms is None else horizon_ms
+    parts: list[bytes] = []
+    for record, time in zip(kept, times):
+        delta = varint(time - base)
+        parts += (varint(1 + len(delta) + len(record.tail)), bytes((record.attributes,)), delta, record.tail)
+    payload = compress(header.compression, b"".join(parts))
+    attributes = header.attributes & ~DELETE_HORIZON_FLAG | (0 if horizon_ms is None else DELETE_HORIZON_FLAG)
+    changed = header._replace(
+        attributes=attributes, base_timestamp=base, max_timestamp=max(times), records_count=len(kept)
+    )
+    return seal(changed, payload) + payload
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """A header without records that still tells offsets, epochs and the producer's last sequence."""
+    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG)
+    return seal(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, records_count=0), b"")

@@ -1,0 +1,106 @@
+"""The two interfaces: `File` (one open file) and `Disk` (a tree of them). Paths are plain strings with `/`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, Protocol, TypeAlias, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class DiskError(OSError):
+    """The disk refused: full, failing or gone. The directory it happened in is no longer to be trusted with writes."""
+
+
+class DirectoryLockedError(Exception):
+    """Another process holds this directory."""
+
+
+class File(Protocol):
+    """A file by name. It may be opened again behind the scenes: descriptors are pooled and bounded."""
+
+    path: str
+
+    @property
+    def size(self) -> int: ...
+
+    def append(self, *buffers: Buffer) -> None:
+        """All of it, or DiskError with the file as it was."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """What is there: shorter than asked only at the end of the file."""
+
+    def pread_cached(self, size: int, offset: int) -> Buffer | None:
+        """The same, if it takes no disk access; else None."""
+
+    async def read(self, size: int, offset: int) -> bytes:
+        """The same, without holding up the loop."""
+
+    def pwrite(self, data: Buffer, offset: int) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync_now(self) -> None: ...
+
+    async def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    #: Whether heavy work on files may be handed to another process by path.
+    shared: bool
+
+    def open(self, path: str, *, size: int | None = None) -> File:
+        """A handle; the file is made on first write. `size`: what the caller already knows, to save a stat."""
+
+    def create(self, path: str) -> File:
+        """Like open, but the file exists (empty) on return."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def listdir(self, path: str) -> list[str]: ...
+
+    def mkdir(self, path: str) -> None:
+        """With its parents; fine if it exists."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Replaces `new` if it exists and is a file. Handles of `old` must be closed by their owner."""
+
+    def remove(self, path: str) -> None:
+        """A file; fine if it is not there."""
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def size(self, path: str) -> int: ...
+
+    def mtime_ms(self, path: str) -> int: ...
+
+    def read_bytes(self, path: str, limit: int = 1 << 30) -> bytes: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def sync_file(self, path: str) -> None: ...
+
+    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """The file is the old one or the new one. With sync=False a machine crash may also leave it empty or gone."""
+
+    def lock(self, path: str) -> Lock:
+        """Holds directory `path` for this process, or raises DirectoryLockedError."""
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the volume, or (-1, -1)."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Blocking work, away from the event loop."""
+
+    def close(self) -> None: ...

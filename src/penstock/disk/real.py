@@ -1,0 +1,419 @@
+"""The real disk. Descriptors are pooled: a node with 10,000 logs keeps a bounded number open.
+
+Linux-only calls sit behind module flags with portable twins; tests switch the flags off and expect the same answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from penstock.disk.api import Buffer, DirectoryLockedError, DiskError, Lock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: preadv with RWF_NOWAIT: read only what the page cache has.
+HAVE_NOWAIT_READ = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
+#: One system call for header and payload.
+HAVE_WRITEV = hasattr(os, "pwritev")
+HAVE_PREAD = hasattr(os, "pread")
+HAVE_FDATASYNC = hasattr(os, "fdatasync")
+HAVE_FSYNC_DIR = sys.platform != "win32"
+
+_OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_MODE = 0o644
+_NOT_CACHED = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def _disk_error(error: OSError, path: str) -> DiskError:
+    return error if isinstance(error, DiskError) else DiskError(error.errno, error.strerror or str(error), path)
+
+
+@contextlib.contextmanager
+def _reported(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _disk_error(error, path) from error
+
+
+class RealFile:
+    __slots__ = ("_disk", "_fd", "_pins", "_size", "path", "recently_used")
+
+    def __init__(self, disk: RealDisk, path: str, size: int | None) -> None:
+        self._disk = disk
+        self.path = path
+        self._fd = -1
+        self._pins = 0
+        self._size = -1 if size is None else size
+        self.recently_used = False
+
+    @property
+    def size(self) -> int:
+        if self._size < 0:
+            try:
+                self._size = os.stat(self.path).st_size
+            except FileNotFoundError:
+                self._size = 0
+            except OSError as error:
+                raise _disk_error(error, self.path) from error
+        return self._size
+
+    def descriptor(self) -> int:
+        """Valid until the next call on this disk; a thread that uses it pins it first."""
+        fd = self._fd
+        if fd < 0:
+            fd = self._fd = self._disk.open_descriptor(self)
+        self.recently_used = True
+        return fd
+
+    def append(self, *buffers: Buffer) -> None:
+        size = self.size
+        fd = self.descriptor()
+        if HAVE_WRITEV:
+            total = 0
+            for buffer in buffers:
+                total += len(buffer)
+            try:
+                written = os.pwritev(fd, buffers, size)
+                if written < total:
+                    # A short write means nearly full or a signal: the next attempt gives the rest or the reason.
+                    _write_all(fd, memoryview(b"".join(buffers))[written:], size + written)
+            except OSError as error:
+                self._roll_back(fd, size)
+                raise _disk_error(error, self.path) from error
+        else:
+            data = memoryview(b"".join(buffers))
+            total = len(data)
+            try:
+                _write_all(fd, data, size)
+            except OSError as error:
+                self._roll_back(fd, size)
+                raise _disk_error(error, self.path) from error
+        self._size = size + total
+
+    def _roll_back(self, fd: int, size: int) -> None:
+        # If even this fails, the next append still starts at `size`, over the remains, and recovery truncates them.
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, size)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        try:
+            fd = self.descriptor()
+            if HAVE_PREAD:
+                data = os.pread(fd, size, offset)
+                if len(data) < size and offset + size <= self.size:
+                    return data + self._read_rest(fd, size - len(data), offset + len(data))
+                return data
+            os.lseek(fd, offset, os.SEEK_SET)
+            return self._read_rest(fd, size, offset)
+        except OSError as error:
+            raise _disk_error(error, self.path) from error
+
+    def _read_rest(self, fd: int, size: int, offset: int) -> bytes:
+        chunks: list[bytes] = []
+        while size > 0:
+            chunk = os.pread(fd, size, offset) if HAVE_PREAD else os.read(fd, size)
+            if not chunk:
+                break
+            chunks.append(chunk)
+            size -= len(chunk)
+            offset += len(chunk)
+        return b"".join(chunks)
+
+    def pread_cached(self, size: int, offset: int) -> Buffer | None:
+        if not HAVE_NOWAIT_READ:
+            return None
+        size = min(size, self.size - offset)
+        if size <= 0:
+            return b""
+        buffer = bytearray(size)
+        try:
+            got = os.preadv(self.descriptor(), (buffer,), offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in _NOT_CACHED:
+                return None
+            raise _disk_error(error, self.path) from error
+        return buffer if got == size else None
+
+    async def read(self, size: int, offset: int) -> bytes:
+        return await self._pinned(self.pread, size, offset)
+
+    async def _pinned(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """In a thread, with the descriptor held until that thread is done, even if the awaiting task is cancelled."""
+        self.descriptor()
+        self._pins += 1
+        future = self._disk.submit(function, *args, **kwargs)
+        future.add_done_callback(self._unpin)
+        return await asyncio.shield(future)
+
+    def _unpin(self, future: asyncio.Future[T]) -> None:
+        self._pins -= 1
+        if not future.cancelled():
+            future.exception()  # Looked at, so that nobody is told of an error the cancelled caller can't hear.
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        with _reported(self.path):
+            _write_all(self.descriptor(), memoryview(data), offset)
+        self._size = max(self.size, offset + len(data))
+
+    def truncate(self, size: int) -> None:
+        with _reported(self.path):
+            os.ftruncate(self.descriptor(), size)
+        self._size = size
+
+    def sync_now(self) -> None:
+        with _reported(self.path):
+            fd = self.descriptor()
+            if HAVE_FDATASYNC:
+                os.fdatasync(fd)
+            else:
+                os.fsync(fd)
+
+    async def sync(self) -> None:
+        await self._pinned(self.sync_now)
+
+    def close(self) -> None:
+        self._disk.forget(self)
+        self.release_descriptor()
+
+    def release_descriptor(self) -> bool:
+        """Closes the descriptor unless a thread is using it."""
+        if self._pins:
+            return False
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        return True
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> None:
+    if not HAVE_WRITEV:
+        os.lseek(fd, offset, os.SEEK_SET)
+    while data:
+        written = os.pwrite(fd, data, offset) if HAVE_WRITEV else os.write(fd, data)
+        if written <= 0:
+            raise OSError(errno.ENOSPC, "the disk took no bytes")
+        offset += written
+        data = data[written:]
+
+
+class RealLock:
+    __slots__ = ("_fd", "_held", "_key")
+
+    def __init__(self, fd: int, key: str, held: set[str]) -> None:
+        self._fd = fd
+        self._key = key
+        self._held = held
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._held.discard(self._key)
+
+
+#: POSIX locks don't stop a second holder in the same process, so that one is kept out here.
+_LOCKED_HERE: set[str] = set()
+
+
+def _lock_descriptor(fd: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        # The kind of lock that a JVM takes too, so that a Kafka on the same directory is also kept out.
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class RealDisk:
+    """The file system. `max_open_files` bounds descriptors; `max_threads` bounds blocking calls under way."""
+
+    shared = True
+
+    def __init__(self, *, max_open_files: int = 512, max_threads: int = 8) -> None:
+        self._max_open_files = max_open_files
+        self._max_threads = max_threads
+        self._open: dict[RealFile, None] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def open(self, path: str, *, size: int | None = None) -> RealFile:
+        return RealFile(self, path, size)
+
+    def create(self, path: str) -> RealFile:
+        with _reported(path):
+            fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, _MODE)
+            os.close(fd)
+        return RealFile(self, path, 0)
+
+    def open_descriptor(self, file: RealFile) -> int:
+        if len(self._open) >= self._max_open_files:
+            self._evict()
+        fd = os.open(file.path, _OPEN_FLAGS | os.O_CREAT, _MODE)
+        self._open[file] = None
+        return fd
+
+    def forget(self, file: RealFile) -> None:
+        self._open.pop(file, None)
+
+    @property
+    def open_files(self) -> int:
+        return len(self._open)
+
+    def _evict(self) -> None:
+        """Second chance: files used since the last sweep go to the back of the queue, the others are closed."""
+        wanted = max(1, self._max_open_files // 16)
+        for file in list(self._open):
+            if not wanted:
+                return
+            del self._open[file]
+            if file.recently_used or not file.release_descriptor():
+                file.recently_used = False
+                self._open[file] = None
+            else:
+                wanted -= 1
+        for file in list(self._open):
+            if not wanted:
+                return
+            if file.release_descriptor():
+                del self._open[file]
+                wanted -= 1
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        with _reported(path):
+            return os.listdir(path)
+
+    def mkdir(self, path: str) -> None:
+        with _reported(path):
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                if not os.path.isdir(path):
+                    raise
+            except FileNotFoundError:
+                os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        with _reported(old):
+            os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        with _reported(path), contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        with _reported(path), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def size(self, path: str) -> int:
+        with _reported(path):
+            return os.stat(path).st_size
+
+    def mtime_ms(self, path: str) -> int:
+        with _reported(path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def read_bytes(self, path: str, limit: int = 1 << 30) -> bytes:
+        with _reported(path):
+            fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            try:
+                size = os.fstat(fd).st_size
+                if size > limit:
+                    raise OSError(errno.EFBIG, f"the file has {size} bytes, more than the {limit} that it may have")
+                return os.read(fd, size + 1) if size < 1 << 20 else self._read_all(fd)
+            finally:
+                os.close(fd)
+
+    def _read_all(self, fd: int) -> bytes:
+        chunks: list[bytes] = []
+        while chunk := os.read(fd, 1 << 20):
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def sync_dir(self, path: str) -> None:
+        if not HAVE_FSYNC_DIR:
+            return
+        with _reported(path):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_file(self, path: str) -> None:
+        with _reported(path):
+            fd = os.open(path, _OPEN_FLAGS)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        temporary = path + ".tmp"
+        with _reported(path):
+            fd = os.open(temporary, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, _MODE)
+            try:
+                _write_all(fd, memoryview(data), 0)
+                if sync:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        if sync:
+            self.sync_dir(os.path.dirname(path) or ".")
+
+    def lock(self, path: str) -> Lock:
+        key = os.path.realpath(path)
+        taken = f"Another process or broker already uses {path}: stop it, or give this one another directory."
+        if key in _LOCKED_HERE:
+            raise DirectoryLockedError(taken)
+        with _reported(path):
+            fd = os.open(os.path.join(path, ".lock"), _OPEN_FLAGS | os.O_CREAT, _MODE)
+        try:
+            _lock_descriptor(fd)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+                raise DirectoryLockedError(taken) from error
+            raise _disk_error(error, path) from error
+        _LOCKED_HERE.add(key)
+        return RealLock(fd, key, _LOCKED_HERE)
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError:
+            return -1, -1
+        return usage.total, usage.free
+
+    def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._max_threads, thread_name_prefix="penstock-disk")
+        return asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.submit(function, *args, **kwargs)
+
+    def close(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=True)
+        for file in list(self._open):
+            file.close()

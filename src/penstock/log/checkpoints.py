@@ -1,0 +1,105 @@
+"""Kafka's small text files: offset checkpoints, meta.properties, partition.metadata, the mark of a clean stop.
+
+A checkpoint is a version, a count and that many lines. The count tells a whole file from a torn one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from penstock.protocol.uuid import uuid_from_str, uuid_to_str
+
+RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+LOG_START_FILE = "log-start-offset-checkpoint"
+HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+CLEANER_FILE = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+META_PROPERTIES_FILE = "meta.properties"
+PARTITION_METADATA_FILE = "partition.metadata"
+LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+LOCK_FILE = ".lock"
+
+TopicPartition = tuple[str, int]
+
+
+class CheckpointError(Exception):
+    """The file is torn or not of this kind."""
+
+
+def render_lines(lines: Iterable[str]) -> bytes:
+    body = list(lines)
+    return "\n".join(["0", str(len(body)), *body, ""]).encode()
+
+
+def parse_lines(data: bytes) -> list[str]:
+    if not data:
+        return []
+    try:
+        lines = data.decode().split("\n")
+        version, count = int(lines[0]), int(lines[1])
+    except (UnicodeDecodeError, ValueError, IndexError):
+        raise CheckpointError("no version and count at the start") from None
+    if version != 0:
+        raise CheckpointError(f"version {version} is unknown")
+    body = lines[2 : 2 + count]
+    if count < 0 or len(body) != count or lines[2 + count :] not in ([""], []):
+        raise CheckpointError(f"{count} lines promised, {len(lines) - 2} found")
+    return body
+
+
+def render_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return render_lines(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+
+
+def parse_offsets(data: bytes) -> dict[TopicPartition, int]:
+    offsets: dict[TopicPartition, int] = {}
+    for line in parse_lines(data):
+        try:
+            topic, partition, offset = line.split(" ")
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError:
+            raise CheckpointError(f"not a topic, a partition and an offset: {line!r}") from None
+    return offsets
+
+
+def render_properties(values: Mapping[str, str]) -> bytes:
+    return "".join(f"{key}={value}\n" for key, value in values.items()).encode()
+
+
+def parse_properties(data: bytes) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for line in data.decode(errors="replace").splitlines():
+        stripped = line.strip()
+        if stripped and not stripped.startswith(("#", "!")) and "=" in stripped:
+            key, _, value = stripped.partition("=")
+            values[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
+    return values
+
+
+def render_partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {uuid_to_str(topic_id)}".encode()
+
+
+def parse_partition_metadata(data: bytes) -> bytes | None:
+    """The topic id; None if the file is not whole."""
+    values: dict[str, str] = {}
+    for line in data.decode(errors="replace").splitlines():
+        key, _, value = line.partition(": ")
+        values[key] = value
+    try:
+        return uuid_from_str(values["topic_id"]) if values.get("version") == "0" else None
+    except (KeyError, ValueError):
+        return None
+
+
+def render_clean_shutdown(broker_epoch: int) -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def parse_clean_shutdown(data: bytes) -> int:
+    """The epoch the broker had when it stopped; -1 if the mark doesn't say."""
+    try:
+        return int(json.loads(data)["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return -1

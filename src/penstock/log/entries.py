@@ -1,0 +1,74 @@
+"""A file of fixed-size entries whose newest part is also, or only, in memory.
+
+An index needs its newest entries often and its old ones seldom, and a node has ten thousand of them. So entries are
+added in memory, reach the file in bulk (always before the recovery point passes them), and leave memory soon after.
+"""
+
+from __future__ import annotations
+
+from penstock.check import check
+from penstock.disk.api import Disk, File
+
+#: Entries kept in memory before they are written out: two megabytes of log at the default index interval.
+SPILL_ENTRIES = 512
+
+
+class EntryFile:
+    __slots__ = ("_disk", "_file", "_path", "entry_size", "stored")
+
+    def __init__(self, disk: Disk, path: str, entry_size: int, *, new: bool = False) -> None:
+        self._disk = disk
+        self._path = path
+        self._file: File | None = None
+        self.entry_size = entry_size
+        #: Whole entries in the file.
+        self.stored = 0
+        if not new and disk.exists(path):
+            self.stored = disk.size(path) // entry_size
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def _opened(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self._path)
+        return self._file
+
+    def read(self, start: int, count: int) -> bytes:
+        return self._opened().pread(count * self.entry_size, start * self.entry_size)
+
+    def append(self, data: bytes) -> None:
+        check(len(data) % self.entry_size == 0, "only whole entries go into an index")
+        if not data:
+            return
+        file = self._opened()
+        whole = self.stored * self.entry_size
+        if file.size != whole:
+            file.truncate(whole)  # the torn rest of an entry, or room that Kafka reserved
+        file.append(data)
+        self.stored += len(data) // self.entry_size
+
+    def truncate(self, count: int) -> None:
+        if count < self.stored:
+            self._opened().truncate(count * self.entry_size)
+            self.stored = count
+
+    def moved(self, path: str) -> None:
+        self._path = path
+        if self._file is not None:
+            self._file.path = path
+
+    @property
+    def exists(self) -> bool:
+        return self.stored > 0 or self._disk.exists(self._path)
+
+    def create(self) -> None:
+        """Make sure that there is a file, even an empty one."""
+        if not self.exists:
+            self._disk.create(self._path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

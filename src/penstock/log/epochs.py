@@ -1,0 +1,99 @@
+"""Which leader epoch started at which offset. Followers find with it where their log and the leader's part ways.
+
+Epochs and start offsets both grow. The file is Kafka's `leader-epoch-checkpoint`: version, count, one pair a line.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from penstock.log.checkpoints import CheckpointError, parse_lines, render_lines
+
+UNDEFINED = -1
+
+
+class LeaderEpochCache:
+    __slots__ = ("changed", "epochs", "starts")
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.starts: list[int] = []
+        #: Set by every change; whoever writes the file clears it.
+        self.changed = False
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self.epochs, self.starts))
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self.epochs[-1] if self.epochs else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """`epoch` begins at `start_offset`, if that is news. Whatever contradicts it goes."""
+        if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
+            return False
+        while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):
+            self.epochs.pop()
+            self.starts.pop()
+        self.epochs.append(epoch)
+        self.starts.append(start_offset)
+        self.changed = True
+        return True
+
+    def epoch_for_offset(self, offset: int) -> int:
+        slot = bisect_right(self.starts, offset) - 1
+        return self.epochs[slot] if slot >= 0 else UNDEFINED
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch at or below `epoch` and where it ends; (-1, -1) if nothing is known of it."""
+        if epoch < 0 or not self.epochs or epoch > self.epochs[-1]:
+            return UNDEFINED, UNDEFINED
+        if epoch == self.epochs[-1]:
+            return epoch, log_end_offset
+        above = bisect_right(self.epochs, epoch)
+        known = self.epochs[above - 1] if above else epoch
+        return known, self.starts[above]
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        while self.starts and self.starts[-1] >= end_offset:
+            self.epochs.pop()
+            self.starts.pop()
+            self.changed = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that lie wholly below; the one that spans `start_offset` begins there now."""
+        slot = bisect_right(self.starts, start_offset) - 1
+        if slot < 0 or (slot == 0 and self.starts[0] == start_offset):
+            return
+        del self.epochs[:slot]
+        del self.starts[:slot]
+        self.starts[0] = start_offset
+        self.changed = True
+
+    def clear(self) -> None:
+        if self.epochs:
+            self.epochs.clear()
+            self.starts.clear()
+            self.changed = True
+
+    def to_bytes(self) -> bytes:
+        return render_lines(f"{epoch} {start}" for epoch, start in zip(self.epochs, self.starts))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> LeaderEpochCache:
+        """Raises CheckpointError if the file is not whole."""
+        cache = LeaderEpochCache()
+        for line in parse_lines(data):
+            try:
+                epoch, start = map(int, line.split(" "))
+            except ValueError:
+                raise CheckpointError(f"not an epoch and an offset: {line!r}") from None
+            if cache.epochs and (epoch <= cache.epochs[-1] or start < cache.starts[-1]):
+                raise CheckpointError(f"epochs out of order at {line!r}")
+            cache.epochs.append(epoch)
+            cache.starts.append(start)
+        return cache

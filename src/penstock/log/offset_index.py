@@ -1,0 +1,137 @@
+"""The offset index of a segment: sparse (offset, position) pairs, eight bytes each, offsets relative to the base.
+
+An entry names the last offset of a batch and the byte where that batch starts.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+
+from penstock.disk.api import Disk
+from penstock.log.entries import SPILL_ENTRIES, EntryFile
+
+ENTRY_SIZE = 8
+#: Entries that one read of the file brings in at the end of a search.
+BLOCK = 512
+#: 32 bits wide, so that the bytes on disk are the array's, swapped.
+INT32 = "i" if array("i").itemsize == 4 else "l"
+_ENTRY = struct.Struct(">ii")
+
+
+class OffsetIndex:
+    __slots__ = ("_base", "_file", "_offsets", "_positions")
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, *, new: bool = False) -> None:
+        self._base = base_offset
+        self._file = EntryFile(disk, path, ENTRY_SIZE, new=new)
+        #: Entries that are not in the file yet.
+        self._offsets = array(INT32)
+        self._positions = array(INT32)
+
+    def __len__(self) -> int:
+        return self._file.stored + len(self._offsets)
+
+    @property
+    def file(self) -> EntryFile:
+        return self._file
+
+    def append(self, offset: int, position: int) -> None:
+        self._offsets.append(offset - self._base)
+        self._positions.append(position)
+        if len(self._offsets) >= SPILL_ENTRIES:
+            self.store()
+
+    def lookup(self, offset: int) -> int:
+        """The start of the last indexed batch that ends at or before `offset`; 0 if there is none."""
+        relative = offset - self._base
+        offsets = self._offsets
+        if offsets and relative >= offsets[0]:
+            return self._positions[bisect_right(offsets, relative) - 1]
+        if not self._file.stored:
+            return 0
+        return self._lookup_stored(relative)
+
+    def _lookup_stored(self, relative: int) -> int:
+        # Narrow down to one block with single reads, then search that block in memory.
+        low, high = 0, self._file.stored
+        while high - low > BLOCK:
+            middle = (low + high) // 2
+            if self._stored_entry(middle)[0] <= relative:
+                low = middle
+            else:
+                high = middle
+        offsets, positions = _unpack(self._file.read(low, high - low))
+        slot = bisect_right(offsets, relative) - 1
+        return positions[slot] if slot >= 0 else 0
+
+    def _stored_entry(self, slot: int) -> tuple[int, int]:
+        offset, position = _ENTRY.unpack(self._file.read(slot, 1))
+        return offset, position
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """(offset, position) of the newest entry."""
+        if self._offsets:
+            return self._base + self._offsets[-1], self._positions[-1]
+        if not self._file.stored:
+            return None
+        relative, position = self._stored_entry(self._file.stored - 1)
+        return self._base + relative, position
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at or above `offset`."""
+        relative = offset - self._base
+        if self._offsets and self._offsets[0] < relative:
+            keep = bisect_left(self._offsets, relative)
+            del self._offsets[keep:]
+            del self._positions[keep:]
+            return
+        del self._offsets[:]
+        del self._positions[:]
+        stored, _ = _unpack(self._file.read(0, self._file.stored)) if self._file.stored else (array(INT32), None)
+        self._file.truncate(bisect_left(stored, relative))
+
+    def clear(self) -> None:
+        del self._offsets[:]
+        del self._positions[:]
+        self._file.truncate(0)
+
+    def store(self) -> None:
+        """Everything is in the file after this, not necessarily on the disk."""
+        if self._offsets:
+            pairs = array(INT32, bytes(len(self._offsets) * ENTRY_SIZE))
+            pairs[0::2] = self._offsets
+            pairs[1::2] = self._positions
+            if sys.byteorder == "little":
+                pairs.byteswap()
+            self._file.append(pairs.tobytes())
+            del self._offsets[:]
+            del self._positions[:]
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All of them, for checks and tools."""
+        offsets, positions = _unpack(self._file.read(0, self._file.stored)) if self._file.stored else ((), ())
+        stored = [(self._base + offset, position) for offset, position in zip(offsets, positions)]
+        return stored + [(self._base + offset, pos) for offset, pos in zip(self._offsets, self._positions)]
+
+    def is_sane(self, log_size: int) -> bool:
+        """Cheap: do first and last entry belong to a log of this size?"""
+        last = self.last
+        if last is None:
+            return True
+        if self._file.stored:
+            first = self._stored_entry(0)
+            if first[0] < 0 or first[1] < 0 or (len(self) > 1 and first >= (last[0] - self._base, last[1])):
+                return False
+        return last[0] >= self._base and 0 <= last[1] < log_size
+
+
+def _unpack(data: bytes) -> tuple[array[int], array[int]]:
+    pairs = array(INT32)
+    pairs.frombytes(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE])
+    if sys.byteorder == "little":
+        pairs.byteswap()
+    return pairs[0::2], pairs[1::2]

@@ -1,0 +1,94 @@
+"""Walking the batches of a segment file by their headers, with or without judging them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.disk.api import File
+from penstock.records.batches import crc_ok
+from penstock.records.header import (
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    BatchHeader,
+    parse_header,
+)
+
+HEADER_CHUNK = 4096
+VERIFY_CHUNK = 1 << 20
+#: No batch is longer: segments are at most 2^31-1 bytes, and a length beyond the file is caught before it is read.
+_MAX_BATCH = (1 << 31) - 1
+_PREFIX = struct.Struct(">qi")
+
+
+class CorruptBatchError(Exception):
+    """The bytes at `position` are not a whole, valid batch."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{path} at byte {position}: {reason}")
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+class ScannedBatch(NamedTuple):
+    position: int
+    header: BatchHeader
+    data: memoryview
+
+
+def _checked(header: BatchHeader, path: str, position: int, end: int) -> BatchHeader:
+    if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
+        raise CorruptBatchError(path, position, f"magic {header.magic}, length {header.batch_length}")
+    if position + header.batch_length + LOG_OVERHEAD > end:
+        raise CorruptBatchError(path, position, f"a batch of {header.size} bytes is cut off at {end}")
+    if header.last_offset_delta < 0:
+        raise CorruptBatchError(path, position, f"an offset delta of {header.last_offset_delta}")
+    return header
+
+
+def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of every batch from `position`, which must be where one starts, up to `end`."""
+    chunk, chunk_start = b"", position
+    while position < end:
+        at = position - chunk_start
+        if at + HEADER_SIZE > len(chunk):
+            chunk, chunk_start, at = file.pread(min(HEADER_CHUNK, end - position), position), position, 0
+            if len(chunk) < HEADER_SIZE:
+                raise CorruptBatchError(file.path, position, "the file ends in the middle of a header")
+        header = _checked(BatchHeader._make(HEADER.unpack_from(chunk, at)), file.path, position, end)
+        yield position, header
+        position += header.batch_length + LOG_OVERHEAD
+
+
+def scan_verified(file: File, position: int, end: int) -> Iterator[ScannedBatch]:
+    """Every batch with its bytes, each checked against its CRC; stops with CorruptBatchError at the first that fails."""
+    chunk, chunk_start = memoryview(b""), position
+    while position < end:
+        at = position - chunk_start
+        if at + LOG_OVERHEAD > len(chunk):
+            chunk, chunk_start, at = _read_chunk(file, position, VERIFY_CHUNK, end), position, 0
+            if len(chunk) < LOG_OVERHEAD:
+                raise CorruptBatchError(file.path, position, "the file ends in the middle of a header")
+        _, length = _PREFIX.unpack_from(chunk, at)
+        size = length + LOG_OVERHEAD
+        if length < MIN_BATCH_LENGTH or position + size > end:
+            raise CorruptBatchError(file.path, position, f"a batch of {size} bytes in a file of {end}")
+        if at + size > len(chunk):
+            chunk, chunk_start, at = _read_chunk(file, position, max(size, VERIFY_CHUNK), end), position, 0
+            if len(chunk) < size:
+                raise CorruptBatchError(file.path, position, "the file is shorter than its size")
+        data = chunk[at : at + size]
+        header = _checked(parse_header(data), file.path, position, end)
+        if not crc_ok(data):
+            raise CorruptBatchError(file.path, position, "the checksum does not match")
+        yield ScannedBatch(position, header, data)
+        position += size
+
+
+def _read_chunk(file: File, position: int, size: int, end: int) -> memoryview:
+    return memoryview(file.pread(min(size, end - position), position))

@@ -1,0 +1,51 @@
+"""Producer state on disk: Kafka's `.snapshot` files, version 1. One entry a producer, with its last batch only."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penstock.records.batches import crc32c
+
+VERSION = 1
+_HEAD = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class SnapshotError(Exception):
+    """The file is torn or not a snapshot; an older one, or the log itself, has the state."""
+
+
+class SnapshotEntry(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int  # -1: no transaction is open
+
+
+def render_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _HEAD.pack(VERSION, crc32c(body)) + body
+
+
+def parse_snapshot(data: bytes) -> list[SnapshotEntry]:
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise SnapshotError("shorter than an empty snapshot")
+    version, crc = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise SnapshotError(f"version {version} is unknown")
+    body = data[_HEAD.size :]
+    if crc32c(body) != crc:
+        raise SnapshotError("the checksum does not match")
+    (count,) = _COUNT.unpack_from(body)
+    entries = body[_COUNT.size :]
+    if count < 0 or len(entries) != count * _ENTRY.size:
+        raise SnapshotError(f"{count} entries don't fit {len(entries)} bytes")
+    return [SnapshotEntry._make(fields) for fields in _ENTRY.iter_unpack(entries)]

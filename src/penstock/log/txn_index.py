@@ -1,0 +1,33 @@
+"""The transaction index of a segment: the aborted transactions that end in it, 34 bytes each. Most have none."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+ENTRY = struct.Struct(">hqqqq")
+ENTRY_SIZE = ENTRY.size
+VERSION = 0
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def pack(self) -> bytes:
+        return ENTRY.pack(VERSION, *self)
+
+
+def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] | None:
+    """None when the file is not what a transaction index looks like."""
+    if len(data) % ENTRY_SIZE:
+        return None
+    found: list[AbortedTransaction] = []
+    for version, *fields in ENTRY.iter_unpack(data):
+        aborted = AbortedTransaction(*fields)
+        if version > VERSION or aborted.last_offset < base_offset:
+            return None
+        found.append(aborted)
+    return found

@@ -26,6 +26,7 @@ from penstock.metadata.image import (
     TokenImage,
     TopicImage,
 )
+from penstock.metadata.names import collision_key, may_collide
 
 NO_LEADER_CHANGE = -2
 _TRANSACTION_MARKS = frozenset({"BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"})
@@ -154,6 +155,9 @@ def _topic(delta: _Delta, record: Any) -> None:
     topics[record.name] = delta.writable("topics_by_id")[record.topic_id] = TopicImage(record.name, record.topic_id, {})
     delta.topic_names.add(record.name)
     delta.partitions[record.topic_id] = {}
+    if may_collide(record.name):
+        colliding, key = delta.writable("names_by_collision_key"), collision_key(record.name)
+        colliding[key] = tuple(sorted((*colliding.get(key, ()), record.name)))
 
 
 def _remove_topic(delta: _Delta, record: Any) -> None:
@@ -163,6 +167,11 @@ def _remove_topic(delta: _Delta, record: Any) -> None:
     delta.partition_count -= len(topic.partitions if partitions is None else partitions)
     del delta.writable("topics")[topic.name]
     delta.topic_names.add(topic.name)
+    if may_collide(topic.name):
+        colliding, shared = delta.writable("names_by_collision_key"), collision_key(topic.name)
+        others = tuple(name for name in colliding.pop(shared) if name != topic.name)
+        if others:
+            colliding[shared] = others
     key = (int(ResourceType.TOPIC), topic.name)
     if key in delta.fields.get("configs", delta.image.configs):
         del delta.writable("configs")[key]

@@ -162,6 +162,8 @@ class MetadataImage:
     # Records of a metadata transaction that has begun and not ended: kept, not yet visible. None outside of one.
     open_transaction: tuple[Any, ...] | None = None
     partition_count: int = 0
+    # Names with a dot or underscore by the form that metrics give them: such names must not meet there.
+    names_by_collision_key: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     changes: ImageChanges = field(default=ImageChanges(), compare=False, repr=False)
 
     def partition(self, topic: str, partition: int) -> PartitionImage | None:

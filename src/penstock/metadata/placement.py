@@ -1,7 +1,7 @@
 """Where replicas go: in stripes over racks, and over the brokers of a rack.
 
 The first replica (the preferred leader) goes round the racks, so that leaders spread evenly; the others follow in the
-next racks, so that a partition survives the loss of one as long as there are enough. Fenced brokers get replicas only when
+next racks, so that a partition survives the loss of one where it can. Fenced brokers get replicas only when
 the others don't suffice, and never the first. The seed decides where the stripes start.
 """
 

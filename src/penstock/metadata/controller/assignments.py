@@ -1,0 +1,60 @@
+"""Which brokers hold a new partition: chosen here or named by the request, and who is in sync at birth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.metadata.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.persisted.metadata.partition_record import PartitionRecord
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+
+def refuse_assignment(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], replication_factor: int | None) -> None:
+    """Refuses a list of replicas that can't be, or that differs in length from the partitions before it."""
+    if not replicas:
+        raise refuse_assignment("The manual partition assignment includes an empty replica list.")
+    seen: set[int] = set()
+    for broker_id in sorted(replicas):
+        if broker_id not in brokers:
+            raise refuse_assignment(
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            )
+        if broker_id in seen:
+            raise refuse_assignment(f"The manual partition assignment includes the broker {broker_id} more than once.")
+        seen.add(broker_id)
+    if replication_factor is not None and len(replicas) != replication_factor:
+        raise refuse_assignment(
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {replication_factor} replica(s)."
+        )
+
+
+def new_partition(image: MetadataImage, topic_id: bytes, partition: int, replicas: Sequence[int]) -> PartitionRecord:
+    """The record of a partition that starts with every usable replica in sync, led by the first of them."""
+    isr = [broker_id for broker_id in replicas if image.brokers[broker_id].usable]
+    if not isr:
+        raise refuse_assignment(
+            f"All brokers specified in the manual partition assignment for partition {partition} are fenced or in "
+            "controlled shutdown."
+        )
+    return PartitionRecord(
+        partition_id=partition,
+        topic_id=topic_id,
+        replicas=list(replicas),
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[default_directory(image.brokers[broker_id]) for broker_id in replicas],
+    )
+
+
+def default_directory(broker: BrokerImage) -> bytes:
+    """Where a broker with one directory will put a replica; one with several says so itself, later."""
+    return broker.log_dirs[0] if len(broker.log_dirs) == 1 else UNASSIGNED_DIRECTORY

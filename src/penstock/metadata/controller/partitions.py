@@ -1,0 +1,87 @@
+"""CreatePartitions as a decision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from penstock.metadata.controller.assignments import (
+    MAX_PARTITIONS_PER_REQUEST,
+    check_manual,
+    new_partition,
+    refuse_assignment,
+)
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import MetadataImage
+from penstock.metadata.placement import place
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+def create_partitions(
+    image: MetadataImage, request: CreatePartitionsRequest, random: Random
+) -> Decision[CreatePartitionsResponse]:
+    counts = Counter(topic.name for topic in request.topics)
+    results: list[CreatePartitionsTopicResult] = []
+    records: list[Any] = []
+    for topic in request.topics:
+        if counts[topic.name] > 1:
+            continue
+        try:
+            made = _added(image, topic, random)
+            if len(records) + len(made) > MAX_PARTITIONS_PER_REQUEST:
+                raise _too_many()
+        except KafkaError as error:
+            results.append(_result(topic.name, error))
+        else:
+            records += made
+            results.append(CreatePartitionsTopicResult(name=topic.name))
+    duplicate = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    results += [_result(name, duplicate) for name, count in counts.items() if count > 1]
+    return Decision([] if request.validate_only else records, CreatePartitionsResponse(results=results))
+
+
+def _result(name: str, error: KafkaError) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=error.message)
+
+
+def _too_many() -> KafkaError:
+    return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
+def _added(image: MetadataImage, topic: CreatePartitionsTopic, random: Random) -> list[Any]:
+    found = image.topics.get(topic.name)
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    current = len(found.partitions)
+    if topic.count == current:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+    if topic.count < current:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {current} partition(s); {topic.count} would not be an increase.",
+        )
+    additional = topic.count - current
+    if additional > MAX_PARTITIONS_PER_REQUEST:
+        raise _too_many()
+    replication_factor = len(found.partitions[0].replicas)
+    if topic.assignments is None:
+        assignments = place(image.brokers.values(), additional, replication_factor, random)
+    else:
+        if len(topic.assignments) != additional:
+            raise refuse_assignment(
+                f"Attempted to add {additional} additional partition(s), but only {len(topic.assignments)} "
+                "assignment(s) were specified."
+            )
+        assignments = [list(assignment.broker_ids) for assignment in topic.assignments]
+        for replicas in assignments:
+            check_manual(image.brokers, replicas, replication_factor)
+    return [
+        new_partition(image, found.topic_id, current + index, replicas) for index, replicas in enumerate(assignments)
+    ]

@@ -1,0 +1,235 @@
+"""CreateTopics and DeleteTopics as decisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.configs.topic import validate_topic_configs
+from penstock.metadata.controller.assignments import (
+    MAX_PARTITIONS_PER_REQUEST,
+    check_manual,
+    new_partition,
+    refuse_assignment,
+)
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import MetadataImage, ResourceType, TopicImage
+from penstock.metadata.names import METADATA_TOPIC, collision_key, may_collide, name_problem, random_uuid
+from penstock.metadata.placement import place
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_19_create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.protocol.messages.api_20_delete_topics import DeletableTopicResult, DeleteTopicsResponse, DeleteTopicState
+from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+from penstock.protocol.persisted.metadata.remove_topic_record import RemoveTopicRecord
+from penstock.protocol.persisted.metadata.topic_record import TopicRecord
+from penstock.protocol.uuid import ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What a request leaves open with -1, and how the reply shows the configs of a topic with given overrides."""
+
+    num_partitions: int
+    replication_factor: int
+    describe: Callable[[Mapping[str, str]], list[CreatableTopicConfigs]] = lambda overrides: []
+
+
+# --- create ---------------------------------------------------------------------------------------
+
+
+def create_topics(
+    image: MetadataImage, request: CreateTopicsRequest, defaults: TopicDefaults, random: Random
+) -> Decision[CreateTopicsResponse]:
+    """Each topic on its own: one that is refused doesn't stop the others."""
+    counts = Counter(topic.name for topic in request.topics)
+    topics = [topic for topic in request.topics if counts[topic.name] == 1]
+    results: list[CreatableTopicResult] = []
+    records: list[Any] = []
+    too_many = sum(_wanted_partitions(topic, defaults) for topic in request.topics) > MAX_PARTITIONS_PER_REQUEST
+    for topic in topics:
+        try:
+            if too_many:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+            made, result = _create_topic(image, topic, defaults, random)
+        except KafkaError as error:
+            results.append(_create_error(topic.name, error))
+        else:
+            records += made
+            results.append(result)
+    results += [
+        _create_error(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        for name, count in counts.items()
+        if count > 1
+    ]
+    return Decision([] if request.validate_only else records, CreateTopicsResponse(topics=results))
+
+
+def _wanted_partitions(topic: CreatableTopic, defaults: TopicDefaults) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return defaults.num_partitions if topic.num_partitions == -1 else max(topic.num_partitions, 0)
+
+
+def _create_error(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
+
+
+def _create_topic(
+    image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults, random: Random
+) -> tuple[list[Any], CreatableTopicResult]:
+    check_new_name(image, topic.name)
+    overrides = _overrides(topic)
+    if topic.assignments:
+        assignments = _manual(image, topic)
+    else:
+        assignments = _automatic(image, topic, defaults, random)
+    topic_id = random_uuid(random)
+    while topic_id in image.topics_by_id:
+        topic_id = random_uuid(random)
+    records: list[Any] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+    records += [
+        ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)
+        for name, value in overrides.items()
+    ]
+    records += [new_partition(image, topic_id, index, replicas) for index, replicas in enumerate(assignments)]
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0]),
+        configs=defaults.describe(overrides),
+    )
+    return records, result
+
+
+def check_new_name(image: MetadataImage, name: str) -> None:
+    """Refuses a name that isn't legal, is taken, or meets another where dots become underscores."""
+    problem = name_problem(name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+    if name == METADATA_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+    if name in image.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    if may_collide(name):
+        others = image.names_by_collision_key.get(collision_key(name))
+        if others:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {others[0]}"
+            )
+
+
+def _overrides(topic: CreatableTopic) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+        overrides[config.name] = config.value
+    try:
+        validate_topic_configs(overrides)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return overrides
+
+
+def _manual(image: MetadataImage, topic: CreatableTopic) -> list[list[int]]:
+    if topic.replication_factor != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    by_index: dict[int, CreatableReplicaAssignment] = {}
+    replication_factor: int | None = None
+    for assignment in topic.assignments:
+        if assignment.partition_index in by_index:
+            raise refuse_assignment(
+                f"Found multiple manual partition assignments for partition {assignment.partition_index}"
+            )
+        check_manual(image.brokers, assignment.broker_ids, replication_factor)
+        replication_factor = len(assignment.broker_ids)
+        by_index[assignment.partition_index] = assignment
+    if by_index.keys() != set(range(len(by_index))):
+        raise refuse_assignment("partitions should be a consecutive 0-based integer sequence")
+    return [list(by_index[index].broker_ids) for index in range(len(by_index))]
+
+
+def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefaults, random: Random) -> list[list[int]]:
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    partitions = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    return place(image.brokers.values(), partitions, factor, random)
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> Decision[DeleteTopicsResponse]:
+    """By name or by id. A topic that is named twice, in either way, is refused and not deleted."""
+    names = Counter(topic.name for topic in topics if topic.name is not None)
+    ids = Counter(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
+    results: list[DeletableTopicResult] = []
+    records: list[Any] = []
+    answered: set[str | bytes] = set()
+    for topic in topics:
+        key = topic.name if topic.name is not None else topic.topic_id
+        if key in answered:
+            continue
+        answered.add(key)
+        try:
+            found = _topic_to_delete(image, topic, names, ids)
+        except KafkaError as error:
+            results.append(
+                DeletableTopicResult(
+                    name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message
+                )
+            )
+        else:
+            records.append(RemoveTopicRecord(topic_id=found.topic_id))
+            results.append(DeletableTopicResult(name=found.name, topic_id=found.topic_id))
+    return Decision(records, DeleteTopicsResponse(responses=results))
+
+
+def _topic_to_delete(
+    image: MetadataImage, topic: DeleteTopicState, names: Counter[str], ids: Counter[bytes]
+) -> TopicImage:
+    if topic.name is None:
+        if topic.topic_id == ZERO_UUID:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        if ids[topic.topic_id] > 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+        found = image.topics_by_id.get(topic.topic_id)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return found
+    if topic.topic_id != ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if names[topic.name] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    found = image.topics.get(topic.name)
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    if ids[found.topic_id]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
+    return found

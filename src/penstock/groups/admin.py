@@ -1,0 +1,78 @@
+"""DescribeGroups, ListGroups and DeleteGroups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.groups.classic.group import ClassicGroup, State
+from penstock.groups.classic.journal import record_deletion
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_15_describe_groups import DescribedGroup, DescribedGroupMember
+from penstock.protocol.messages.api_16_list_groups import ListedGroup
+
+if TYPE_CHECKING:
+    from penstock.groups.shard import GroupShard
+    from penstock.groups.turn import Turn
+
+NOT_FOUND_SINCE = 6  # before, a group that isn't there is described as dead
+
+
+def describe(shard: GroupShard, group_id: str, api_version: int) -> DescribedGroup:
+    group = shard.groups.get(group_id)
+    if group is None or group.state is State.DEAD:
+        described = DescribedGroup(group_id=group_id, group_state=State.DEAD)
+        if api_version >= NOT_FOUND_SINCE:
+            described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            described.error_message = f"Group {group_id} not found."
+        return described
+    stable = group.state is State.STABLE
+    protocol = group.protocol if stable and group.protocol is not None else ""
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(protocol) if stable else b"",
+                member_assignment=member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def list_groups(shard: GroupShard, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
+    """Filters are lower case; an empty one lets everything through."""
+    return [
+        ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type or "",
+            group_state=group.state,
+            group_type=group_type(group),
+        )
+        for group in shard.groups.values()
+        if (not states or group.state.lower() in states) and (not types or group_type(group).lower() in types)
+    ]
+
+
+def group_type(group: ClassicGroup) -> str:
+    return "Classic"
+
+
+def delete_group(shard: GroupShard, turn: Turn, group_id: str) -> ErrorCode:
+    try:
+        group = shard.group(group_id)
+    except KafkaError as error:
+        return error.code
+    if group.state is State.DEAD:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state is not State.EMPTY:
+        return ErrorCode.NON_EMPTY_GROUP
+    shard.offsets.erase_group(turn, group_id)
+    record_deletion(turn, group)
+    return ErrorCode.NONE

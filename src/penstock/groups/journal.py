@@ -1,0 +1,74 @@
+"""Records of `__consumer_offsets` as bytes: the key's type and the value's version stand in front as int16."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.groups.turn import JournalRecord
+from penstock.protocol.codec import decode, encode
+
+if TYPE_CHECKING:
+    from penstock.protocol.persisted.group.offset_commit import OffsetCommitValue
+
+NO_EXPIRY = -1
+
+
+class _Kind(NamedTuple):
+    module: str
+    name: str
+    value_version: int  # what we write; every version Kafka knows is read
+
+
+_KINDS: dict[int, _Kind] = {
+    1: _Kind("offset_commit", "OffsetCommit", 4),
+    2: _Kind("group_metadata", "GroupMetadata", 3),
+    3: _Kind("consumer_group_metadata", "ConsumerGroupMetadata", 0),
+    4: _Kind("consumer_group_partition_metadata", "ConsumerGroupPartitionMetadata", 0),
+    5: _Kind("consumer_group_member_metadata", "ConsumerGroupMemberMetadata", 0),
+    6: _Kind("consumer_group_target_assignment_metadata", "ConsumerGroupTargetAssignmentMetadata", 0),
+    7: _Kind("consumer_group_target_assignment_member", "ConsumerGroupTargetAssignmentMember", 0),
+    8: _Kind("consumer_group_current_member_assignment", "ConsumerGroupCurrentMemberAssignment", 0),
+    16: _Kind("consumer_group_regular_expression", "ConsumerGroupRegularExpression", 0),
+}
+_LEGACY_OFFSET_COMMIT = 0  # the same fields; written by brokers before 0.9
+_classes: dict[int, tuple[type[Any], type[Any]]] = {}
+
+
+def _classes_of(number: int) -> tuple[type[Any], type[Any]]:
+    classes = _classes.get(number)
+    if classes is None:
+        kind = _KINDS[number]
+        module = import_module(f"penstock.protocol.persisted.group.{kind.module}")
+        classes = _classes[number] = (getattr(module, f"{kind.name}Key"), getattr(module, f"{kind.name}Value"))
+    return classes
+
+
+def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
+    number: int = record.key.API_KEY
+    key = number.to_bytes(2, "big") + encode(record.key, 0)
+    if record.value is None:
+        return key, None
+    version = _offset_version(record.value) if number == 1 else _KINDS[number].value_version
+    return key, version.to_bytes(2, "big") + encode(record.value, version)
+
+
+def _offset_version(value: OffsetCommitValue) -> int:
+    """A client that set its own retention needs the only version that has an expiry time."""
+    return 1 if value.expire_timestamp != NO_EXPIRY else _KINDS[1].value_version
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | None:
+    """None for a type that this build doesn't know: newer ones are left alone, as compaction keeps them."""
+    if key is None or len(key) < 2:
+        return None
+    number = int.from_bytes(key[:2], "big")
+    if number == _LEGACY_OFFSET_COMMIT:
+        number = 1
+    if number not in _KINDS:
+        return None
+    key_class, value_class = _classes_of(number)
+    decoded_key = decode(key_class, 0, key, 2)
+    if value is None:
+        return JournalRecord(decoded_key, None)
+    return JournalRecord(decoded_key, decode(value_class, int.from_bytes(value[:2], "big"), value, 2))

@@ -1,0 +1,83 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: find the group, then let its kind decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.groups.classic import join as classic_join
+from penstock.groups.classic import leave as classic_leave
+from penstock.groups.classic import sync as classic_sync
+from penstock.groups.classic.group import ClassicGroup
+from penstock.groups.classic.journal import record_creation
+from penstock.groups.classic.rebalance import join_error, sync_error
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+
+if TYPE_CHECKING:
+    from penstock.groups.shard import GroupShard
+    from penstock.groups.turn import Caller, Token, Turn
+    from penstock.protocol.messages.api_11_join_group import JoinGroupRequest
+    from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest
+
+
+def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Caller, token: Token) -> None:
+    config = turn.config
+    if not request.group_id:
+        turn.reply(token, join_error(request.member_id, ErrorCode.INVALID_GROUP_ID))
+        return
+    if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+        turn.reply(token, join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
+        return
+    group = shard.groups.get(request.group_id)
+    if group is not None:
+        classic_join.join(turn, group, request, caller, token)
+    elif request.member_id:
+        turn.reply(token, join_error(request.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
+    else:
+        _join_new_group(shard, turn, request, caller, token)
+
+
+def _join_new_group(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Caller, token: Token) -> None:
+    group = ClassicGroup(request.group_id, state_timestamp_ms=turn.wall_ms)
+    classic_join.join(turn, group, request, caller, token)
+    if group.members or group.pending_members:  # a refused join leaves no group behind
+        shard.groups[group.group_id] = group
+        record_creation(turn, group)
+
+
+def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token) -> None:
+    if not request.group_id:
+        turn.reply(token, sync_error(ErrorCode.INVALID_GROUP_ID))
+        return
+    group = shard.groups.get(request.group_id)
+    if group is None:
+        turn.reply(token, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    else:
+        classic_sync.sync(turn, group, request, token)
+
+
+def heartbeat(
+    shard: GroupShard, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
+) -> ErrorCode:
+    group = shard.groups.get(group_id)
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+    return classic_sync.heartbeat(group, generation, member_id, instance_id, now_ms)
+
+
+def leave(shard: GroupShard, turn: Turn, group_id: str, members: list[MemberIdentity]) -> LeaveGroupResponse:
+    if not group_id:
+        return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    group = shard.groups.get(group_id)
+    if group is not None:
+        return classic_leave.leave(turn, group, members)
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+            )
+            for member in members
+        ]
+    )

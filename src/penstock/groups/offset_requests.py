@@ -1,0 +1,180 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete, and the offsets that nobody will ask for again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from penstock.groups.classic.commit import check_commit, offset_age_base
+from penstock.groups.classic.group import State
+from penstock.groups.classic.journal import record_deletion
+from penstock.groups.journal import NO_EXPIRY
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from penstock.protocol.messages.api_09_offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from penstock.protocol.messages.api_47_offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
+
+if TYPE_CHECKING:
+    from penstock.groups.shard import Group, GroupShard
+    from penstock.groups.turn import Turn
+
+GROUP_ID_NOT_FOUND_SINCE = 9
+
+
+def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> OffsetCommitResponse:
+    """Topics and their ids have been checked against the metadata; a topic's id is zero where the client gave none."""
+    try:
+        _check_commit(shard, turn, request, api_version)
+    except KafkaError as error:
+        return commit_refused(request, error.code)
+    retention_ms = request.retention_time_ms
+    expire_ms = turn.wall_ms + retention_ms if retention_ms >= 0 else NO_EXPIRY
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=_commit_one(turn, request.group_id, topic, partition, expire_ms),
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _check_commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> None:
+    group = shard.groups.get(request.group_id)
+    generation = request.generation_id_or_member_epoch
+    if group is not None:
+        check_commit(turn, group, request.member_id, request.group_instance_id, generation)
+    elif generation >= 0:
+        if api_version >= GROUP_ID_NOT_FOUND_SINCE:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The group is not known here: rejoin it.")
+
+
+def _commit_one(
+    turn: Turn,
+    group_id: str,
+    topic: OffsetCommitRequestTopic,
+    partition: OffsetCommitRequestPartition,
+    expire_ms: int,
+) -> ErrorCode:
+    metadata = partition.committed_metadata or ""
+    if len(metadata) > turn.config.offset_metadata_max_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    turn.record(
+        OffsetCommitKey(group=group_id, topic=topic.name, partition=partition.partition_index),
+        OffsetCommitValue(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=metadata,
+            commit_timestamp=turn.wall_ms,
+            expire_timestamp=expire_ms,
+            topic_id=topic.topic_id,
+        ),
+    )
+    return ErrorCode.NONE
+
+
+def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def fetch(shard: GroupShard, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+    return shard.offsets.fetch(request.group_id, request.topics, require_stable)
+
+
+def delete_offsets(shard: GroupShard, turn: Turn, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    try:
+        group = shard.group(request.group_id)
+        _check_offset_delete(group)
+    except KafkaError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+    known = shard.offsets.partitions(request.group_id)
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic.name) else ErrorCode.NONE
+        for partition in topic.partitions:
+            if code is ErrorCode.NONE and (topic.name, partition.partition_index) in known:
+                shard.offsets.erase(turn, request.group_id, (topic.name, partition.partition_index))
+        response.topics.append(
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=code)
+                    for partition in topic.partitions
+                ],
+            )
+        )
+    return response
+
+
+def _check_offset_delete(group: Group) -> None:
+    if group.state is State.DEAD:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
+    if group.state is not State.EMPTY and not group.uses_consumer_protocol:
+        raise KafkaError(
+            ErrorCode.NON_EMPTY_GROUP, "Only consumers say which topics they need: stop the members first."
+        )
+
+
+def forget_topics(shard: GroupShard, turn: Turn, topics: Collection[str]) -> None:
+    """The topics are gone: so are the offsets that were committed for them."""
+    for group_id in shard.groups:
+        for partition in sorted(shard.offsets.partitions(group_id)):
+            if partition[0] in topics:
+                shard.offsets.erase(turn, group_id, partition)
+
+
+def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:
+    """Erase what has outlived `offsets.retention.minutes`, and the group with its last offset."""
+    group = shard.groups.get(group_id)
+    if group is None:
+        return
+    retention_ms = turn.config.offsets_retention_ms
+    left = False
+    for partition, committed in shard.offsets.committed.get(group_id, {}).items():
+        base_ms = offset_age_base(group, partition[0], committed)
+        if (
+            base_ms is not None
+            and committed.expired(base_ms, turn.wall_ms, retention_ms)
+            and not shard.offsets.has_pending(group_id, partition)
+        ):
+            shard.offsets.erase(turn, group_id, partition)
+        else:
+            left = True
+    if left or any(group_id in groups for groups in shard.offsets.pending.values()):
+        return
+    if group.state is State.EMPTY and not group.pending_members:
+        record_deletion(turn, group)

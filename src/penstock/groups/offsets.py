@@ -1,0 +1,185 @@
+"""Committed offsets: what each group has read, and what transactions that are still open would add.
+
+A commit inside a transaction is pending until its marker. Whichever of two commits stands later in the log wins, so
+each keeps the log offset of its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.groups.journal import NO_EXPIRY
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_09_offset_fetch import (
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
+from penstock.protocol.uuid import ZERO_UUID
+
+if TYPE_CHECKING:
+    from penstock.groups.turn import Turn
+
+NO_OFFSET = -1
+NO_EPOCH = -1
+
+TopicPartition = tuple[str, int]
+
+
+class Committed(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int
+    topic_id: bytes
+    log_offset: int
+
+    def expired(self, base_ms: int, wall_ms: int, retention_ms: int) -> bool:
+        if self.expire_ms != NO_EXPIRY:
+            return wall_ms >= self.expire_ms
+        return wall_ms - base_ms >= retention_ms
+
+
+class Offsets:
+    def __init__(self) -> None:
+        self.committed: dict[str, dict[TopicPartition, Committed]] = {}
+        self.pending: dict[int, dict[str, dict[TopicPartition, Committed]]] = {}  # by producer id, then group
+
+    # --- the only writers
+
+    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None, log_offset: int, producer_id: int) -> None:
+        partition = (key.topic, key.partition)
+        if value is None:
+            self._delete(key.group, partition)
+            return
+        committed = Committed(
+            value.offset,
+            value.leader_epoch,
+            value.metadata,
+            value.commit_timestamp,
+            value.expire_timestamp,
+            value.topic_id,
+            log_offset,
+        )
+        if producer_id < 0:
+            self.committed.setdefault(key.group, {})[partition] = committed
+        else:
+            self.pending.setdefault(producer_id, {}).setdefault(key.group, {})[partition] = committed
+
+    def apply_marker(self, producer_id: int, commit: bool) -> None:
+        groups = self.pending.pop(producer_id, None)
+        if groups is None or not commit:
+            return
+        for group_id, offsets in groups.items():
+            current = self.committed.setdefault(group_id, {})
+            for partition, committed in offsets.items():
+                known = current.get(partition)
+                if known is None or known.log_offset < committed.log_offset:
+                    current[partition] = committed
+
+    def _delete(self, group_id: str, partition: TopicPartition) -> None:
+        offsets = self.committed.get(group_id)
+        if offsets is not None:
+            offsets.pop(partition, None)
+            if not offsets:
+                del self.committed[group_id]
+        for producer_id, groups in list(self.pending.items()):
+            pending = groups.get(group_id)
+            if pending is not None and pending.pop(partition, None) is not None:
+                if not pending:
+                    del groups[group_id]
+                if not groups:
+                    del self.pending[producer_id]
+
+    # --- reading
+
+    def has_pending(self, group_id: str, partition: TopicPartition) -> bool:
+        return any(partition in groups.get(group_id, ()) for groups in self.pending.values())
+
+    def has_any(self, group_id: str) -> bool:
+        return group_id in self.committed or any(group_id in groups for groups in self.pending.values())
+
+    def partitions(self, group_id: str) -> set[TopicPartition]:
+        """Everything that deleting the group has to erase, pending commits included."""
+        found = set(self.committed.get(group_id, ()))
+        for groups in self.pending.values():
+            found.update(groups.get(group_id, ()))
+        return found
+
+    def fetch(
+        self, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """What the group committed, for these topics or for all; a partition without a commit is answered with -1."""
+        offsets = self.committed.get(group_id, {})
+        if topics is None:
+            topics = list(self._all_topics(group_id, offsets))
+        return OffsetFetchResponseGroup(
+            group_id=group_id,
+            topics=[
+                OffsetFetchResponseTopics(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        self._fetch_one(group_id, offsets, topic, partition, require_stable)
+                        for partition in topic.partition_indexes
+                    ],
+                )
+                for topic in topics
+            ],
+        )
+
+    @staticmethod
+    def _all_topics(group_id: str, offsets: dict[TopicPartition, Committed]) -> Iterator[OffsetFetchRequestTopics]:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in offsets:
+            by_topic.setdefault(topic, []).append(partition)
+        for topic, partitions in by_topic.items():
+            yield OffsetFetchRequestTopics(name=topic, partition_indexes=sorted(partitions))
+
+    def _fetch_one(
+        self,
+        group_id: str,
+        offsets: dict[TopicPartition, Committed],
+        topic: OffsetFetchRequestTopics,
+        partition: int,
+        require_stable: bool,
+    ) -> OffsetFetchResponsePartitions:
+        if require_stable and self.pending and self.has_pending(group_id, (topic.name, partition)):
+            return no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        committed = offsets.get((topic.name, partition))
+        if committed is None or _of_another_topic(committed.topic_id, topic.topic_id):
+            return no_offset(partition)
+        return OffsetFetchResponsePartitions(
+            partition_index=partition,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
+
+    # --- deciding
+
+    def erase(self, turn: Turn, group_id: str, partition: TopicPartition) -> None:
+        turn.record(OffsetCommitKey(group=group_id, topic=partition[0], partition=partition[1]), None)
+
+    def erase_group(self, turn: Turn, group_id: str) -> None:
+        for partition in sorted(self.partitions(group_id)):
+            self.erase(turn, group_id, partition)
+
+
+def _of_another_topic(committed: bytes, asked: bytes) -> bool:
+    """A topic that was deleted and created again under its old name starts without commits."""
+    return ZERO_UUID not in (committed, asked) and committed != asked
+
+
+def no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=NO_OFFSET,
+        committed_leader_epoch=NO_EPOCH,
+        metadata="",
+        error_code=code,
+    )

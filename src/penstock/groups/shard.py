@@ -1,0 +1,122 @@
+"""The groups and offsets that one partition of `__consumer_offsets` remembers.
+
+Everything durable changes in `apply` and `apply_marker`; requests and timers are decided by the functions next door,
+which get the shard and a `Turn` and leave their effects there.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock.groups.classic import rebalance
+from penstock.groups.classic.group import ClassicGroup
+from penstock.groups.classic.journal import restore
+from penstock.groups.config import GroupConfig
+from penstock.groups.offsets import Offsets
+from penstock.groups.timers import Timer, TimerKind, Timers
+from penstock.groups.turn import JournalRecord, Turn
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
+from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NO_PRODUCER_ID = -1
+
+Group = ClassicGroup
+
+
+class GroupShard:
+    def __init__(self, config: GroupConfig, random: Random) -> None:
+        self.config = config
+        self.random = random
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets()
+        self.timers = Timers()
+
+    def turn(self, now_ms: int, wall_ms: int) -> Turn:
+        return Turn(now_ms, wall_ms, self.config, self.timers, self.random)
+
+    # --- what is remembered
+
+    def apply(self, record: JournalRecord, log_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
+        key, value = record
+        if type(key) is OffsetCommitKey:
+            if value is not None and key.group not in self.groups:
+                self.groups[key.group] = ClassicGroup(key.group)  # a simple consumer's group is only its offsets
+            self.offsets.apply(key, value, log_offset, producer_id)
+        elif type(key) is GroupMetadataKey:
+            self._apply_classic(key.group, value)
+
+    def _apply_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
+        group = self.groups.get(group_id)
+        if value is None:
+            if group is not None:
+                del self.groups[group_id]
+        elif group is None:
+            self.groups[group_id] = ClassicGroup(group_id, stored=value)
+        else:
+            group.stored = value
+
+    def apply_marker(self, producer_id: int, commit: bool) -> None:
+        self.offsets.apply_marker(producer_id, commit)
+
+    def remembered(self) -> Mapping[str, Any]:
+        """All that a replay of the log must bring back."""
+        return {
+            "groups": {group_id: group.stored for group_id, group in self.groups.items()},
+            "committed": self.offsets.committed,
+            "pending": self.offsets.pending,
+        }
+
+    # --- coming and going
+
+    def loaded(self, turn: Turn) -> None:
+        """The log has been replayed: start the clocks."""
+        for group in self.groups.values():
+            restore(turn, group)
+            if len(group.members) > turn.config.max_size:
+                rebalance.prepare_rebalance(turn, group)
+
+    def abandon(self, turn: Turn) -> None:
+        """Leadership of the partition is gone: whoever waits has to look for the new coordinator."""
+        for group in self.groups.values():
+            for member in group.members.values():
+                token = group.take_join(member)
+                if token is not None:
+                    turn.reply(token, rebalance.join_error(member.member_id, ErrorCode.NOT_COORDINATOR))
+                if member.awaiting_sync is not None:
+                    turn.reply(member.awaiting_sync, rebalance.sync_error(ErrorCode.NOT_COORDINATOR))
+        self.groups.clear()
+
+    # --- time
+
+    def on_timers(self, turn: Turn) -> None:
+        for timer in self.timers.due(turn.now_ms):
+            group = self.groups.get(timer.group_id)
+            if isinstance(group, ClassicGroup):
+                self._on_classic_timer(turn, group, timer)
+
+    @staticmethod
+    def _on_classic_timer(turn: Turn, group: ClassicGroup, timer: Timer) -> None:
+        match timer.kind:
+            case TimerKind.SESSION:
+                rebalance.on_session_timer(turn, group, timer.member_id)
+            case TimerKind.PENDING_MEMBER:
+                rebalance.on_pending_timer(turn, group, timer.member_id)
+            case TimerKind.JOIN:
+                rebalance.on_join_timer(turn, group)
+            case TimerKind.SYNC:
+                rebalance.on_sync_timer(turn, group)
+            case _:
+                pass  # of a group that has changed its protocol since
+
+    # --- looking up
+
+    def group(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group

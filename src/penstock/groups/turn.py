@@ -1,0 +1,58 @@
+"""One event being decided: the time it happens at, what it may use, and the effects it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from penstock.groups.config import GroupConfig
+    from penstock.groups.timers import Timer, Timers
+    from penstock.protocol.errors import ErrorCode
+
+Token = object  # who gets an answer that comes later; only the shell looks inside
+
+
+class JournalRecord(NamedTuple):
+    """A key and its new value as messages; no value is a tombstone."""
+
+    key: Any
+    value: Any | None
+
+
+@dataclass(slots=True)
+class Turn:
+    now_ms: int  # monotonic: for timeouts
+    wall_ms: int  # for what is remembered
+    config: GroupConfig
+    timers: Timers
+    random: Random
+    records: list[JournalRecord] = field(default_factory=list)
+    replies: list[tuple[Token, Any]] = field(default_factory=list)
+    after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
+    """Called in a later turn, when the records are committed or could not be."""
+    producer: tuple[int, int] | None = None
+    """Producer id and epoch whose transaction the records belong to."""
+
+    def record(self, key: Any, value: Any | None) -> None:
+        self.records.append(JournalRecord(key, value))
+
+    def reply(self, token: Token, response: Any) -> None:
+        self.replies.append((token, response))
+
+    def arm(self, timer: Timer, delay_ms: int) -> None:
+        self.timers.set(timer, self.now_ms + delay_ms)
+
+    def new_uuid(self) -> str:
+        return str(UUID(int=self.random.getrandbits(128), version=4))
+
+
+class Caller(NamedTuple):
+    """Who sent a request, as far as a group cares."""
+
+    client_id: str
+    client_host: str
+    api_version: int

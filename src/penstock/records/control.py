@@ -7,6 +7,7 @@ quorum's messages have it as their first field.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,16 +103,19 @@ def read_end_txn(batch: Buffer) -> EndTxn | None:
 
 
 def build_control(
-    messages: list[tuple[ControlType, Any]],
+    messages: Iterable[Any],
     *,
     timestamp: int,
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """One control batch of quorum messages: each is encoded at the version that its own `version` field names."""
+    """One control batch of messages of `protocol.persisted.raft`, each at the version its `version` field names."""
     from penstock.protocol.codec import encode
 
-    records = [(timestamp, control_key(kind), encode(message, message.version), ()) for kind, message in messages]
+    records = [
+        (timestamp, control_key(_KINDS[type(message).__name__]), encode(message, message.version), ())
+        for message in messages
+    ]
     return build_batch(records, base_offset=base_offset, control=True, leader_epoch=leader_epoch)
 
 
@@ -144,6 +148,7 @@ _MESSAGES: dict[ControlType, tuple[str, str]] = {
     ControlType.LEADER_CHANGE: ("leader_change_message", "LeaderChangeMessage"),
     ControlType.SNAPSHOT_HEADER: ("snapshot_header_record", "SnapshotHeaderRecord"),
     ControlType.SNAPSHOT_FOOTER: ("snapshot_footer_record", "SnapshotFooterRecord"),
-    ControlType.KRAFT_VERSION: ("k_raft_version_record", "KRaftVersionRecord"),
+    ControlType.KRAFT_VERSION: ("kraft_version_record", "KRaftVersionRecord"),
     ControlType.KRAFT_VOTERS: ("voters_record", "VotersRecord"),
 }
+_KINDS: dict[str, ControlType] = {name: kind for kind, (_, name) in _MESSAGES.items()}

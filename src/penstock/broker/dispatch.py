@@ -1,7 +1,8 @@
 """From a frame to a handler and back: header, route, decode, handle, encode.
 
-A frame that can't be understood closes its connection with a logged reason and nothing else; an exception in a handler is logged
-with its stack and answered with UNKNOWN_SERVER_ERROR in the shape of that API. Synchronous answers take no task and no future.
+A frame that can't be understood closes its connection with a logged reason and nothing else; an exception in a
+handler is logged with its stack and answered with UNKNOWN_SERVER_ERROR in the shape of that API. Synchronous answers
+take no task and no future.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.context import RequestContext
-from penstock.broker.faults import error_response
-from penstock.broker.registry import load_handler, served
+from penstock.broker.error_replies import error_response
+from penstock.broker.registry import load_handler, served_versions
 from penstock.net.connection import Close, Connection, Reply
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
 from penstock.protocol.codec import DecodeError, reader, writer
@@ -37,7 +38,7 @@ FLEXIBLE_RESPONSE_HEADER = 1
 class Route(NamedTuple):
     handle: Callable[[Broker, RequestContext, Any], Any]
     read: Callable[[memoryview, int], tuple[Any, int]]
-    write: Callable[[Any, list[Any]], None]
+    write: Callable[[Any], list[Any]]
     flexible_request: bool
     flexible_response: bool
 
@@ -95,8 +96,8 @@ class Dispatcher:
         if throttle_ms:
             ctx.connection.mute_for(throttle_ms / 1000)
         head = CORRELATION.pack(ctx.correlation_id)
-        parts: list[Any] = [head + b"\0" if route.flexible_response else head]
-        route.write(response, parts)
+        parts = route.write(response)
+        parts.insert(0, head + b"\0" if route.flexible_response else head)
         return parts
 
     def _failed(self, route: Route, ctx: RequestContext, request: Any, error: Exception) -> Reply:
@@ -108,7 +109,7 @@ class Dispatcher:
         return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
 
     def _find_route(self, api_key: int, version: int) -> Route | None:
-        if not served(api_key, version):
+        if version not in served_versions(api_key):
             return None
         route = self._routes[api_key << 16 | version] = Route(
             load_handler(api_key),
@@ -123,9 +124,7 @@ class Dispatcher:
         if api_key == API_VERSIONS:
             from penstock.broker.handlers.api_18_api_versions import unsupported_version
 
-            parts: list[Any] = [CORRELATION.pack(correlation_id)]
-            writer(response_class(API_VERSIONS), 0)(unsupported_version(), parts)
-            return parts
+            return [CORRELATION.pack(correlation_id), *writer(response_class(API_VERSIONS), 0)(unsupported_version())]
         name = APIS[api_key].name if api_key in APIS else f"API key {api_key}"
         return Close(f"{name} v{version} is not served here")
 

@@ -1,8 +1,8 @@
 """One partition as its leader serves it: the log, its epoch, and who waits for what on it.
 
-Order of an append, all in one pass of the loop: the log takes the batch, the high watermark moves as far as the in-sync
-replicas allow (here: to the end of the log, the node being the only replica), then the parked fetches are told. An answer with
-acks=all therefore never goes out before the record is visible to consumers.
+Order of an append, all in one pass of the loop: the log takes the batch, the high watermark moves as far as the
+in-sync replicas allow (here: to the end of the log, the node being the only replica), then the parked fetches are
+told. An answer with acks=all therefore never goes out before the record is visible to consumers.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ class Partition:
     def leader_epoch(self) -> int:
         return self.image.leader_epoch
 
+    @property
+    def acks_need_fsync(self) -> bool:
+        config = self.log.config
+        return config.penstock_acks_fsync or config.flush_messages == 1
+
     def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
         """The log, if this node leads the partition in the epoch that the client believes in."""
         image = self.image
@@ -88,10 +93,8 @@ class Partition:
     ) -> AppendInfo:
         log = self.leader_log()
         if required_acks == -1 and len(self.image.isr) < log.config.min_insync_replicas:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.image.isr)} in-sync replicas are fewer than min.insync.replicas={log.config.min_insync_replicas}.",
-            )
+            have, need = len(self.image.isr), log.config.min_insync_replicas
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{have} in-sync replicas: min.insync.replicas={need}.")
         before = log.size
         info = log.append_as_leader(records, leader_epoch=self.image.leader_epoch, now_ms=now_ms, origin=origin)
         if not info.duplicate:

@@ -19,6 +19,9 @@ HANDLERS: dict[int, str] = {
     61: "api_61_describe_producers",
 }
 
+# Versions that Kafka 4.3 declares but does not yet offer: InitProducerId v6 is two-phase commit (KIP-939).
+UNSTABLE_FROM = {22: 6}
+
 
 class Handler(Protocol):
     def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any: ...
@@ -30,8 +33,9 @@ def load_handler(api_key: int) -> Handler:
     return handler
 
 
-def served(api_key: int, version: int) -> bool:
+def served_versions(api_key: int) -> range:
+    """Empty for an API without a handler."""
     if api_key not in HANDLERS:
-        return False
+        return range(0)
     api = APIS[api_key]
-    return api.min_version <= version <= api.max_version
+    return range(api.min_version, UNSTABLE_FROM.get(api_key, api.max_version + 1))

@@ -1,8 +1,11 @@
-"""`listeners`, `advertised.listeners` and the protocol map: Kafka's strings to addresses, with sentences for what is wrong."""
+"""`listeners`, `advertised.listeners` and the protocol map: Kafka's strings to addresses, or a sentence on what is
+wrong.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,7 +40,7 @@ class ListenerPlan:
     controller: bool
 
 
-def parse_listeners(setting: str, entries: list[str]) -> list[Address]:
+def parse_listeners(setting: str, entries: Sequence[str]) -> list[Address]:
     found: list[Address] = []
     for entry in entries:
         match = PATTERN.fullmatch(entry.strip())
@@ -54,7 +57,7 @@ def parse_listeners(setting: str, entries: list[str]) -> list[Address]:
 def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[ListenerPlan]:
     bound = parse_listeners("listeners", settings.list("listeners"))
     advertised = {a.name: a for a in parse_listeners("advertised.listeners", settings.list("advertised.listeners"))}
-    protocols = _protocol_map(settings.list("listener.security.protocol.map"))
+    protocols = _protocol_map(settings.str("listener.security.protocol.map"))
     controllers = {name.upper() for name in settings.list("controller.listener.names")}
     if not bound:
         raise ListenerError("listeners: at least one is needed, e.g. PLAINTEXT://127.0.0.1:9092")
@@ -65,7 +68,7 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
     for address in bound:
         protocol = protocols.get(address.name, "PLAINTEXT" if address.name in controllers else address.name)
         if protocol not in SUPPORTED_PROTOCOLS:
-            raise ListenerError(f"listener {address.name}: security protocol {protocol} is not supported; use PLAINTEXT")
+            raise ListenerError(f"listener {address.name}: protocol {protocol} is not supported; use PLAINTEXT")
         shown = advertised.get(address.name, address)
         host = shown.host
         if host in ("0.0.0.0", "::"):  # noqa: S104 - refused as an advertised address, not bound
@@ -88,10 +91,10 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
     return plans
 
 
-def _protocol_map(entries: list[str]) -> dict[str, str]:
+def _protocol_map(text: str) -> dict[str, str]:
     pairs = {}
-    for entry in entries:
-        name, _, protocol = entry.strip().partition(":")
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, protocol = entry.partition(":")
         if not protocol:
             raise ListenerError(f"listener.security.protocol.map: {entry!r} is not NAME:PROTOCOL")
         pairs[name.strip().upper()] = protocol.strip().upper()

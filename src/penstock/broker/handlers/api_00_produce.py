@@ -1,8 +1,9 @@
 """Produce v3-13: appends by clients.
 
-Served: acks 0, 1 and all; idempotent sequences (duplicates answered with their original offset); topic ids (v13); leader hints (v10+,
-KIP-951). Errors stay with their partition. With acks=0 there is no answer, so an error closes the connection: the only way
-to tell the client. Topics that ask for fsync (`flush.messages=1`, `penstock.acks.fsync`) are answered after a shared fsync.
+Served: acks 0, 1 and all; idempotent sequences (duplicates answered with their original offset); topic ids (v13);
+leader hints (v10+, KIP-951). Errors stay with their partition. With acks=0 there is no answer, so an error closes the
+connection: the only way to tell the client. Topics that ask for fsync (`flush.messages=1`, `penstock.acks.fsync`) are
+answered after a shared fsync.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fetch v4-18: reads by consumers.
 
-Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after NOT_LEADER_OR_FOLLOWER
-and FENCED_LEADER_EPOCH (v16+, KIP-951), long polls, both isolation levels. The first batch of the first partition with data comes whole
-even when it exceeds every limit, so that a consumer always gets on.
+Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after
+NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), long polls, both isolation levels. The first batch of
+the first partition with data comes whole even when it exceeds every limit, so that a consumer always gets on.
 """
 
 from __future__ import annotations
@@ -116,8 +116,7 @@ def _partition_data(read: PartitionRead, records: Any, isolation: int, hints: Le
     )
     if isolation == READ_COMMITTED and not read.error:
         data.aborted_transactions = [
-            AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
-            for txn in read.aborted or ()
+            AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset) for txn in read.aborted or ()
         ]
     if read.diverging is not None:
         data.diverging_epoch = EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])

@@ -1,7 +1,8 @@
 """ListOffsets v1-11: offsets by time, and the special ones.
 
--1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the greatest
-timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (nothing is tiered here: -4 is the earliest, the others have none).
+-1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
+greatest timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (nothing is tiered here: -4 is
+the earliest, the others have none).
 """
 
 from __future__ import annotations

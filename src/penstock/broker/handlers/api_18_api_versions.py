@@ -1,7 +1,8 @@
 """ApiVersions v0-4: what this node serves, and its features.
 
-Advertises exactly the keys in the registry. Produce is shown from v0 although it is served from v3: librdkafka takes a higher minimum for
-a broker without compression (as Kafka 4 does). A version this node does not know is answered in v0 by the dispatcher.
+Advertises exactly the keys in the registry. Produce is shown from v0 although it is served from v3: librdkafka takes
+a higher minimum for a broker without compression (as Kafka 4 does). A version this node does not know is answered in
+v0 by the dispatcher.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from penstock.broker.registry import HANDLERS
+from penstock.broker.registry import HANDLERS, served_versions
 from penstock.metadata.features import SUPPORTED_FEATURES
-from penstock.protocol.apis import APIS
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_18_api_versions import (
     ApiVersion,
@@ -30,6 +30,7 @@ SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3
 FIRST_VERSION_WITH_ZERO_FEATURES = 4  # older clients choke on a supported feature whose minimum is 0
 PRODUCE = 0
+API_VERSIONS = 18
 
 
 def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -58,15 +59,15 @@ def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> 
 
 @lru_cache(maxsize=1)
 def api_keys() -> list[ApiVersion]:
-    return [
-        ApiVersion(
-            api_key=key, min_version=0 if key == PRODUCE else APIS[key].min_version, max_version=APIS[key].max_version
-        )
-        for key in sorted(HANDLERS)
-    ]
+    keys = []
+    for key in sorted(HANDLERS):
+        versions = served_versions(key)
+        keys.append(ApiVersion(api_key=key, min_version=versions[0], max_version=versions[-1]))
+    keys[PRODUCE].min_version = 0
+    return keys
 
 
 def unsupported_version() -> ApiVersionsResponse:
     """The v0 answer to a version from the future: the client picks again."""
-    own = [key for key in api_keys() if key.api_key == ApiVersionsRequest.api_key]
+    own = [key for key in api_keys() if key.api_key == API_VERSIONS]
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)

@@ -38,7 +38,9 @@ def handle(broker: Broker, ctx: RequestContext, request: DeleteRecordsRequest) -
 def _delete(broker: Broker, topic: str, partition: int, offset: int) -> int:
     log = broker.partitions.get(topic, partition).leader_log()
     if "delete" not in log.config.cleanup_policy:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"Topic {topic} is not deleted by offset: its cleanup.policy is compact.")
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"Topic {topic} is not deleted by offset: its cleanup.policy is compact."
+        )
     wanted = log.high_watermark if offset == TO_HIGH_WATERMARK else offset
     if wanted < 0 or wanted > log.high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"The high watermark is {log.high_watermark}.")

@@ -1,7 +1,7 @@
 """InitProducerId v0-6: a fresh producer id for an idempotent producer.
 
-Ids come in blocks that the controller hands out as metadata records, so that none is ever given twice, whatever crashes.
-Transactional ids are the transaction coordinator's business.
+Ids come in blocks that the controller hands out as metadata records, so that none is ever given twice, whatever
+crashes. Transactional ids are the transaction coordinator's business.
 """
 
 from __future__ import annotations

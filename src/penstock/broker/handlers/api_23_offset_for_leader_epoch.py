@@ -1,4 +1,6 @@
-"""OffsetForLeaderEpoch v2-4: where an epoch ended, so that a client or follower finds the point where histories part (KIP-101, KIP-279)."""
+"""OffsetForLeaderEpoch v2-4: where an epoch ended, so that a client or follower finds the point where histories part
+(KIP-101, KIP-279).
+"""
 
 from __future__ import annotations
 

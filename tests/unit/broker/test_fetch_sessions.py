@@ -1,0 +1,116 @@
+import random
+
+import pytest
+
+from penstock.broker.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, Wanted
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+NOW = 1_000_000
+
+
+def request(
+    session_id: int = 0, epoch: int = -1, topics: dict[str, list[int]] | None = None, forget: str | None = None
+) -> FetchRequest:
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[
+            FetchTopic(topic=name, partitions=[FetchPartition(partition=p, fetch_offset=10 * p) for p in partitions])
+            for name, partitions in (topics or {}).items()
+        ],
+        forgotten_topics_data=[ForgottenTopic(topic=forget, partitions=[0])] if forget else [],
+    )
+
+
+def sessions(slots: int = 10) -> FetchSessions:
+    return FetchSessions(slots, random.Random(1))
+
+
+def opened(cache: FetchSessions, topics: dict[str, list[int]], now_ms: int = NOW) -> FetchSession:
+    session, _, incremental = cache.open(request(0, 0, topics), now_ms)
+    assert session is not None
+    assert not incremental
+    return session
+
+
+def keys(wanted: object) -> list[tuple[str, int]]:
+    return [(w.topic, w.partition) for w in wanted if isinstance(w, Wanted)]  # type: ignore[attr-defined]
+
+
+def test_epoch_minus_one_reads_without_a_session() -> None:
+    cache = sessions()
+    session, wanted, incremental = cache.open(request(0, -1, {"a": [0, 1]}), NOW)
+    assert session is None
+    assert not incremental
+    assert keys(wanted) == [("a", 0), ("a", 1)]
+    assert len(cache) == 0
+
+
+def test_an_incremental_fetch_reads_all_that_the_session_knows() -> None:
+    cache = sessions()
+    session = opened(cache, {"a": [0, 1]})
+    again, wanted, incremental = cache.open(request(session.id, 1, {"b": [0]}), NOW)
+    assert again is session
+    assert incremental
+    assert keys(wanted) == [("a", 0), ("a", 1), ("b", 0)]
+    assert session.epoch == 2
+
+
+def test_forgotten_partitions_leave_the_session() -> None:
+    cache = sessions()
+    session = opened(cache, {"a": [0, 1]})
+    _, wanted, _ = cache.open(request(session.id, 1, forget="a"), NOW)
+    assert keys(wanted) == [("a", 1)]
+
+
+def test_a_repeated_or_skipped_epoch_is_refused() -> None:
+    cache = sessions()
+    session = opened(cache, {"a": [0]})
+    for epoch in (2, 7):
+        with pytest.raises(KafkaError) as refused:
+            cache.open(request(session.id, epoch), NOW)
+        assert refused.value.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_an_unknown_session_is_refused() -> None:
+    with pytest.raises(KafkaError) as refused:
+        sessions().open(request(77, 1), NOW)
+    assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_full_cache_evicts_only_a_session_that_was_idle_long_enough() -> None:
+    cache = sessions(slots=1)
+    first = opened(cache, {"a": [0]})
+    none, _, _ = cache.open(request(0, 0, {"b": [0]}), NOW + EVICTION_MS - 1)
+    assert none is None
+    second = opened(cache, {"b": [0]}, NOW + EVICTION_MS)
+    assert len(cache) == 1
+    with pytest.raises(KafkaError):
+        cache.open(request(first.id, 1), NOW + EVICTION_MS)
+    assert cache.open(request(second.id, 1), NOW + EVICTION_MS)[0] is second
+
+
+def test_partitions_that_gave_data_go_to_the_back_of_the_queue() -> None:
+    cache = sessions()
+    session = opened(cache, {"a": [0, 1, 2]})
+    session.rotate([next(iter(session.partitions.values()))])
+    _, wanted, _ = cache.open(request(session.id, 1), NOW)
+    assert keys(wanted) == [("a", 1), ("a", 2), ("a", 0)]
+
+
+def test_topic_ids_and_names_do_not_mix_in_one_session() -> None:
+    cache = sessions()
+    session = opened(cache, {"a": [0]})
+    mixed = request(session.id, 1)
+    mixed.topics = [FetchTopic(topic_id=bytes(15) + b"\7", partitions=[FetchPartition(partition=0)])]
+    with pytest.raises(KafkaError) as refused:
+        cache.open(mixed, NOW)
+    assert refused.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_the_epoch_wraps_to_one() -> None:
+    session = opened(sessions(), {"a": [0]})
+    session.epoch = 0x7FFFFFFF
+    session.advance()
+    assert session.epoch == 1

@@ -1,0 +1,41 @@
+import pytest
+
+from penstock.metadata.configs.settings import Settings
+from penstock.node.listeners import ListenerError, plan_listeners
+
+
+def test_a_listener_advertises_itself_unless_told_otherwise() -> None:
+    settings = Settings({"listeners": "PLAINTEXT://127.0.0.1:9092"})
+    (plan,) = plan_listeners(settings)
+    assert (plan.name, plan.host, plan.port) == ("PLAINTEXT", "127.0.0.1", 9092)
+    assert (plan.advertised_host, plan.advertised_port) == ("127.0.0.1", 9092)
+
+
+def test_advertised_listeners_and_named_protocols_are_honoured() -> None:
+    settings = Settings(
+        {
+            "listeners": "INSIDE://:9092,CONTROLLER://:9093",
+            "advertised.listeners": "INSIDE://broker.example:19092",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+        }
+    )
+    inside, controller = plan_listeners(settings)
+    assert (inside.advertised_host, inside.advertised_port, inside.controller) == ("broker.example", 19092, False)
+    assert controller.controller
+
+
+@pytest.mark.parametrize(
+    ("properties", "sentence"),
+    [
+        ({"listeners": "nonsense"}, "is not NAME://host:port"),
+        ({"listeners": "A://:1,A://:2"}, "used twice"),
+        ({"listeners": "SSL://:9092"}, "SSL is not supported"),
+        ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "OTHER://x:1"}, "not among the listeners"),
+        ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "no address"),
+        ({"listeners": "CONTROLLER://:9092", "controller.listener.names": "CONTROLLER"}, "for clients"),
+    ],
+)
+def test_a_listener_that_cannot_work_is_refused_with_a_sentence(properties: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ListenerError, match=sentence):
+        plan_listeners(Settings(properties))

@@ -1,0 +1,124 @@
+"""`python -m bench`: measures Penstock and Apache Kafka side by side, prints and keeps the ratios."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.brokers import Kafka, Peer, Penstock
+from bench.cells import FULL, QUICK, Cell, cells, warm_up
+from bench.report import Report, conditions
+from tools.kafka import KafkaUnavailable, install
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few minutes instead of an hour; numbers to trust less")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="GLOB", help="cells to run, e.g. 'produce/java/*'"
+    )
+    parser.add_argument("--list", action="store_true", help="print the cells and leave")
+    parser.add_argument("--repeat", type=int, help="samples of each cell (default: 3, quick: 1)")
+    parser.add_argument("--gib", type=float, help="size of the log that recovery is measured with")
+    parser.add_argument("--peers", choices=("both", "penstock", "kafka"), default="both")
+    parser.add_argument("--data", type=Path, help="where the brokers keep their data (default: a temporary directory)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
+    return parser.parse_args()
+
+
+def main() -> int:
+    told = options()
+    scale = QUICK if told.quick else FULL
+    if told.gib:
+        scale = replace(scale, recovery_gib=told.gib)
+    chosen = [cell for cell in cells(scale) if _wanted(cell, told.only)]
+    if told.list:
+        print("\n".join(cell.name for cell in chosen))
+        return 0
+    if not chosen:
+        print("bench: no cell matches --only: see --list", file=sys.stderr)
+        return 2
+    try:
+        install()
+    except KafkaUnavailable as problem:
+        print(f"bench: {problem}", file=sys.stderr)
+        return 1
+    home = told.data or Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    peers = _peers(told.peers, home)
+    report = Report(conditions(["a quick run: few records, one sample each"] if told.quick else []))
+    try:
+        run(peers, chosen, told.repeat or (1 if told.quick else 3), 200_000 if told.quick else 2_000_000, report)
+    finally:
+        for peer in peers:
+            with contextlib.suppress(Exception):
+                peer.stop()
+        if told.data is None:
+            shutil.rmtree(home, ignore_errors=True)
+    print(report.markdown())
+    print(f"written to {report.write(told.results)}")
+    return 1 if report.failures else 0
+
+
+def _wanted(cell: Cell, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatch(cell.name, pattern) for pattern in patterns)
+
+
+def _peers(which: str, home: Path) -> list[Peer]:
+    both: list[Peer] = [Penstock(home / "penstock"), Kafka(home / "kafka")]
+    return [peer for peer in both if which in ("both", peer.name)]
+
+
+def run(peers: Sequence[Peer], chosen: Sequence[Cell], repeat: int, warm_records: int, report: Report) -> None:
+    """Shared cells with both brokers up; those that restart a broker get it empty and alone on the machine."""
+    shared = [cell for cell in chosen if not cell.fresh]
+    if shared:
+        for peer in peers:
+            peer.start()
+            _say(f"warming up {peer.name}")
+            warm_up(peer, warm_records)
+        for cell in shared:
+            for _ in range(repeat if cell.repeat else 1):
+                for peer in peers:
+                    _measure(cell, peer, report)
+        for peer in peers:
+            peer.stop()
+    for cell in chosen:
+        if cell.fresh:
+            for peer in peers:
+                peer.stop()
+                peer.wipe()
+                peer.start()
+                _measure(cell, peer, report)
+                peer.stop()
+                peer.wipe()
+
+
+def _measure(cell: Cell, peer: Peer, report: Report) -> None:
+    began = time.monotonic()
+    try:
+        numbers = cell.measure(peer)
+    except Exception as problem:
+        report.failures.append(f"{cell.name} on {peer.name}: {type(problem).__name__}: {problem}")
+        _say(f"{cell.name} {peer.name}: FAILED: {problem}")
+        return
+    report.add(cell.name, peer.name, numbers)
+    shown = ", ".join(f"{name} {value:,.4g}" for name, value in numbers.items())
+    _say(f"{cell.name} {peer.name}: {shown} ({time.monotonic() - began:.0f} s)")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

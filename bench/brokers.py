@@ -1,0 +1,138 @@
+"""The two brokers under test, behind one face: start, stop, kill, and who they are in /proc."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tools.kafka import KafkaCluster, answers, free_ports
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 60.0
+
+
+class Peer(Protocol):
+    name: str
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def start(self) -> float:
+        """Seconds from spawning the process to the first answer."""
+        ...
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wipe(self) -> None:
+        """Forget all data. Only while stopped."""
+        ...
+
+
+@dataclass(slots=True)
+class Penstock:
+    data: Path
+    name: str = "penstock"
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "not running"
+        return self.process.pid
+
+    def start(self) -> float:
+        self.port = self.port or free_ports(1)[0]
+        self.data.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "penstock.cli.main",
+            "up",
+            "--port",
+            str(self.port),
+            "--data",
+            str(self.data / "log"),
+        ]
+        with (self.data / "console.log").open("ab") as console:
+            began = time.monotonic()
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=console, stderr=console)
+        while not answers("127.0.0.1", self.port):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"penstock stopped: see {self.data}/console.log")
+            if time.monotonic() - began > START_LIMIT_S:
+                raise RuntimeError(f"penstock does not answer: see {self.data}/console.log")
+            time.sleep(0.002)
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@dataclass(slots=True)
+class Kafka:
+    data: Path
+    name: str = "kafka"
+    cluster: KafkaCluster = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cluster = KafkaCluster(self.data)
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    @property
+    def port(self) -> int:
+        return self.cluster.members[0].port
+
+    @property
+    def pid(self) -> int:
+        return self.cluster.members[0].pid
+
+    def start(self) -> float:
+        return self.cluster.start()
+
+    def stop(self) -> None:
+        self.cluster.stop()
+
+    def kill(self) -> None:
+        self.cluster.kill()
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.data, ignore_errors=True)
+        self.cluster = KafkaCluster(self.data)

@@ -1,0 +1,250 @@
+"""What is measured: each cell is a name and a function from a running broker to numbers.
+
+The names read from general to particular, so that `--only 'produce/java/*'` picks a family. A cell makes what it
+needs and leaves the broker running, whatever it did to it meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bench import raw
+from bench.brokers import Peer
+from bench.load import java_consume, java_produce, latency_summary, librdkafka
+from bench.process import cpu_seconds, memory
+
+Numbers = dict[str, float]
+GB = 1e9
+SETTLE_S = 0.3  # what a broker does after the last answer belongs to the load too
+IDLE_S = 5.0
+RECOVERY_PARTITIONS = 6
+RECOVERY_LIMIT_S = 300.0
+
+
+@dataclass(slots=True, frozen=True)
+class Scale:
+    """How much of everything: one for a careful run, one for a quick look."""
+
+    records_100: int
+    records_1024: int
+    paced_s: int
+    closed_s: float
+    starts: int
+    partitions: tuple[int, ...]
+    recovery_gib: float
+    quick: bool
+
+
+FULL = Scale(2_000_000, 500_000, 20, 5.0, 5, (1, 100, 1000, 10_000), 5.0, quick=False)
+QUICK = Scale(300_000, 100_000, 5, 2.0, 2, (1, 1000), 0.5, quick=True)
+
+
+@dataclass(slots=True, frozen=True)
+class Cell:
+    name: str
+    measure: Callable[[Peer], Numbers]
+    fresh: bool = False  # wants an empty broker of its own, and may restart it
+    repeat: bool = True
+
+
+def create_topic(peer: Peer, name: str, partitions: int) -> float:
+    """Seconds until the broker says that the topic exists."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": peer.bootstrap})
+    admin.list_topics(timeout=30)
+    began = time.monotonic()
+    made = admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=300, request_timeout=300)
+    for future in made.values():
+        future.result()
+    return time.monotonic() - began
+
+
+def fresh_topic(peer: Peer, label: str, partitions: int) -> str:
+    name = f"{label}-{time.monotonic_ns()}"
+    create_topic(peer, name, partitions)
+    raw.wait_for_writes(peer.port, name, partitions, time.monotonic() + 30)
+    return name
+
+
+def with_cpu(peer: Peer, records: int, size: int, load: Callable[[], dict[str, float]]) -> Numbers:
+    before = cpu_seconds(peer.pid)
+    numbers = load()
+    time.sleep(SETTLE_S)
+    used = cpu_seconds(peer.pid) - before
+    return {
+        "records_per_s": numbers["records_per_s"],
+        "cpu_s_per_million": used / records * 1e6,
+        "cpu_s_per_gb": used / (records * size) * GB,
+    }
+
+
+# --- throughput ---------------------------------------------------------------------------------------------------
+
+
+def produce_cell(client: str, size: int, acks: str, partitions: int, records: int) -> Cell:
+    def measure(peer: Peer) -> Numbers:
+        topic = fresh_topic(peer, "produce", partitions)
+        if client == "java":
+            return with_cpu(
+                peer,
+                records,
+                size,
+                lambda: java_produce(peer.bootstrap, topic, records=records, size=size, acks=acks),
+            )
+        return with_cpu(
+            peer,
+            records,
+            size,
+            lambda: librdkafka(
+                "produce", peer.bootstrap, topic, records=records, size=size, acks=acks, partitions=partitions
+            ),
+        )
+
+    return Cell(f"produce/{client}/{size}B/acks={acks}/{partitions}p", measure)
+
+
+def consume_cell(client: str, size: int, partitions: int, records: int) -> Cell:
+    def measure(peer: Peer) -> Numbers:
+        topic = fresh_topic(peer, "consume", partitions)
+        librdkafka("produce", peer.bootstrap, topic, records=records, size=size, partitions=partitions)
+        if client == "java":
+            return with_cpu(peer, records, size, lambda: java_consume(peer.bootstrap, topic, records=records))
+        return with_cpu(
+            peer,
+            records,
+            size,
+            lambda: librdkafka("consume", peer.bootstrap, topic, records=records, partitions=partitions),
+        )
+
+    return Cell(f"consume/{client}/{size}B/{partitions}p", measure)
+
+
+# --- latency ------------------------------------------------------------------------------------------------------
+
+
+def paced_cell(client: str, acks: str, rate: int, seconds: int) -> Cell:
+    records, warmup = rate * (seconds + seconds // 4), rate * (seconds // 4)
+
+    def measure(peer: Peer) -> Numbers:
+        topic = fresh_topic(peer, "paced", 1)
+        before = cpu_seconds(peer.pid)
+        if client == "java":
+            numbers = java_produce(
+                peer.bootstrap, topic, records=records, size=100, acks=acks, rate=rate, warmup=warmup, linger_ms=0
+            )
+        else:
+            numbers = librdkafka(
+                "pace", peer.bootstrap, topic, records=records, size=100, acks=acks, rate=rate, warmup=warmup
+            )
+        used = cpu_seconds(peer.pid) - before
+        return {
+            "p50_ms": numbers["p50"],
+            "p99_ms": numbers["p99"],
+            "p999_ms": numbers["p999"],
+            "cpu_us_per_request": used / records * 1e6,
+        }
+
+    return Cell(f"paced/{client}/{rate}per-s/acks={acks}", measure)
+
+
+def connections_cell(connections: int, seconds: float) -> Cell:
+    def measure(peer: Peer) -> Numbers:
+        topic = fresh_topic(peer, "connections", 6)
+        raw.closed_loop(peer.port, topic, 6, connections, seconds / 4)
+        before = cpu_seconds(peer.pid)
+        done = raw.closed_loop(peer.port, topic, 6, connections, seconds)
+        used = cpu_seconds(peer.pid) - before
+        summary = latency_summary(done.latencies_ms)
+        return {
+            "requests_per_s": done.requests / done.seconds,
+            "cpu_us_per_request": used / done.requests * 1e6,
+            "p50_ms": summary["p50"],
+            "p99_ms": summary["p99"],
+        }
+
+    return Cell(f"connections/{connections}", measure)
+
+
+# --- life ---------------------------------------------------------------------------------------------------------
+
+
+def idle_cell(starts: int) -> Cell:
+    def measure(peer: Peer) -> Numbers:
+        seconds = []
+        for _ in range(starts):
+            peer.stop()
+            seconds.append(peer.start())
+        time.sleep(IDLE_S)
+        now = memory(peer.pid)
+        return {"start_s": sorted(seconds)[len(seconds) // 2], "rss_mb": now.rss_mb, "pss_mb": now.pss_mb}
+
+    return Cell("idle", measure, fresh=True, repeat=False)
+
+
+def partitions_cell(partitions: int) -> Cell:
+    def measure(peer: Peer) -> Numbers:
+        topic = f"wide-{partitions}"
+        created = create_topic(peer, topic, partitions)
+        checked = min(partitions, 100)  # every partition of a topic comes up together; a sample of them is enough
+        raw.wait_for_writes(peer.port, topic, checked, time.monotonic() + RECOVERY_LIMIT_S)
+        time.sleep(IDLE_S)
+        used = memory(peer.pid)
+        peer.stop()
+        began = time.monotonic()
+        peer.start()
+        raw.wait_for_writes(peer.port, topic, checked, time.monotonic() + RECOVERY_LIMIT_S)
+        return {
+            "create_s": created,
+            "rss_mb": used.rss_mb,
+            "pss_mb": used.pss_mb,
+            "restart_s": time.monotonic() - began,
+        }
+
+    return Cell(f"partitions/{partitions}", measure, fresh=True, repeat=False)
+
+
+def recovery_cell(gib: float) -> Cell:
+    def measure(peer: Peer) -> Numbers:
+        topic = fresh_topic(peer, "recovery", RECOVERY_PARTITIONS)
+        raw.fill(peer.port, topic, RECOVERY_PARTITIONS, int(gib * 2**30))
+        peer.kill()
+        began = time.monotonic()
+        peer.start()
+        raw.wait_for_writes(peer.port, topic, RECOVERY_PARTITIONS, time.monotonic() + RECOVERY_LIMIT_S)
+        return {"serves_again_s": time.monotonic() - began}
+
+    return Cell(f"kill-9/{gib:g}GiB", measure, fresh=True, repeat=False)
+
+
+def warm_up(peer: Peer, records: int) -> None:
+    """A JVM compiles what it runs often: neither broker is measured cold, except where start-up is what is measured."""
+    topic = fresh_topic(peer, "warm-up", 1)
+    librdkafka("produce", peer.bootstrap, topic, records=records)
+    librdkafka("consume", peer.bootstrap, topic, records=records)
+    raw.closed_loop(peer.port, topic, 1, 4, 1.0 if records < 1_000_000 else 5.0)
+
+
+def cells(scale: Scale) -> Iterator[Cell]:
+    yield idle_cell(scale.starts)
+    for client in ("librdkafka", "java"):
+        for size, records in ((100, scale.records_100), (1024, scale.records_1024)):
+            for acks in ("1", "all"):
+                for partitions in (1, 6):
+                    if not scale.quick or (acks == "all") == (partitions == 6):
+                        yield produce_cell(client, size, acks, partitions, records)
+    for client in ("librdkafka", "java"):
+        for size, records in ((100, scale.records_100), (1024, scale.records_1024)):
+            for partitions in (1, 6):
+                if not scale.quick or partitions == 1:
+                    yield consume_cell(client, size, partitions, records)
+    for client in ("librdkafka", "java"):
+        for acks in ("1", "all"):
+            yield paced_cell(client, acks, 1000, scale.paced_s)
+    for connections in (1, 10, 100):
+        yield connections_cell(connections, scale.closed_s)
+    for partitions in scale.partitions:
+        yield partitions_cell(partitions)
+    yield recovery_cell(scale.recovery_gib)

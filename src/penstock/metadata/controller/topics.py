@@ -106,6 +106,7 @@ def _create_topic(
     result = CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
+        error_message=None,
         num_partitions=len(assignments),
         replication_factor=len(assignments[0]),
         configs=defaults.describe(overrides),

@@ -1,0 +1,134 @@
+"""AlterPartitionReassignments and ListPartitionReassignments.
+
+A target equal to what is there changes nothing, a new order of the same brokers is one record, and anything else
+starts a reassignment: the partition holds both sets until the added replicas have caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.metadata.controller.assignments import check_manual, default_directory
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import MetadataImage, PartitionImage
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from penstock.protocol.messages.api_46_list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
+
+
+def alter_reassignments(
+    image: MetadataImage, request: AlterPartitionReassignmentsRequest
+) -> Decision[AlterPartitionReassignmentsResponse]:
+    records: list[PartitionChangeRecord] = []
+    responses: list[ReassignableTopicResponse] = []
+    for topic in request.topics:
+        response = ReassignableTopicResponse(name=topic.name)
+        responses.append(response)
+        for asked in topic.partitions:
+            result = ReassignablePartitionResponse(partition_index=asked.partition_index, error_message=None)
+            try:
+                change = _reassign(
+                    image, topic.name, asked.partition_index, asked.replicas, request.allow_replication_factor_change
+                )
+                if change is not None:
+                    records.append(change)
+            except KafkaError as error:
+                result.error_code, result.error_message = error.code, error.message
+            response.partitions.append(result)
+    reply = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=responses,
+    )
+    return Decision(records, reply)
+
+
+def _reassign(
+    image: MetadataImage, name: str, index: int, target: Sequence[int] | None, factor_may_change: bool
+) -> PartitionChangeRecord | None:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    partition = topic.partitions.get(index)
+    if partition is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    if target is None:
+        return _cancel(topic.topic_id, index, partition)
+    check_manual(image.brokers, target, None)
+    settled = [broker_id for broker_id in partition.replicas if broker_id not in partition.adding_replicas]
+    if not factor_may_change and len(target) != len(settled):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {len(settled)} to {len(target)}, which the request doesn't allow.",
+        )
+    if tuple(target) == partition.replicas and not partition.adding_replicas and not partition.removing_replicas:
+        return None
+    adding = [broker_id for broker_id in target if broker_id not in settled]
+    removing = [broker_id for broker_id in settled if broker_id not in target]
+    replicas = [*target, *removing]
+    return PartitionChangeRecord(
+        partition_id=index,
+        topic_id=topic.topic_id,
+        replicas=replicas,
+        adding_replicas=adding,
+        removing_replicas=removing,
+        directories=[
+            partition.directory(broker_id)
+            if broker_id in partition.replicas
+            else default_directory(image.brokers[broker_id])
+            for broker_id in replicas
+        ],
+    )
+
+
+def _cancel(topic_id: bytes, index: int, partition: PartitionImage) -> PartitionChangeRecord:
+    if not partition.adding_replicas and not partition.removing_replicas:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    kept = [broker_id for broker_id in partition.replicas if broker_id not in partition.adding_replicas]
+    return PartitionChangeRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=kept,
+        isr=[broker_id for broker_id in partition.isr if broker_id in kept],
+        adding_replicas=[],
+        removing_replicas=[],
+        directories=[partition.directory(broker_id) for broker_id in kept],
+    )
+
+
+def list_reassignments(
+    image: MetadataImage, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    response = ListPartitionReassignmentsResponse(error_message=None)
+    if request.topics is None:
+        wanted = [(name, list(topic.partitions)) for name, topic in image.topics.items()]
+    else:
+        wanted = [(asked.name, asked.partition_indexes) for asked in request.topics]
+    for name, indexes in wanted:
+        topic = image.topics.get(name)
+        if topic is None:
+            continue
+        moving = [
+            OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(partition.replicas),
+                adding_replicas=list(partition.adding_replicas),
+                removing_replicas=list(partition.removing_replicas),
+            )
+            for index, partition in ((index, topic.partitions.get(index)) for index in indexes)
+            if partition is not None and (partition.adding_replicas or partition.removing_replicas)
+        ]
+        if moving:
+            response.topics.append(OngoingTopicReassignment(name=name, partitions=moving))
+    return response

@@ -134,7 +134,8 @@ class _Reader:
             return
         self.group("n", "B")
         self.flush()
-        with self.source.block("if n > 127:"):
+        # A null struct is a byte of -1, but 0 in a tagged section.
+        with self.source.block("if n == 0:" if field.tagged_in(self.version) else "if n > 127:"):
             self.source.line(f"{target} = None")
         with self.source.block("else:"):
             self.struct(field.item, inner)

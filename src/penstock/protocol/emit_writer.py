@@ -111,7 +111,8 @@ class _Writer:
             self.struct(field.item, inner)
             return
         with source.block(f"if {inner} is None:"):
-            source.line(f"{self.append}(b'\\xff')")
+            null = b"\0" if field.tagged_in(self.version) else b"\xff"
+            source.line(f"{self.append}({null!r})")
         with source.block("else:"):
             source.line(f"{self.append}(b'\\x01')")
             self.struct(field.item, inner)

@@ -11,7 +11,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions="0"):
 class TopicPartitions(Struct):
     topic_id: bytes = uuid()
     partitions: list[int] = array(int32)
-    assignment_epochs: list[int] | None = array(int32, nullable=True, default=None, tag=0)
+    assignment_epochs: list[int] | None = array(int32, nullable=True, tag=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions="0", flexible="0+"):

@@ -27,6 +27,4 @@ class ConsumerGroupMemberMetadataValue(Message, api_key=5, versions="0", flexibl
     subscribed_topic_regex: str | None = string(nullable=True)
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable=True)
-    classic_member_metadata: ClassicMemberMetadata | None = struct(
-        ClassicMemberMetadata, nullable=True, default=None, tag=0
-    )
+    classic_member_metadata: ClassicMemberMetadata | None = struct(ClassicMemberMetadata, nullable=True, tag=0)

@@ -11,7 +11,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Message, api_key=22, versions="0"):
 class TaskIds(Struct):
     subtopology_id: str = string()
     partitions: list[int] = array(int32)
-    assignment_epochs: list[int] | None = array(int32, nullable=True, default=None, tag=0)
+    assignment_epochs: list[int] | None = array(int32, nullable=True, tag=0)
 
 
 class StreamsGroupCurrentMemberAssignmentValue(Message, api_key=22, versions="0", flexible="0+"):

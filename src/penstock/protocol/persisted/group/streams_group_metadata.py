@@ -16,6 +16,4 @@ class StreamsGroupMetadataValue(Message, api_key=17, versions="0", flexible="0+"
     epoch: int = int32()
     metadata_hash: int = int64()
     validated_topology_epoch: int = int32(default=-1, tag=0)
-    last_assignment_configs: list[LastAssignmentConfig] | None = array(
-        LastAssignmentConfig, nullable=True, default=None, tag=1
-    )
+    last_assignment_configs: list[LastAssignmentConfig] | None = array(LastAssignmentConfig, nullable=True, tag=1)

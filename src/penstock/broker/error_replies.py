@@ -23,6 +23,10 @@ IDENTITY_KINDS = (
     "uuid",
 )  # a text or id that request and response share under one name is what the item is about
 NOT_IDENTITIES = ("error_message", "metadata", "protocol_type", "protocol_name", "rack_id")
+IDENTITY_NUMBERS = ("resource_type", "producer_id")
+# Numbers that mean nothing beside an error, and for which the declared default is a real value.
+UNKNOWN_NUMBERS = ("base_offset", "high_watermark", "committed_offset", "low_watermark", "node_id", "port")
+ALTER_REPLICA_LOG_DIRS = 34  # asks by directory, answers by topic
 # Their items are an afterthought to an error of the whole request.
 TOP_LEVEL_APIS = frozenset({13, 35})  # LeaveGroup, DescribeLogDirs
 # Only the fetch as a whole can have these.
@@ -50,6 +54,8 @@ def error_response(
         None if api_key in TOP_LEVEL_APIS or code in SESSION_ERRORS else _pair(type(request), response_type, version)
     )
     asked = getattr(request, items.request.name) if items is not None else None
+    if api_key == ALTER_REPLICA_LOG_DIRS:
+        asked = [topic for directory in request.dirs for topic in directory.topics]
     if items is not None and asked:
         setattr(
             response,
@@ -136,6 +142,9 @@ def _set_error(item: Any, version: int, code: ErrorCode, message: str | None) ->
     if name is None:
         return False
     setattr(item, name, int(code))
+    for field in type(item).FIELDS:
+        if field.name in UNKNOWN_NUMBERS and field.exists_in(version):
+            setattr(item, field.name, -1)
     if message is not None and any(f.name == "error_message" and f.exists_in(version) for f in type(item).FIELDS):
         item.error_message = message
     return True
@@ -167,7 +176,7 @@ def _name(item: Any, value: Any) -> None:
         else ("int32", "int16", "int64")
     )
     for field in type(item).FIELDS:
-        if field.kind in kinds and not field.name.endswith("error_code"):
+        if field.kind in kinds and not field.name.startswith("error_"):
             setattr(item, field.name, value)
             return
 
@@ -180,11 +189,13 @@ def _copy_identity(item: Any, asked: Any, version: int) -> None:
         elif field.name in TOPIC_NAMES:
             source = next((name for name in TOPIC_NAMES if name in theirs), None)
         elif field.name in theirs and field.name not in NOT_IDENTITIES:
-            source = field.name if field.kind in IDENTITY_KINDS or field.name == "resource_type" else None
+            source = field.name if field.kind in IDENTITY_KINDS or field.name in IDENTITY_NUMBERS else None
         else:
             source = None
         if source is not None and field.exists_in(version):
             setattr(item, field.name, getattr(asked, source))
+        elif field.name == "entity":  # a quota's entity is a list of (type, name)
+            item.entity = [_report(field.item, part, version, ErrorCode.NONE, None) for part in asked.entity]
 
 
 def _identity(item: Any, version: int) -> tuple[Any, ...]:

@@ -171,7 +171,7 @@ class Faults:
         return await self._stay_silent(ctx)
 
     async def _stay_silent(self, ctx: RequestContext) -> None:
-        """A connection takes one request at a time: this one gets no answer, and no further request, until it is gone."""
+        """One request at a time: this one gets no answer, and its connection no further request, until it is gone."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._silent.add(waiting)
         ctx.connection.on_close(lambda: None if waiting.done() else waiting.set_result(None))

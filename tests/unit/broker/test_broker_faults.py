@@ -1,0 +1,217 @@
+"""Fault rules, against a handler that only remembers what it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker.faults import FaultRule, Faults
+from penstock.net.connection import CLOSE
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_00_produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from penstock.protocol.messages.api_01_fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+TOPIC_ID = b"\x01" * 16
+BROKER: Any = SimpleNamespace(
+    metadata=SimpleNamespace(image=SimpleNamespace(topics_by_id={TOPIC_ID: SimpleNamespace(name="t")}))
+)
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.callbacks: list[Any] = []
+
+    def close(self, reason: str) -> None:
+        self.reason = reason
+
+    def on_close(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+
+def context(api_key: int, version: int, client_id: str = "c") -> Any:
+    return SimpleNamespace(api_key=api_key, api_version=version, client_id=client_id, connection=FakeConnection())
+
+
+def produce_request(*partitions: int, topic: str = "t") -> ProduceRequest:
+    data = [PartitionProduceData(index=index, records=b"r") for index in partitions]
+    return ProduceRequest(topic_data=[TopicProduceData(name=topic, partition_data=data)])
+
+
+class Log:
+    """A handler that takes every partition it sees."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, int]] = []
+
+    def __call__(self, _broker: Any, _ctx: Any, request: ProduceRequest) -> ProduceResponse:
+        answer = ProduceResponse()
+        for topic in request.topic_data:
+            said = TopicProduceResponse(name=topic.name)
+            for partition in topic.partition_data:
+                self.taken.append((topic.name, partition.index))
+                said.partition_responses.append(PartitionProduceResponse(index=partition.index, base_offset=7))
+            answer.responses.append(said)
+        return answer
+
+
+def produce(faults: Faults, log: Log, request: ProduceRequest, **about: Any) -> Any:
+    return asyncio.run(faults.apply(BROKER, context(0, 9, **about), request, log))
+
+
+def codes(response: Any) -> dict[int, int]:
+    return {p.index: p.error_code for topic in response.responses for p in topic.partition_responses}
+
+
+def test_a_rule_hits_the_next_n_requests_and_then_no_more() -> None:
+    faults, log = Faults(), Log()
+    rule = faults.add(api="Produce", times=2, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    seen = [codes(produce(faults, log, produce_request(0)))[0] for _ in range(3)]
+    assert seen == [6, 6, 0]
+    assert log.taken == [("t", 0)]
+    assert rule.hits == 2
+
+
+def test_a_partition_rule_leaves_the_other_partitions_served() -> None:
+    faults, log = Faults(), Log()
+    faults.add(api="Produce", topic="t", partition=1, error="KAFKA_STORAGE_ERROR")
+    assert codes(produce(faults, log, produce_request(0, 1, 2))) == {0: 0, 2: 0, 1: 56}
+    assert log.taken == [("t", 0), ("t", 2)]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{"topic": "other"}, {"api": "Fetch"}, {"client_id": "someone"}, {"topic": "t", "partition": 5}],
+)
+def test_what_a_rule_does_not_name_is_untouched(about: dict[str, Any]) -> None:
+    faults, log = Faults(), Log()
+    rule = faults.add(**about, error=ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert codes(produce(faults, log, produce_request(0))) == {0: 0}
+    assert rule.hits == 0
+
+
+def test_a_topic_is_known_by_its_id_too() -> None:
+    faults, log = Faults(), Log()
+    faults.add(api="Produce", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    data = [TopicProduceData(topic_id=TOPIC_ID, partition_data=[PartitionProduceData(index=0, records=b"r")])]
+    response = asyncio.run(faults.apply(BROKER, context(0, 13), ProduceRequest(topic_data=data), log))
+    assert (response.responses[0].topic_id, codes(response)) == (TOPIC_ID, {0: 6})
+
+
+def test_close_hangs_up_before_anything_is_done() -> None:
+    faults, log, ctx = Faults(), Log(), context(0, 9)
+    faults.add(close=True)
+    assert asyncio.run(faults.apply(BROKER, ctx, produce_request(0), log)) is CLOSE
+    assert ctx.connection.reason == "a fault rule says so"
+    assert log.taken == []
+
+
+def test_a_lost_reply_with_close_does_the_work_and_hangs_up() -> None:
+    faults, log = Faults(), Log()
+    faults.add(lose_reply=True, close=True)
+    assert produce(faults, log, produce_request(0)) is CLOSE
+    assert log.taken == [("t", 0)]
+
+
+def test_a_lost_reply_does_the_work_and_is_silent_until_the_client_goes() -> None:
+    async def scenario() -> None:
+        faults, log, ctx = Faults(), Log(), context(0, 9)
+        faults.add(lose_reply=True)
+        waiting = asyncio.create_task(faults.apply(BROKER, ctx, produce_request(0), log))
+        while not ctx.connection.callbacks:
+            await asyncio.sleep(0)
+        assert log.taken == [("t", 0)]
+        assert not waiting.done()
+        ctx.connection.callbacks[0]()
+        assert await waiting is None
+
+    asyncio.run(scenario())
+
+
+def test_release_ends_the_silence_so_that_a_broker_can_stop() -> None:
+    async def scenario() -> None:
+        faults, ctx = Faults(), context(0, 9)
+        faults.add(lose_reply=True)
+        waiting = asyncio.create_task(faults.apply(BROKER, ctx, produce_request(0), Log()))
+        while not ctx.connection.callbacks:
+            await asyncio.sleep(0)
+        faults.release()
+        assert await waiting is None
+
+    asyncio.run(scenario())
+
+
+def test_a_delay_serves_afterwards() -> None:
+    faults, log = Faults(), Log()
+    faults.add(delay=0.001, times=1)
+    assert codes(produce(faults, log, produce_request(0))) == {0: 0}
+    assert log.taken == [("t", 0)]
+
+
+def fetch(faults: Faults, request: FetchRequest) -> Any:
+    def handle(_broker: Any, _ctx: Any, asked: FetchRequest) -> FetchResponse:
+        partitions = [PartitionData(partition_index=p, records=b"data") for p in (0, 1)]
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+
+    return asyncio.run(faults.apply(BROKER, context(1, 12), request, handle))
+
+
+def test_a_fetch_is_served_and_the_error_put_on_its_partition() -> None:
+    faults = Faults()
+    faults.add(api="Fetch", topic="t", partition=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    request = FetchRequest(session_epoch=0, max_wait_ms=500)
+    first, second = fetch(faults, request).responses[0].partitions
+    assert (first.error_code, first.records) == (0, b"data")
+    assert (second.error_code, second.records) == (6, None)
+    assert request.max_wait_ms == 0
+
+
+def test_an_incremental_fetch_is_made_a_full_one_without_using_up_the_rule() -> None:
+    faults = Faults()
+    rule = faults.add(api="Fetch", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER, times=1)
+    assert fetch(faults, FetchRequest(session_id=3, session_epoch=4)).error_code == 70
+    assert rule.hits == 0
+
+
+def test_rules_end_by_hand_by_context_and_all_at_once() -> None:
+    faults = Faults()
+    faults.add(close=True).remove()
+    assert faults.rules == ()
+    with faults.add(close=True) as rule:
+        assert isinstance(rule, FaultRule)
+        assert faults.rules == (rule,)
+    assert faults.rules == ()
+    faults.add(close=True)
+    faults.clear()
+    assert faults.rules == ()
+
+
+def test_spent_rules_are_forgotten_when_the_next_is_added() -> None:
+    faults = Faults()
+    faults.add(close=True, times=1).hits = 1
+    kept = faults.add(close=True)
+    assert faults.rules == (kept,)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"api": "Nonsense", "close": True}, {"partition": 1, "close": True}, {"times": 0, "close": True}],
+)
+def test_a_rule_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        Faults().add(**wrong)

@@ -36,12 +36,14 @@ class FakeConnection:
     def __init__(self) -> None:
         self.reason: str | None = None
         self.callbacks: list[Any] = []
+        self.watched = asyncio.Event()
 
     def close(self, reason: str) -> None:
         self.reason = reason
 
     def on_close(self, callback: Any) -> None:
         self.callbacks.append(callback)
+        self.watched.set()
 
 
 def context(api_key: int, version: int, client_id: str = "c") -> Any:
@@ -133,8 +135,7 @@ def test_a_lost_reply_does_the_work_and_is_silent_until_the_client_goes() -> Non
         faults, log, ctx = Faults(), Log(), context(0, 9)
         faults.add(lose_reply=True)
         waiting = asyncio.create_task(faults.apply(BROKER, ctx, produce_request(0), log))
-        while not ctx.connection.callbacks:
-            await asyncio.sleep(0)
+        await ctx.connection.watched.wait()
         assert log.taken == [("t", 0)]
         assert not waiting.done()
         ctx.connection.callbacks[0]()
@@ -148,8 +149,7 @@ def test_release_ends_the_silence_so_that_a_broker_can_stop() -> None:
         faults, ctx = Faults(), context(0, 9)
         faults.add(lose_reply=True)
         waiting = asyncio.create_task(faults.apply(BROKER, ctx, produce_request(0), Log()))
-        while not ctx.connection.callbacks:
-            await asyncio.sleep(0)
+        await ctx.connection.watched.wait()
         faults.release()
         assert await waiting is None
 
@@ -191,14 +191,14 @@ def test_an_incremental_fetch_is_made_a_full_one_without_using_up_the_rule() -> 
 def test_rules_end_by_hand_by_context_and_all_at_once() -> None:
     faults = Faults()
     faults.add(close=True).remove()
-    assert faults.rules == ()
+    assert not faults.rules
     with faults.add(close=True) as rule:
         assert isinstance(rule, FaultRule)
-        assert faults.rules == (rule,)
-    assert faults.rules == ()
+        assert list(faults.rules) == [rule]
+    assert not faults.rules
     faults.add(close=True)
     faults.clear()
-    assert faults.rules == ()
+    assert not faults.rules
 
 
 def test_spent_rules_are_forgotten_when_the_next_is_added() -> None:

@@ -1,0 +1,221 @@
+from dataclasses import replace
+
+import pytest
+from group_driver import REBALANCE_MS, SESSION_MS, Driver, Waiting
+
+from penstock.groups.config import GroupConfig
+from penstock.protocol.errors import ErrorCode
+
+DELAY = GroupConfig(initial_rebalance_delay_ms=3000)
+
+
+def handshake(driver: Driver) -> str:
+    first = driver.join(version=4)
+    assert first.error is ErrorCode.MEMBER_ID_REQUIRED
+    return first.joined.member_id
+
+
+def test_a_first_member_leads_generation_one_and_sees_itself() -> None:
+    driver = Driver()
+    joined = driver.join().joined
+    assert joined.error_code == ErrorCode.NONE
+    assert joined.generation_id == 1
+    assert joined.leader == joined.member_id
+    assert (joined.protocol_type, joined.protocol_name) == ("consumer", "range")
+    assert [(each.member_id, each.metadata) for each in joined.members] == [(joined.member_id, b"range-metadata")]
+    assert driver.state() == "CompletingRebalance"
+
+
+def test_a_dynamic_member_gets_an_id_first_and_joins_with_it() -> None:
+    driver = Driver()
+    member_id = handshake(driver)
+    assert member_id.startswith("client-")
+    assert driver.state() == "Empty"
+    assert driver.join(member_id, version=4).joined.member_id == member_id
+
+
+def test_an_id_that_never_comes_back_is_forgotten_after_its_session_timeout() -> None:
+    driver = Driver()
+    member_id = handshake(driver)
+    driver.advance(SESSION_MS)
+    assert driver.join(member_id, version=4).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_rebalance_waits_for_an_id_that_was_handed_out() -> None:
+    driver = Driver()
+    [leader] = driver.stable()
+    pending = handshake(driver)
+    rejoined = driver.join(leader)
+    assert rejoined.answer is None
+    driver.join(pending, version=4)
+    assert len(rejoined.joined.members) == 2
+
+
+def test_a_static_member_needs_no_handshake() -> None:
+    assert Driver().join(instance="i", version=5).joined.member_id.startswith("i-")
+
+
+@pytest.mark.parametrize("session_ms", [5999, 1_800_001])
+def test_a_session_timeout_out_of_bounds_is_refused(session_ms: int) -> None:
+    assert Driver().join(session_ms=session_ms).error is ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+def test_an_empty_group_id_is_refused() -> None:
+    assert Driver().join(group="").error is ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_member_id_nobody_gave_out_is_unknown() -> None:
+    driver = Driver()
+    assert driver.join("ghost").error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.join("ghost", group="no-such-group").error is ErrorCode.UNKNOWN_MEMBER_ID
+    driver.stable()
+    assert driver.join("ghost").error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_without_protocols_is_refused_and_leaves_no_group_behind() -> None:
+    driver = Driver()
+    assert driver.join(protocols=()).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.join(protocol_type="").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.journal == []
+    assert driver.state() == "Dead"
+
+
+def test_a_member_that_shares_no_protocol_with_the_others_is_refused() -> None:
+    driver = Driver()
+    driver.stable()
+    assert driver.join(protocols=(("sticky", b""),)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.join(protocol_type="connect").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.state() == "Stable"
+
+
+def test_the_protocol_with_most_first_votes_among_the_common_ones_wins() -> None:
+    driver = Driver(DELAY)
+    first = driver.join(protocols=(("a", b"1"), ("b", b"1"), ("c", b"1")))
+    driver.join(protocols=(("b", b"2"), ("c", b"2")))
+    driver.join(protocols=(("c", b"3"), ("b", b"3")))
+    driver.join(protocols=(("c", b"4"), ("b", b"4")))
+    driver.advance(REBALANCE_MS)
+    assert first.joined.protocol_name == "b"
+    assert {each.metadata for each in first.joined.members} == {b"1", b"2", b"3", b"4"}
+
+
+def test_the_first_rebalance_waits_for_more_members_and_again_for_each_late_comer() -> None:
+    driver = Driver(DELAY)
+    first = driver.join()
+    driver.advance(2999)
+    second = driver.join()
+    driver.advance(2999)
+    assert first.answer is None
+    driver.advance(2)
+    assert first.joined.generation_id == second.joined.generation_id == 1
+
+
+def test_the_first_rebalance_ends_at_the_rebalance_timeout_even_if_members_keep_coming() -> None:
+    driver = Driver(DELAY)
+    first = driver.join(rebalance_ms=7000)
+    for _ in range(3):
+        driver.advance(2500)
+        driver.join(rebalance_ms=7000)
+    assert first.joined.generation_id == 1
+
+
+def test_a_newcomer_makes_a_stable_group_rebalance_and_everybody_meets_in_the_next_generation() -> None:
+    driver = Driver()
+    [leader] = driver.stable()
+    newcomer = driver.join()
+    assert driver.state() == "PreparingRebalance"
+    assert driver.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = driver.join(leader)
+    assert again.joined.generation_id == newcomer.joined.generation_id == 2
+    assert newcomer.joined.members == []
+    assert len(again.joined.members) == 2
+
+
+def test_a_member_that_does_not_rejoin_in_time_is_left_behind() -> None:
+    driver = Driver()
+    leader, follower = driver.stable(2)
+    newcomer = driver.join(rebalance_ms=5000)
+    driver.join(follower)
+    while newcomer.answer is None:
+        driver.advance(5000)
+        driver.heartbeat(leader, 2)
+    assert newcomer.joined.leader == follower
+    assert driver.heartbeat(leader, 3) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_leader_that_rejoins_a_stable_group_starts_a_rebalance() -> None:
+    driver = Driver()
+    leader, follower = driver.stable(2)
+    assert driver.join(leader).answer is None
+    assert driver.heartbeat(follower, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_follower_that_rejoins_unchanged_gets_the_current_generation() -> None:
+    driver = Driver()
+    leader, follower = driver.stable(2)
+    joined = driver.join(follower).joined
+    assert (joined.generation_id, joined.leader, joined.members) == (2, leader, [])
+    assert driver.state() == "Stable"
+
+
+def test_a_follower_that_rejoins_with_new_metadata_starts_a_rebalance() -> None:
+    driver = Driver()
+    _, follower = driver.stable(2)
+    assert driver.join(follower, protocols=(("range", b"other"),)).answer is None
+    assert driver.state() == "PreparingRebalance"
+
+
+def test_a_member_that_missed_its_answer_gets_it_again_while_the_leader_assigns() -> None:
+    driver = Driver()
+    member = driver.join().joined.member_id
+    again = driver.join(member).joined
+    assert (again.generation_id, again.leader, len(again.members)) == (1, member, 1)
+
+
+def test_a_member_that_changes_its_metadata_while_the_leader_assigns_starts_over() -> None:
+    driver = Driver()
+    member = driver.join().joined.member_id
+    assert driver.join(member, protocols=(("range", b"other"),)).joined.generation_id == 2
+
+
+def test_a_full_group_turns_newcomers_away() -> None:
+    driver = Driver(replace(GroupConfig(initial_rebalance_delay_ms=0), max_size=2))
+    driver.stable(2)
+    refused = driver.join().joined
+    assert (refused.error_code, refused.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    assert driver.state() == "Stable"
+
+
+def test_a_full_group_that_rebalances_keeps_those_who_come_first() -> None:
+    driver = Driver(replace(DELAY, max_size=2))
+    accepted = [driver.join(), driver.join()]
+    assert driver.join().error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    driver.advance(REBALANCE_MS)
+    assert all(each.error is ErrorCode.NONE for each in accepted)
+
+
+def test_a_second_join_of_a_waiting_member_takes_over_from_the_first() -> None:
+    driver = Driver()
+    leader, _ = driver.stable(2)
+    first, second = driver.join(leader), driver.join(leader)
+    assert first.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert second.answer is None
+
+
+def test_a_new_member_that_waits_too_long_for_its_first_join_is_dropped() -> None:
+    driver = Driver()
+    leader, _ = driver.stable(2, rebalance_ms=1_000_000)
+    newcomer: Waiting = driver.join(rebalance_ms=1_000_000)
+    for _ in range(60):
+        driver.advance(SESSION_MS // 2)
+        driver.heartbeat(leader, 2)
+    assert newcomer.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_records_of_a_new_group_are_committed_before_its_first_answer() -> None:
+    driver = Driver()
+    driver.hold_commits = True
+    joined = driver.join()
+    assert joined.answer is None
+    driver.release_commits()
+    assert joined.error is ErrorCode.NONE

@@ -1,0 +1,79 @@
+from group_driver import Driver
+
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse
+
+
+def codes(response: LeaveGroupResponse) -> list[ErrorCode]:
+    return [ErrorCode(each.error_code) for each in response.members]
+
+
+def test_the_last_member_leaves_an_empty_group_in_the_next_generation() -> None:
+    driver = Driver()
+    [member] = driver.stable()
+    assert codes(driver.leave(member)) == [ErrorCode.NONE]
+    assert driver.state() == "Empty"
+    assert driver.join().joined.generation_id == 3
+
+
+def test_a_leaving_member_makes_the_others_rebalance_at_once() -> None:
+    driver = Driver()
+    leader, follower = driver.stable(2)
+    driver.leave(leader)
+    assert driver.heartbeat(follower, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.join(follower).joined.leader == follower
+
+
+def test_a_leave_in_the_join_phase_may_complete_it() -> None:
+    driver = Driver()
+    leader, follower = driver.stable(2)
+    rejoined = driver.join(leader)
+    driver.leave(follower)
+    assert rejoined.joined.generation_id == 3
+
+
+def test_a_member_that_leaves_while_it_waits_is_told_to_join_afresh() -> None:
+    driver = Driver()
+    leader, _ = driver.stable(2)
+    waiting = driver.join(leader)
+    driver.leave(leader)
+    assert waiting.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_members_leave_in_batches_each_with_its_own_answer() -> None:
+    driver = Driver()
+    leader, follower = driver.stable(2)
+    assert codes(driver.leave(leader, "ghost", follower)) == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+    ]
+    assert driver.state() == "Empty"
+
+
+def test_an_id_that_was_only_handed_out_can_be_given_back() -> None:
+    driver = Driver()
+    pending = driver.join(version=4).joined.member_id
+    assert codes(driver.leave(pending)) == [ErrorCode.NONE]
+    assert driver.join(pending, version=4).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_operator_removes_a_static_member_by_its_instance_id() -> None:
+    driver = Driver()
+    driver.stable(instance="i", version=5)
+    assert codes(driver.leave(("", "other"))) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert codes(driver.leave(("", "i"))) == [ErrorCode.NONE]
+    assert driver.state() == "Empty"
+
+
+def test_a_static_member_that_was_replaced_cannot_leave_for_its_successor() -> None:
+    driver = Driver()
+    [old] = driver.stable(instance="i", version=5)
+    driver.join(instance="i", version=5)
+    assert codes(driver.leave((old, "i"))) == [ErrorCode.FENCED_INSTANCE_ID]
+
+
+def test_leaving_an_unknown_group_or_no_group_is_refused() -> None:
+    driver = Driver()
+    assert codes(driver.leave("m")) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert driver.leave("m", group="").error_code == ErrorCode.INVALID_GROUP_ID

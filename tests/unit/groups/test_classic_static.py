@@ -1,0 +1,125 @@
+"""KIP-345: a restarted process takes its seat again without moving anybody's partitions."""
+
+from group_driver import SESSION_MS, Driver
+
+from penstock.protocol.errors import ErrorCode
+
+
+def static_group(driver: Driver) -> tuple[str, str]:
+    """Instances a (the leader) and b, stable in generation 2."""
+    first = driver.join(instance="a", version=5).joined.member_id
+    second = driver.join(instance="b", version=5)
+    driver.join(first, instance="a", version=5)
+    member = second.joined.member_id
+    driver.sync(first, 2, {first: b"A", member: b"B"}, instance="a")
+    driver.sync(member, 2, instance="b")
+    return first, member
+
+
+def test_a_restarted_follower_keeps_its_assignment_and_nobody_rebalances() -> None:
+    driver = Driver()
+    leader, _ = static_group(driver)
+    joined = driver.join(instance="b", version=5).joined
+    assert (joined.generation_id, joined.leader, joined.members) == (2, leader, [])
+    assert driver.state() == "Stable"
+    assert driver.sync(joined.member_id, 2, instance="b").synced.assignment == b"B"
+    assert driver.heartbeat(leader, 2, instance="a") is ErrorCode.NONE
+
+
+def test_the_old_self_of_a_restarted_member_is_fenced() -> None:
+    driver = Driver()
+    _, follower = static_group(driver)
+    driver.join(instance="b", version=5)
+    assert driver.heartbeat(follower, 2, instance="b") is ErrorCode.FENCED_INSTANCE_ID
+    assert driver.sync(follower, 2, instance="b").error is ErrorCode.FENCED_INSTANCE_ID
+    assert driver.join(follower, instance="b", version=5).error is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_restarted_leader_of_an_old_client_is_told_of_its_former_self() -> None:
+    driver = Driver()
+    leader, _ = static_group(driver)
+    joined = driver.join(instance="a", version=8).joined
+    assert (joined.leader, joined.members, joined.skip_assignment) == (leader, [], False)
+
+
+def test_a_restarted_leader_of_a_new_client_sees_the_members_and_skips_the_assignment() -> None:
+    driver = Driver()
+    static_group(driver)
+    joined = driver.join(instance="a", version=9).joined
+    assert joined.leader == joined.member_id
+    assert joined.skip_assignment
+    assert {each.group_instance_id for each in joined.members} == {"a", "b"}
+    assert driver.sync(joined.member_id, 2, instance="a").synced.assignment == b"A"
+
+
+def test_a_restarted_follower_of_a_new_client_skips_nothing() -> None:
+    driver = Driver()
+    static_group(driver)
+    joined = driver.join(instance="b", version=9).joined
+    assert (joined.skip_assignment, joined.members) == (False, [])
+
+
+def test_a_restart_that_changes_the_selected_protocol_rebalances() -> None:
+    driver = Driver()
+    both = (("range", b""), ("sticky", b""))
+    first = driver.join(instance="a", version=5, protocols=both).joined.member_id
+    driver.sync(first, 1, {}, instance="a")
+    joined = driver.join(instance="a", version=5, protocols=(("sticky", b""),))
+    assert joined.joined.generation_id == 2
+    assert joined.joined.protocol_name == "sticky"
+
+
+def test_a_restart_while_the_leader_assigns_starts_over() -> None:
+    driver = Driver()
+    first = driver.join(instance="a", version=5).joined.member_id
+    second = driver.join(instance="b", version=5)
+    driver.join(first, instance="a", version=5)
+    waiting = driver.sync(second.joined.member_id, 2, instance="b")
+    driver.join(instance="b", version=5)
+    assert waiting.error is ErrorCode.FENCED_INSTANCE_ID
+    assert driver.state() == "PreparingRebalance"
+
+
+def test_a_restart_in_the_join_phase_fences_the_waiting_join_of_the_old_self() -> None:
+    driver = Driver()
+    leader, follower = static_group(driver)
+    driver.join(leader, instance="a", version=5)
+    old = driver.join(follower, instance="b", version=5, protocols=(("range", b"x"),))
+    assert old.joined.generation_id == 3
+    driver.join(leader, instance="a", version=5, protocols=(("range", b"y"),))
+    waiting = driver.join(instance="b", version=5)
+    assert waiting.error is ErrorCode.NONE
+    assert waiting.joined.generation_id == 4
+
+
+def test_a_static_member_that_stays_away_keeps_its_seat_until_its_session_ends() -> None:
+    driver = Driver()
+    leader, _ = static_group(driver)
+    driver.advance(SESSION_MS - 1)
+    assert driver.heartbeat(leader, 2, instance="a") is ErrorCode.NONE
+    assert driver.state() == "Stable"
+    driver.advance(1)
+    assert driver.heartbeat(leader, 2, instance="a") is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_the_replacement_is_committed_before_it_is_answered_and_survives_a_reload() -> None:
+    driver = Driver()
+    static_group(driver)
+    driver.hold_commits = True
+    joined = driver.join(instance="b", version=5)
+    assert joined.answer is None
+    driver.release_commits()
+    other = driver.reload()
+    assert other.heartbeat(joined.joined.member_id, 2, instance="b") is ErrorCode.NONE
+
+
+def test_a_rebalance_of_static_members_only_waits_until_somebody_rejoins() -> None:
+    driver = Driver()
+    _, second = static_group(driver)
+    driver.leave(("", "a"))
+    for _ in range(14):
+        driver.advance(5000)
+        assert driver.heartbeat(second, 2, instance="b") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.state() == "PreparingRebalance"
+    waiting = driver.join(second, instance="b", version=5)
+    assert waiting.joined.leader == second

@@ -1,0 +1,139 @@
+from group_driver import REBALANCE_MS, SESSION_MS, Driver
+
+from penstock.protocol.errors import ErrorCode
+
+
+def test_followers_wait_for_the_leader_and_all_get_what_it_assigned() -> None:
+    driver = Driver()
+    leader = driver.join().joined.member_id
+    follower_join = driver.join()
+    driver.join(leader)
+    follower = follower_join.joined.member_id
+    follower_sync = driver.sync(follower, 2)
+    assert follower_sync.answer is None
+    leader_sync = driver.sync(leader, 2, {leader: b"L", follower: b"F"})
+    assert (leader_sync.synced.assignment, follower_sync.synced.assignment) == (b"L", b"F")
+    assert (leader_sync.synced.protocol_type, leader_sync.synced.protocol_name) == ("consumer", "range")
+    assert driver.state() == "Stable"
+
+
+def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
+    driver = Driver()
+    leader = driver.join().joined.member_id
+    assert driver.sync(leader, 1, {}).synced.assignment == b""
+
+
+def test_a_late_sync_of_a_stable_group_gets_the_same_assignment() -> None:
+    driver = Driver()
+    _, follower = driver.stable(2)
+    assert driver.sync(follower, 2).synced.assignment == b"to " + follower.encode()
+
+
+def test_the_assignment_is_committed_before_anybody_gets_it() -> None:
+    driver = Driver()
+    leader = driver.join().joined.member_id
+    driver.hold_commits = True
+    sync = driver.sync(leader, 1, {leader: b"L"})
+    assert sync.answer is None
+    assert driver.state() == "CompletingRebalance"
+    driver.release_commits()
+    assert sync.synced.assignment == b"L"
+
+
+def test_an_assignment_committed_after_the_group_moved_on_is_history() -> None:
+    driver = Driver()
+    leader = driver.join().joined.member_id
+    driver.hold_commits = True
+    sync = driver.sync(leader, 1, {leader: b"L"})
+    driver.join()
+    assert sync.error is ErrorCode.REBALANCE_IN_PROGRESS
+    driver.release_commits()
+    assert driver.state() == "PreparingRebalance"
+
+
+def test_an_assignment_that_cannot_be_stored_fails_the_syncs_and_starts_over() -> None:
+    driver = Driver()
+    leader = driver.join().joined.member_id
+    driver.hold_commits = True
+    sync = driver.sync(leader, 1, {leader: b"L"})
+    driver.release_commits(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert sync.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert driver.state() == "PreparingRebalance"
+
+
+def test_syncs_that_do_not_fit_the_group_are_refused_with_the_reason() -> None:
+    driver = Driver()
+    assert driver.sync("x", 1, group="").error is ErrorCode.INVALID_GROUP_ID
+    assert driver.sync("x", 1).error is ErrorCode.UNKNOWN_MEMBER_ID
+    leader, _ = driver.stable(2)
+    assert driver.sync("x", 2).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.sync(leader, 1).error is ErrorCode.ILLEGAL_GENERATION
+    assert driver.sync(leader, 2, protocol_type="connect").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.sync(leader, 2, protocol_name="sticky").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.sync(leader, 2, protocol_type="consumer", protocol_name="range").error is ErrorCode.NONE
+    driver.join()
+    assert driver.sync(leader, 2).error is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_heartbeats_say_where_the_group_stands() -> None:
+    driver = Driver()
+    assert driver.heartbeat("x", 1, group="") is ErrorCode.INVALID_GROUP_ID
+    assert driver.heartbeat("x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    leader = driver.join().joined.member_id
+    assert driver.heartbeat(leader, 1) is ErrorCode.NONE
+    driver.sync(leader, 1, {leader: b"L"})
+    assert driver.heartbeat(leader, 1) is ErrorCode.NONE
+    assert driver.heartbeat(leader, 0) is ErrorCode.ILLEGAL_GENERATION
+    assert driver.heartbeat("x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    driver.join()
+    assert driver.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_heartbeats_keep_a_session_alive_and_silence_ends_it() -> None:
+    driver = Driver()
+    [member] = driver.stable()
+    for _ in range(5):
+        driver.advance(SESSION_MS - 1)
+        assert driver.heartbeat(member, 1) is ErrorCode.NONE
+    driver.advance(SESSION_MS)
+    assert driver.heartbeat(member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.state() == "Empty"
+
+
+def test_a_silent_member_makes_the_others_rebalance() -> None:
+    driver = Driver()
+    leader, follower = driver.stable(2)
+    driver.advance(SESSION_MS - 1)
+    driver.heartbeat(follower, 2)
+    driver.advance(1)
+    assert driver.heartbeat(follower, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    joined = driver.join(follower).joined
+    assert (joined.generation_id, joined.leader) == (3, follower)
+    assert driver.heartbeat(leader, 3) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_waits_for_the_join_phase_does_not_have_to_beat() -> None:
+    driver = Driver()
+    leader, follower = driver.stable(2, session_ms=SESSION_MS)
+    waiting = driver.join(leader)
+    for _ in range(5):
+        driver.advance(SESSION_MS - 1)
+        driver.heartbeat(follower, 2)
+    assert waiting.answer is None
+    driver.join(follower)
+    assert waiting.error is ErrorCode.NONE
+
+
+def test_a_member_that_joined_and_never_syncs_is_dropped_at_the_rebalance_timeout() -> None:
+    driver = Driver()
+    leader = driver.join().joined.member_id
+    follower = driver.join()
+    driver.join(leader)
+    for _ in range(REBALANCE_MS // 5000):
+        driver.advance(5000)
+        driver.heartbeat(leader, 2)
+        driver.heartbeat(follower.joined.member_id, 2)
+        if driver.state() == "CompletingRebalance" and driver.now_ms == 5000:
+            driver.sync(leader, 2, {})
+    assert driver.heartbeat(follower.joined.member_id, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat(leader, 2) is ErrorCode.REBALANCE_IN_PROGRESS

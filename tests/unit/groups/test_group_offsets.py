@@ -1,0 +1,213 @@
+import pytest
+from group_driver import SESSION_MS, Driver
+
+from penstock.groups import offset_requests
+from penstock.groups.config import GroupConfig
+from penstock.groups.turn import Turn
+from penstock.protocol.codec import encode
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_47_offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from penstock.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
+
+DAY_MS = 24 * 60 * 60 * 1000
+T0, T1 = ("t", 0), ("t", 1)
+
+
+def subscription(*topics: str) -> tuple[tuple[str, bytes], ...]:
+    return (("range", b"\x00\x00" + encode(ConsumerProtocolSubscription(topics=list(topics)), 0)),)
+
+
+def delete_offsets(driver: Driver, *partitions: tuple[str, int], group: str = "g") -> list[ErrorCode]:
+    request = OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=index)])
+            for topic, index in partitions
+        ],
+    )
+    response = driver.run(lambda turn: offset_requests.delete_offsets(driver.shard, turn, request))
+    if response.error_code:
+        return [ErrorCode(response.error_code)]
+    return [ErrorCode(each.error_code) for topic in response.topics for each in topic.partitions]
+
+
+def expire(driver: Driver, group: str = "g") -> None:
+    driver.run(lambda turn: offset_requests.expire(driver.shard, turn, group))
+
+
+def test_a_simple_consumer_commits_without_joining_and_reads_its_offsets_back() -> None:
+    driver = Driver()
+    assert driver.commit({T0: 5, T1: 7}) == [ErrorCode.NONE, ErrorCode.NONE]
+    assert driver.fetch(T0, ("t", 2)) == {T0: 5, ("t", 2): -1}
+    assert driver.fetch() == {T0: 5, T1: 7}
+    assert driver.state() == "Empty"
+
+
+def test_a_group_that_never_committed_is_answered_with_no_offset() -> None:
+    assert Driver().fetch(T0) == {T0: -1}
+    assert Driver().fetch() == {}
+
+
+def test_a_member_commits_in_its_generation_only() -> None:
+    driver = Driver()
+    [member] = driver.stable()
+    assert driver.commit({T0: 1}, member_id=member, generation=1) == [ErrorCode.NONE]
+    assert driver.commit({T0: 1}, member_id=member, generation=0) == [ErrorCode.ILLEGAL_GENERATION]
+    assert driver.commit({T0: 1}, member_id="ghost", generation=1) == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+def test_strangers_cannot_commit_to_a_group_with_members() -> None:
+    driver = Driver()
+    driver.stable()
+    assert driver.commit({T0: 1}) == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+def test_a_fenced_instance_cannot_commit() -> None:
+    driver = Driver()
+    [member] = driver.stable(instance="i", version=5)
+    driver.join(instance="i", version=5)
+    assert driver.commit({T0: 1}, member_id=member, generation=1, instance="i") == [ErrorCode.FENCED_INSTANCE_ID]
+
+
+def test_a_member_may_commit_while_the_group_rebalances_but_not_while_the_leader_assigns() -> None:
+    driver = Driver()
+    [member] = driver.stable()
+    driver.join()
+    assert driver.commit({T0: 1}, member_id=member, generation=1) == [ErrorCode.NONE]
+    driver.join(member)
+    assert driver.commit({T0: 1}, member_id=member, generation=2) == [ErrorCode.REBALANCE_IN_PROGRESS]
+
+
+@pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
+def test_a_generation_of_a_group_that_is_gone_is_refused(version: int, code: ErrorCode) -> None:
+    assert Driver().commit({T0: 1}, member_id="m", generation=3, version=version) == [code]
+
+
+def test_a_commit_keeps_the_session_alive() -> None:
+    driver = Driver()
+    [member] = driver.stable()
+    for _ in range(3):
+        driver.advance(SESSION_MS - 1)
+        driver.commit({T0: 1}, member_id=member, generation=1)
+    assert driver.heartbeat(member, 1) is ErrorCode.NONE
+
+
+def test_metadata_that_is_too_large_fails_its_partition_alone() -> None:
+    driver = Driver(GroupConfig(offset_metadata_max_bytes=3))
+    assert driver.commit({T0: 1}, metadata="1234") == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert driver.commit({T0: 1}, metadata="123") == [ErrorCode.NONE]
+    assert driver.commit({T0: 2}, metadata=None) == [ErrorCode.NONE]
+
+
+def test_a_topic_created_again_under_its_name_starts_without_commits() -> None:
+    driver = Driver()
+    driver.commit({T0: 5}, topic_id=b"A" * 16)
+    assert driver.fetch(T0, topic_id=b"B" * 16) == {T0: -1}
+    assert driver.fetch(T0, topic_id=b"A" * 16) == {T0: 5}
+    assert driver.fetch(T0) == {T0: 5}
+
+
+def test_offsets_of_an_empty_group_expire_and_the_group_goes_with_the_last() -> None:
+    driver = Driver()
+    [member] = driver.stable()
+    driver.commit({T0: 1}, member_id=member, generation=1)
+    driver.leave(member)
+    driver.advance(7 * DAY_MS - 1)
+    expire(driver)
+    assert driver.fetch(T0) == {T0: 1}
+    driver.advance(1)
+    expire(driver)
+    assert driver.fetch(T0) == {T0: -1}
+    assert driver.state() == "Dead"
+    assert driver.reload().shard.remembered() == driver.shard.remembered()
+
+
+def test_offsets_of_a_simple_consumer_expire_one_by_one() -> None:
+    driver = Driver()
+    driver.commit({T0: 1})
+    driver.advance(DAY_MS)
+    driver.commit({T1: 1})
+    driver.advance(6 * DAY_MS)
+    expire(driver)
+    assert driver.fetch() == {T1: 1}
+    assert driver.state() == "Empty"
+
+
+def test_a_retention_asked_for_by_an_old_client_is_kept() -> None:
+    driver = Driver()
+    driver.commit({T0: 1}, retention_ms=1000, version=4)
+    driver = driver.reload()
+    driver.advance(999)
+    expire(driver)
+    assert driver.fetch() == {T0: 1}
+    driver.advance(1)
+    expire(driver)
+    assert driver.fetch() == {}
+
+
+def test_a_live_group_loses_only_old_offsets_of_topics_it_no_longer_reads() -> None:
+    driver = Driver()
+    [member] = driver.stable(protocols=subscription("t"), session_ms=1_800_000)
+    driver.commit({T0: 1, ("other", 0): 1}, member_id=member, generation=1)
+    for _ in range(7 * 24 * 3):
+        driver.advance(DAY_MS // 24 // 3)
+        driver.heartbeat(member, 1)
+    expire(driver)
+    assert driver.fetch() == {T0: 1}
+
+
+def test_offsets_of_deleted_topics_are_forgotten() -> None:
+    driver = Driver()
+    driver.commit({T0: 1, ("other", 0): 2})
+    driver.run(lambda turn: offset_requests.forget_topics(driver.shard, turn, {"t"}))
+    assert driver.fetch() == {("other", 0): 2}
+
+
+def test_offsets_are_deleted_unless_the_group_reads_the_topic() -> None:
+    driver = Driver()
+    assert delete_offsets(driver, T0) == [ErrorCode.GROUP_ID_NOT_FOUND]
+    [member] = driver.stable(protocols=subscription("t"))
+    driver.commit({T0: 1, ("other", 0): 1}, member_id=member, generation=1)
+    assert delete_offsets(driver, T0, ("other", 0)) == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+    assert driver.fetch() == {T0: 1}
+    driver.leave(member)
+    assert delete_offsets(driver, T0, ("unknown", 3)) == [ErrorCode.NONE, ErrorCode.NONE]
+    assert driver.fetch() == {}
+
+
+def test_offsets_of_a_group_that_is_not_of_consumers_are_deleted_only_when_it_is_empty() -> None:
+    driver = Driver()
+    [member] = driver.stable(protocol_type="connect")
+    assert delete_offsets(driver, T0) == [ErrorCode.NON_EMPTY_GROUP]
+    driver.leave(member)
+    assert delete_offsets(driver, T0) == [ErrorCode.NONE]
+
+
+def test_a_commit_inside_a_transaction_counts_when_the_transaction_does() -> None:
+    driver = Driver()
+    driver.commit({T0: 1})
+
+    def in_transaction(offset: int) -> None:
+        def decide(turn: Turn) -> None:
+            turn.producer = (9, 0)
+            turn.record(OffsetCommitKey(group="g", topic="t", partition=0), OffsetCommitValue(offset=offset))
+
+        driver.run(decide)
+
+    in_transaction(5)
+    assert driver.fetch(T0) == {T0: 1}
+    assert driver.fetch(T0, require_stable=True) == {T0: ErrorCode.UNSTABLE_OFFSET_COMMIT}
+    driver.shard.apply_marker(9, commit=False)
+    assert driver.fetch(T0, require_stable=True) == {T0: 1}
+    in_transaction(6)
+    driver.shard.apply_marker(9, commit=True)
+    assert driver.fetch(T0, require_stable=True) == {T0: 6}
+    in_transaction(7)
+    driver.commit({T0: 8})
+    driver.shard.apply_marker(9, commit=True)
+    assert driver.fetch(T0) == {T0: 8}, "the later commit in the log wins"

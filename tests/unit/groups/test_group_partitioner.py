@@ -1,0 +1,16 @@
+import pytest
+
+from penstock.groups.partitioner import coordinator_partition, java_hash
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 0), ("a", 97), ("test-group", 627841412), ("polygenelubricants", -(1 << 31)), ("ü€😀", 17318035)],
+)
+def test_the_hash_is_the_one_of_java_strings(text: str, expected: int) -> None:
+    assert java_hash(text) == expected
+
+
+def test_the_smallest_hash_goes_to_the_first_partition() -> None:
+    assert coordinator_partition("polygenelubricants", 50) == 0
+    assert 0 <= coordinator_partition("Zyx-group", 50) < 50

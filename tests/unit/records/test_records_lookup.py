@@ -1,0 +1,59 @@
+"""Finding records by time inside a batch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.records.build import build_batch
+from penstock.records.compression import Codec
+from penstock.records.header import parse_header
+from penstock.records.lookup import first_at_or_after, latest
+from penstock.records.scan import record_times
+
+TIMES = [50, 20, 70, 70, 10]
+
+
+def batch_of(times: list[int], codec: int = 0) -> bytes:
+    return build_batch([(time, b"k", b"v", ()) for time in times], base_offset=100, compression=codec)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize(
+    ("timestamp", "start", "found"),
+    [(0, 0, (50, 100)), (50, 0, (50, 100)), (51, 0, (70, 102)), (0, 101, (20, 101)), (60, 103, (70, 103))],
+)
+def test_the_first_record_that_is_not_older_is_found(
+    codec: Codec, timestamp: int, start: int, found: tuple[int, int]
+) -> None:
+    assert first_at_or_after(batch_of(TIMES, codec), timestamp, start) == found
+
+
+def test_nothing_is_found_behind_the_last_time_or_offset() -> None:
+    assert first_at_or_after(batch_of(TIMES), 71) is None
+    assert first_at_or_after(batch_of(TIMES), 60, 104) is None
+
+
+def test_the_latest_record_is_the_first_with_the_largest_time() -> None:
+    assert latest(batch_of(TIMES)) == (70, 102)
+
+
+def test_with_log_append_time_the_latest_record_is_the_last() -> None:
+    batch = build_batch([(1, None, None, ())] * 3, base_offset=7, log_append_time=99)
+    assert latest(batch) == (99, 9)
+    assert first_at_or_after(batch, 99) == (99, 7)
+    assert first_at_or_after(batch, 100) is None
+
+
+def test_a_batch_without_times_has_no_latest() -> None:
+    assert latest(batch_of([-1, -1])) is None
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=30), st.integers(0, 2**40))
+def test_look_up_agrees_with_looking_at_each_record(times: list[int], timestamp: int) -> None:
+    batch = batch_of(times)
+    pairs = [(time, 100 + n) for n, time in enumerate(times)]
+    assert [(time, offset) for offset, time in record_times(parse_header(batch), batch)] == pairs
+    assert first_at_or_after(batch, timestamp) == next((pair for pair in pairs if pair[0] >= timestamp), None)
+    assert latest(batch) == max(pairs, key=lambda pair: (pair[0], -pair[1]))

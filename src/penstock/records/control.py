@@ -109,7 +109,10 @@ def build_control(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """One control batch of messages of `protocol.persisted.raft`, each at the version its `version` field names."""
+    """One control batch of messages of `protocol.persisted.raft`, each at the version its `version` field names.
+
+    Leave that at 0: Kafka 4.3 writes no other and its tools read no other, of LeaderChangeMessage v1 neither.
+    """
     from penstock.protocol.codec import encode
 
     records = [

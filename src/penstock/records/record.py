@@ -67,6 +67,7 @@ def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list
 
 
 def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
+    """The one-byte case of every number is inlined: it is nearly all of them, and a call costs more than the record."""
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None
@@ -74,21 +75,28 @@ def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
     pos = 0
     records: list[Record] = []
     add = records.append
+    new = tuple.__new__
     for _ in range(header.records_count):
-        length, pos = read_varint(data, pos)
+        if (length := data[pos]) < 0x80:
+            length = (length >> 1) ^ -(length & 1)
+            pos += 1
+        else:
+            length, pos = read_varint(data, pos)
         record_end = pos + length
         if length < 0 or record_end > end:
             raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
         timestamp, pos = read_varlong(data, pos + 1)  # one byte of attributes, unused so far
-        byte = data[pos]
-        if byte < 0x80:
-            offset = (byte >> 1) ^ -(byte & 1)
+        offset, pos = read_varint(data, pos)
+        if (length := data[pos]) == 1:
+            key = None
             pos += 1
+        elif length < 0x80 and not length & 1:
+            pos += 1
+            key = data[pos : (pos := pos + (length >> 1))]
         else:
-            offset, pos = read_varint(data, pos)
-        key, pos = _read_bytes(data, pos, record_end)
+            key, pos = _read_bytes(data, pos, record_end)
         value, pos = _read_bytes(data, pos, record_end)
-        if data[pos] == 0:
+        if pos < record_end and data[pos] == 0:
             headers: Headers = ()
             pos += 1
         else:
@@ -96,7 +104,7 @@ def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
         if pos != record_end:
             raise invalid("A record does not end where its length says.")
         timestamp = base_timestamp + timestamp if append_time is None else append_time
-        add(Record(base_offset + offset, timestamp, key, value, headers))
+        add(new(Record, (base_offset + offset, timestamp, key, value, headers)))
     if pos != end:
         raise invalid(f"{end - pos} bytes follow the last record of a batch.")
     return records

@@ -12,7 +12,7 @@ argument with Kafka's default. Creating a class costs microseconds: constructors
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from penstock.protocol import compile as compiler
 
@@ -183,6 +183,7 @@ def struct(
     )
 
 
+@dataclass_transform(kw_only_default=True)
 class StructMeta(type):
     """Turns the declared fields into slots."""
 
@@ -224,7 +225,6 @@ def _set_versions(cls: Any, versions: str, flexible: str = "none", api_key: int 
     cls.FLEXIBLE_SINCE = flexible_versions.start if flexible_versions else None
 
 
-@dataclass_transform(kw_only_default=True)
 class Struct(metaclass=StructMeta):
     """Part of a message. `unknown_tagged_fields` holds what a newer peer sent, by tag; it's written back as it came."""
 
@@ -233,7 +233,8 @@ class Struct(metaclass=StructMeta):
     FIELDS: ClassVar[tuple[Field, ...]] = ()
     CODECS: ClassVar[tuple[dict[int, Any], dict[int, Any]]]
 
-    unknown_tagged_fields: dict[int, bytes] | None
+    if TYPE_CHECKING:
+        unknown_tagged_fields: dict[int, bytes] | None = None
 
     def __init__(self, **values: Any) -> None:
         cls = type(self)

@@ -1,4 +1,4 @@
-"""Generates messages of any declared class and version, and lists every (class, version) there is."""
+"""Lists every declared message class, and generates messages of any class and version."""
 
 import importlib
 import pkgutil
@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from hypothesis import strategies as st
+
 import penstock.protocol.messages
 import penstock.protocol.persisted
-from hypothesis import strategies as st
 from penstock.protocol.compile import is_flexible
 from penstock.protocol.schema import Field, Message, Struct
 
@@ -39,13 +40,6 @@ def message_classes() -> Iterator[type[Message]]:
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, type) and issubclass(value, Message) and value.__module__ == module.name:
                     yield value
-
-
-@cache
-def every_version() -> list[tuple[type[Message], int]]:
-    return [
-        (cls, version) for cls in message_classes() for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)
-    ]
 
 
 def version_id(value: object) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from penstock.cli import output
 
-ROWS = [{"topic": "a", "partitions": 3, "hidden": b"x"}, {"topic": "longer", "partitions": None, "hidden": {2, 1}}]
+ROWS: list[dict[str, Any]] = [
+    {"topic": "a", "partitions": 3, "hidden": b"x"},
+    {"topic": "longer", "partitions": None, "hidden": {2, 1}},
+]
 
 
 def test_a_pipe_gets_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,270 @@
+"""What stands in the files of a log directory, as a stream of plain dictionaries: one per batch, record or entry.
+
+A file's kind is told by its name, as Kafka names them; what the records of an internal topic mean, by its directory.
+Every dictionary has `kind` first. A batch that fails its checks ends its file with an item of kind `corrupt`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from penstock.cli.exit import Exit, Failure
+from penstock.disk.real import RealDisk
+from penstock.log import checkpoints, epochs, snapshots, txn_index
+from penstock.log.scan import CorruptBatchError, scan_verified
+from penstock.protocol.codec import DecodeError
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.schema import Field, Struct
+from penstock.protocol.uuid import uuid_to_str
+from penstock.records.compression import Codec
+from penstock.records.control import parse_control
+from penstock.records.header import BatchHeader
+from penstock.records.record import Record, read_records
+
+Item = dict[str, Any]
+Decoder = Callable[[Record], Item]
+
+OFFSET_ENTRY = struct.Struct(">ii")
+TIME_ENTRY = struct.Struct(">qi")
+OFFSET_CHECKPOINTS = (
+    checkpoints.RECOVERY_POINT_FILE,
+    checkpoints.LOG_START_FILE,
+    checkpoints.HIGH_WATERMARK_FILE,
+    checkpoints.CLEANER_FILE,
+)
+PROPERTIES_FILES = (checkpoints.META_PROPERTIES_FILE, checkpoints.PARTITION_METADATA_FILE)
+JSON_FILES = (checkpoints.CLEAN_SHUTDOWN_FILE, "quorum-state")
+INTERNAL_TOPICS = {
+    "__cluster_metadata": "metadata",
+    "__consumer_offsets": "offsets",
+    "__transaction_state": "transactions",
+    "__share_group_state": "share",
+}
+DECODERS = ("plain", *INTERNAL_TOPICS.values())
+
+
+def dump(path: str, *, deep: bool, decode: str | None) -> Iterator[Item]:
+    """Everything in one file. `decode` is one of DECODERS; None goes by the directory's name."""
+    name = os.path.basename(path)
+    suffix = os.path.splitext(name)[1]
+    if suffix == ".log" or (suffix == ".checkpoint" and name != "leader-epoch-checkpoint"):
+        yield from _batches(path, deep=deep, decode=_decoder(decode or _topic_decoder(path)))
+        return
+    data = _content(path)
+    match suffix:
+        case ".index":
+            yield from _offset_index(_base_offset(name), data)
+        case ".timeindex":
+            yield from _time_index(_base_offset(name), data)
+        case ".txnindex":
+            yield from _txn_index(_base_offset(name), data)
+        case ".snapshot":
+            yield from _snapshot(data)
+        case _:
+            yield from _small_file(name, data)
+
+
+def _content(path: str) -> bytes:
+    disk = _disk_with(path)
+    try:
+        return disk.read_bytes(path)
+    except OSError as problem:
+        raise Failure(f"{path} can't be read: {problem.strerror}", Exit.STORAGE) from None
+
+
+def _disk_with(path: str) -> RealDisk:
+    disk = RealDisk()
+    if not disk.exists(path):
+        raise Failure(f"{path} is not there: name a file of a log directory", Exit.NOT_FOUND)
+    return disk
+
+
+def _base_offset(name: str) -> int:
+    found = re.match(r"(\d{20})", name)
+    if found is None:
+        raise Failure(f"{name} is not named by an offset of 20 digits, so its entries have no base", Exit.USAGE)
+    return int(found[1])
+
+
+def _topic_decoder(path: str) -> str:
+    if os.path.basename(path) == "bootstrap.checkpoint":
+        return "metadata"
+    directory = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    topic = directory.rpartition("-")[0]
+    return INTERNAL_TOPICS.get(topic, "plain")
+
+
+# --- batches ------------------------------------------------------------------------------------------------------
+
+
+def _batches(path: str, *, deep: bool, decode: Decoder) -> Iterator[Item]:
+    file = _disk_with(path).open(path)
+    try:
+        for position, header, data in scan_verified(file, 0, file.size):
+            yield _batch(position, header)
+            if deep:
+                for record in read_records(data):
+                    yield _control(record) if header.is_control else decode(record)
+    except CorruptBatchError as problem:
+        yield {"kind": "corrupt", "position": problem.position, "reason": problem.reason}
+    except KafkaError as problem:
+        yield {"kind": "corrupt", "reason": problem.message}
+    finally:
+        file.close()
+
+
+def _batch(position: int, header: BatchHeader) -> Item:
+    return {
+        "kind": "batch",
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "count": header.records_count,
+        "position": position,
+        "size": header.size,
+        "leader_epoch": header.partition_leader_epoch,
+        "timestamp": header.max_timestamp,
+        "timestamp_type": "log_append" if header.log_append_time else "create",
+        "compression": Codec(header.compression).name.lower(),
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "delete_horizon_ms": header.delete_horizon_ms,
+        "crc": header.crc,
+    }
+
+
+def _control(record: Record) -> Item:
+    parsed = parse_control(record)
+    name, content = ("unknown", None) if parsed is None else (parsed[0].name.lower(), parsed[1])
+    return {"kind": "control", "offset": record.offset, "type": name, "value": _plain(content)}
+
+
+def _decoder(name: str) -> Decoder:
+    if name == "plain":
+        return _plain_record
+    if name == "metadata":
+        return _metadata_record
+    from penstock.protocol.persisted import index
+
+    lookups = {"offsets": index.group_record, "transactions": index.transaction_record, "share": index.share_record}
+    lookup = lookups[name]
+
+    def coordinator_record(record: Record) -> Item:
+        from penstock.protocol.persisted.framing import decode_record
+
+        try:
+            key, value = decode_record(lookup, record.key or b"", record.value)
+        except DecodeError as problem:
+            return _plain_record(record) | {"undecoded": str(problem)}
+        kind = type(key).__name__.removesuffix("Key")
+        return {"kind": "record", "offset": record.offset, "type": kind, "key": _plain(key), "value": _plain(value)}
+
+    return coordinator_record
+
+
+def _plain_record(record: Record) -> Item:
+    return {
+        "kind": "record",
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": {name: _text(value) for name, value in record.headers},
+    }
+
+
+def _metadata_record(record: Record) -> Item:
+    from penstock.metadata.framing import decode_record
+
+    try:
+        message = decode_record(record.value)
+    except DecodeError as problem:
+        return _plain_record(record) | {"undecoded": str(problem)}
+    return {"kind": "record", "offset": record.offset, "type": type(message).__name__, "value": _plain(message)}
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="backslashreplace")
+
+
+def _plain(value: Any, kind: str = "") -> Any:
+    """A message as dictionaries and lists; ids as Kafka writes them, other bytes in hexadecimal."""
+    if isinstance(value, Struct):
+        return {field.name: _plain(getattr(value, field.name), _kind(field)) for field in type(value).FIELDS}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    if isinstance(value, list):
+        return [_plain(each, kind) for each in value]
+    if isinstance(value, bytes | memoryview):
+        return uuid_to_str(bytes(value)) if kind == "uuid" else bytes(value).hex()
+    return value
+
+
+def _kind(field: Field) -> str:
+    return field.item if isinstance(field.item, str) and field.item else field.kind
+
+
+# --- indexes, snapshots, checkpoints ------------------------------------------------------------------------------
+
+
+def _entries(data: bytes, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
+    """Entries up to the zeros that Kafka reserves behind them in the index of an active segment."""
+    whole = len(data) - len(data) % layout.size
+    empty = bytes(layout.size)
+    end = whole
+    while end > layout.size and data[end - layout.size : end] == empty:
+        end -= layout.size
+    yield from layout.iter_unpack(data[:end])
+
+
+def _offset_index(base: int, data: bytes) -> Iterator[Item]:
+    for offset, position in _entries(data, OFFSET_ENTRY):
+        yield {"kind": "offset", "offset": base + offset, "position": position}
+
+
+def _time_index(base: int, data: bytes) -> Iterator[Item]:
+    for timestamp, offset in _entries(data, TIME_ENTRY):
+        yield {"kind": "time", "timestamp": timestamp, "offset": base + offset}
+
+
+def _txn_index(base: int, data: bytes) -> Iterator[Item]:
+    found = txn_index.parse_txn_index(base, data)
+    if found is None:
+        yield {"kind": "corrupt", "reason": "this is not a transaction index"}
+        return
+    for aborted in found:
+        yield {"kind": "aborted", **aborted._asdict()}
+
+
+def _snapshot(data: bytes) -> Iterator[Item]:
+    try:
+        for entry in snapshots.parse_snapshot(data):
+            yield {"kind": "producer", **entry._asdict()}
+    except snapshots.SnapshotError as problem:
+        yield {"kind": "corrupt", "reason": str(problem)}
+
+
+def _small_file(name: str, data: bytes) -> Iterator[Item]:
+    try:
+        if name in OFFSET_CHECKPOINTS:
+            for (topic, partition), offset in checkpoints.parse_offsets(data).items():
+                yield {"kind": "checkpoint", "topic": topic, "partition": partition, "offset": offset}
+        elif name == checkpoints.LEADER_EPOCH_FILE:
+            for epoch, start in epochs.LeaderEpochCache.from_bytes(data).entries:
+                yield {"kind": "epoch", "epoch": epoch, "start_offset": start}
+        elif name in PROPERTIES_FILES:
+            text = data.replace(b": ", b"=") if name == checkpoints.PARTITION_METADATA_FILE else data
+            yield {"kind": "properties", **checkpoints.parse_properties(text)}
+        elif name in JSON_FILES:
+            yield {"kind": "json", **json.loads(data or b"{}")}
+        else:
+            raise Failure(f"{name} is no file of a log that this command knows", Exit.USAGE)
+    except (checkpoints.CheckpointError, json.JSONDecodeError) as problem:
+        yield {"kind": "corrupt", "reason": str(problem)}

@@ -15,8 +15,14 @@ HANDLERS: dict[int, str] = {
     21: "api_21_delete_records",
     22: "api_22_init_producer_id",
     23: "api_23_offset_for_leader_epoch",
+    32: "api_32_describe_configs",
+    33: "api_33_alter_configs",
     35: "api_35_describe_log_dirs",
+    44: "api_44_incremental_alter_configs",
+    48: "api_48_describe_client_quotas",
+    49: "api_49_alter_client_quotas",
     61: "api_61_describe_producers",
+    74: "api_74_list_config_resources",
 }
 
 # Versions that Kafka 4.3 declares but does not yet offer: InitProducerId v6 is two-phase commit (KIP-939).

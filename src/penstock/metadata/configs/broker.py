@@ -131,6 +131,8 @@ _OF_MECHANISM = (
     "sasl.server.callback.handler.class",
     "connections.max.reauth.ms",
 )
+# Settings of a listener that may be given for the whole cluster; all others are a broker's own.
+_OF_ANY_LISTENER = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
@@ -155,8 +157,9 @@ def update_mode(name: str) -> UpdateMode:
     listener = _LISTENER.fullmatch(name)
     if listener is None:
         return UPDATE_MODES.get(name, UpdateMode.READ_ONLY)
-    base = UPDATE_MODES.get(_without_mechanism(listener[1]), UpdateMode.READ_ONLY)
-    return UpdateMode.READ_ONLY if base is UpdateMode.READ_ONLY else UpdateMode.PER_BROKER
+    base = _without_mechanism(listener[1])
+    mode = UPDATE_MODES.get(base, UpdateMode.READ_ONLY)
+    return UpdateMode.PER_BROKER if mode is UpdateMode.CLUSTER_WIDE and base not in _OF_ANY_LISTENER else mode
 
 
 def _without_mechanism(base: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import IntEnum
 from typing import Protocol
 
@@ -162,6 +163,21 @@ def table(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
     return {key.name: key for key in sorted(keys, key=lambda key: key.name)}
 
 
+def format_value(value: ConfigValue) -> str | None:
+    """The text that Kafka shows for a parsed value: `true`, `a,b`, `0.5`, `1.0E10`."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join(value)
+        case float():
+            return _format_double(value)
+        case int():
+            return str(value)
+
+
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _DECIMAL = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?[fFdD]?)")
 _BITS = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
@@ -190,6 +206,17 @@ def split_list(text: str) -> tuple[str, ...]:
     """Items between commas, trimmed; nothing but blanks is the empty list, while `a,` ends in an empty item."""
     trimmed = text.strip()
     return tuple(re.split(r"\s*,\s*", trimmed)) if trimmed else ()
+
+
+def _format_double(value: float) -> str:
+    """As Java writes it: plain between a thousandth and ten million, else with an exponent."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return str(value)
+    exponent = Decimal(repr(value)).adjusted()
+    digits = Decimal(repr(value)).scaleb(-exponent).normalize()
+    return f"{digits if '.' in str(digits) else f'{digits}.0'}E{exponent}"
 
 
 def _parse_boolean(name: str, text: str) -> bool:

@@ -51,7 +51,7 @@ class Synonym:
     """One place that a value could come from."""
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
 
 
@@ -262,7 +262,8 @@ def _usable(values: Mapping[str, str], *, own_broker: bool) -> dict[str, str]:
     usable: dict[str, str] = {}
     for name, text in values.items():
         mode = update_mode(name)
-        if mode is UpdateMode.READ_ONLY or (mode is UpdateMode.PER_BROKER and not own_broker):
+        known = broker_key(name) is not None
+        if known and (mode is UpdateMode.READ_ONLY or (mode is UpdateMode.PER_BROKER and not own_broker)):
             continue
         try:
             check_broker_settings([(name, text)])

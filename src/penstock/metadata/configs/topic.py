@@ -398,6 +398,8 @@ def validate_topic_configs(values: Mapping[str, str]) -> None:
         if name not in TOPIC_CONFIGS:
             raise ConfigError(f"Unknown topic config name: {name}")
     parsed = {name: TOPIC_CONFIGS[name].parse(text) for name, text in values.items()}
+    if parsed.get("remote.storage.enable") is True:
+        raise ConfigError("Tiered storage is not available here: a topic can't have remote.storage.enable=true.")
     shortest = parsed.get("min.compaction.lag.ms", 0)
     longest = parsed.get("max.compaction.lag.ms", LONG_MAX)
     assert isinstance(shortest, int)

@@ -1,0 +1,133 @@
+"""DescribeConfigs, versions 1 to 4: topics, this broker, the cluster's defaults, loggers, client metrics and groups.
+
+- A value comes with its source, its synonyms in the order in which they count, and from version 3 on with its type and
+  documentation.
+- `configuration_keys` null or empty means all; names that don't exist are left out without an error.
+- Sensitive values, and values of properties nobody knows, are null.
+- A resource that can't be described has its own error; an unknown resource type refuses the whole request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.loggers import logger_levels
+from penstock.metadata.configs.describe import (
+    Described,
+    describe_broker,
+    describe_client_metrics,
+    describe_cluster_defaults,
+    describe_group,
+    describe_topic,
+)
+from penstock.metadata.configs.settings import ConfigSource
+from penstock.metadata.image import ResourceType
+from penstock.metadata.names import name_problem
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+RESOURCE_TYPES = frozenset(ResourceType)
+
+
+def handle(broker: Broker, ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    unknown = [resource.resource_type for resource in request.resources if resource.resource_type not in RESOURCE_TYPES]
+    if unknown:
+        refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"There is no config resource type {unknown[0]}.")
+        return DescribeConfigsResponse(results=[_refused(resource, refusal) for resource in request.resources])
+    return DescribeConfigsResponse(results=[_result(broker, request, resource) for resource in request.resources])
+
+
+def _result(
+    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    try:
+        described = _describe(broker, resource)
+    except KafkaError as error:
+        return _refused(resource, error)
+    if resource.configuration_keys:
+        wanted = set(resource.configuration_keys)
+        described = [config for config in described if config.name in wanted]
+    return DescribeConfigsResult(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[
+            _config(config, synonyms=request.include_synonyms, documentation=request.include_documentation)
+            for config in described
+        ],
+    )
+
+
+def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Described]:
+    image, name = broker.metadata.image, resource.resource_name
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            problem = name_problem(name)
+            if problem is not None:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+            if name not in image.topics:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+            return describe_topic(image.topic_config(name), broker.settings)
+        case ResourceType.BROKER:
+            if not name:
+                return describe_cluster_defaults(broker.settings)
+            _check_broker_id(name, broker.node_id, f"{broker.node_id} or empty string,")
+            return describe_broker(broker.settings)
+        case ResourceType.BROKER_LOGGER:
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+            _check_broker_id(name, broker.node_id, str(broker.node_id))
+            source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
+            return [Described(logger, level, source, type=0) for logger, level in logger_levels().items()]
+        case ResourceType.CLIENT_METRICS:
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+            return describe_client_metrics(image.config(ResourceType.CLIENT_METRICS, name))
+        case _:
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+            return describe_group(image.config(ResourceType.GROUP, name), broker.settings)
+
+
+def _check_broker_id(name: str, node_id: int, expected: str) -> None:
+    try:
+        asked = int(name)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
+    if asked != node_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} but received {name}")
+
+
+def _config(config: Described, *, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=config.name,
+        value=config.value,
+        read_only=config.read_only,
+        config_source=config.source,
+        is_sensitive=config.sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            for each in (config.synonyms if synonyms else ())
+        ],
+        config_type=config.type,
+        documentation=config.documentation if documentation else None,
+    )
+
+
+def _refused(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=error.code,
+        error_message=error.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )

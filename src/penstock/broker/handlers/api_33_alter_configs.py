@@ -1,0 +1,20 @@
+"""AlterConfigs, versions 0 to 2: replaces all configs of a topic, broker, group or client metrics subscription.
+
+What isn't given goes back to its default, which is why IncrementalAlterConfigs exists. Errors are by resource; loggers
+can't be altered this way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.configs import alter_configs
+from penstock.protocol.messages.api_33_alter_configs import AlterConfigsRequest, AlterConfigsResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    return await broker.metadata.submit(lambda image: alter_configs(image, request, broker.settings))

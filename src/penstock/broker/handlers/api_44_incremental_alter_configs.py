@@ -1,0 +1,38 @@
+"""IncrementalAlterConfigs, versions 0 to 1: set, delete, append to and subtract from single configs.
+
+Topics, this broker, the cluster's defaults, groups and client metrics become metadata records; levels of loggers are
+set in this process at once and last as long as it does. Errors are by resource; one changes whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.loggers import alter_loggers
+from penstock.metadata.controller.configs import incremental_alter_configs, refused_resources
+from penstock.metadata.image import ResourceType
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_44_incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(
+    broker: Broker, ctx: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    settled = refused_resources(request.resources)
+    for index, resource in enumerate(request.resources):
+        if resource.resource_type == ResourceType.BROKER_LOGGER and index not in settled:
+            try:
+                alter_loggers(resource, broker.node_id, validate_only=request.validate_only)
+                settled[index] = None
+            except KafkaError as error:
+                settled[index] = error
+    return await broker.metadata.submit(
+        lambda image: incremental_alter_configs(image, request, broker.settings, settled)
+    )

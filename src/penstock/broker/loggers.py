@@ -1,0 +1,77 @@
+"""The loggers of this process as DescribeConfigs shows and IncrementalAlterConfigs sets them: log4j's level names.
+
+Levels set here last until the process stops: they are no metadata.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.metadata.controller.configs import Operation
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_44_incremental_alter_configs import AlterConfigsResource
+
+ROOT = "root"
+TRACE = 5
+LEVELS = {
+    "DEBUG": logging.DEBUG,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "INFO": logging.INFO,
+    "TRACE": TRACE,
+    "WARN": logging.WARNING,
+}
+
+
+def logger_levels() -> dict[str, str]:
+    """Every logger of Penstock that exists, and the root, with the level in force."""
+    names = [name for name in logging.root.manager.loggerDict if name == "penstock" or name.startswith("penstock.")]
+    found = {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in sorted(names)}
+    found[ROOT] = _level_name(logging.root.level)
+    return found
+
+
+def alter_loggers(resource: AlterConfigsResource, node_id: int, *, validate_only: bool) -> None:
+    """All of the changes or, when one is refused, none. Raises KafkaError."""
+    try:
+        asked = int(resource.resource_name)
+    except ValueError:
+        raise _invalid(f"Node id must be an integer, but it is: {resource.resource_name}") from None
+    if asked != node_id:
+        raise _invalid(f"Unexpected node id. Expected {node_id}, but received {resource.resource_name}")
+    known = logger_levels()
+    for config in resource.configs:
+        _check(config.name, config.config_operation, config.value, known)
+    if validate_only:
+        return
+    for config in resource.configs:
+        logger = logging.root if config.name == ROOT else logging.getLogger(config.name)
+        logger.setLevel(logging.NOTSET if config.value is None else LEVELS[config.value])
+
+
+def _check(name: str, operation: int, level: str | None, known: dict[str, str]) -> None:
+    match operation:
+        case Operation.SET:
+            if level not in LEVELS:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
+                    f"Valid log levels are {', '.join(sorted(LEVELS))}",
+                )
+        case Operation.DELETE:
+            if name == ROOT:
+                raise _invalid("Removing the log level of the root logger is not allowed")
+        case Operation.APPEND | Operation.SUBTRACT:
+            raise _invalid(f"{Operation(operation).name} operation is not allowed for the BROKER_LOGGER resource")
+        case _:
+            raise _invalid(f"Unknown operation type {operation} is not allowed for the BROKER_LOGGER resource")
+    if name not in known:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+
+
+def _level_name(level: int) -> str:
+    return next((name for name, known in sorted(LEVELS.items(), key=lambda item: -item[1]) if level >= known), "TRACE")
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, why)

@@ -1,0 +1,123 @@
+"""What DescribeConfigs shows of a resource: each config with its value, where it comes from and what it means.
+
+One form for every resource type, so that CreateTopics' answer, DescribeConfigs and the command line agree. A sensitive
+value, and the value of a property that nobody knows (it could be a plug-in's password), is never shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from penstock.metadata.configs.broker import BROKER_CONFIGS, UPDATE_MODES, broker_key
+from penstock.metadata.configs.client_metrics import CLIENT_METRICS_CONFIGS
+from penstock.metadata.configs.definition import ConfigError, ConfigKey, format_value
+from penstock.metadata.configs.group import GROUP_CONFIGS, GROUP_INHERITANCE, Inheritance, group_default
+from penstock.metadata.configs.settings import ConfigSource, Settings, Synonym
+from penstock.metadata.configs.topic import TOPIC_CONFIGS, TOPIC_SYNONYMS
+
+UNKNOWN_TYPE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: int
+    synonyms: tuple[Synonym, ...] = ()
+    read_only: bool = False
+    sensitive: bool = False
+    documentation: str | None = None
+
+
+def describe_topic(overrides: Mapping[str, str], settings: Settings) -> list[Described]:
+    inherited = settings.topic_defaults()
+    return [
+        _topic_config(key, overrides.get(name), inherited.get(name, key.default), settings)
+        for name, key in TOPIC_CONFIGS.items()
+        if not key.internal or name in overrides
+    ]
+
+
+def _topic_config(key: ConfigKey, own: str | None, inherited: str | None, settings: Settings) -> Described:
+    value = _canonical(key, inherited if own is None else own)
+    synonyms = settings.synonyms(TOPIC_SYNONYMS[key.name][0][0]) if key.name in TOPIC_SYNONYMS else []
+    if own is not None:
+        synonyms.insert(0, Synonym(key.name, value, ConfigSource.TOPIC_CONFIG))
+    return _described(key, value, synonyms)
+
+
+def describe_broker(settings: Settings) -> list[Described]:
+    """Every property of this broker: the known ones, and whatever else its file or the cluster gave it."""
+    names = {name for name, key in BROKER_CONFIGS.items() if not key.internal}
+    names.update(settings.static, settings.dynamic_own(), settings.dynamic_defaults())
+    return [_broker_config(name, settings, settings.synonyms(name)) for name in sorted(names)]
+
+
+def describe_cluster_defaults(settings: Settings) -> list[Described]:
+    """The dynamic settings that all brokers share, and only those."""
+    return [
+        _broker_config(
+            name,
+            settings,
+            [each for each in settings.synonyms(name) if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG],
+        )
+        for name in sorted(settings.dynamic_defaults())
+    ]
+
+
+def _broker_config(name: str, settings: Settings, synonyms: list[Synonym]) -> Described:
+    key = broker_key(name)
+    read_only = name not in UPDATE_MODES
+    if key is None:
+        hidden = tuple(replace(each, value=None) for each in synonyms)
+        source = hidden[0].source if hidden else ConfigSource.DEFAULT_CONFIG
+        return Described(name, None, source, UNKNOWN_TYPE, hidden, read_only, sensitive=True)
+    cluster_only = bool(synonyms) and synonyms[0].source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    raw = synonyms[0].value if cluster_only else settings.raw(name)
+    return _described(replace(key, name=name), _canonical(key, raw), synonyms, read_only=read_only)
+
+
+def describe_group(overrides: Mapping[str, str], settings: Settings) -> list[Described]:
+    found = []
+    for name, key in GROUP_CONFIGS.items():
+        broker_property = GROUP_INHERITANCE.get(name, Inheritance()).default
+        if broker_property is not None:
+            synonyms = settings.synonyms(broker_property)
+        else:
+            synonyms = [Synonym(name, key.default, ConfigSource.DEFAULT_CONFIG)]
+        if name in overrides:
+            value = _canonical(key, overrides[name])
+            synonyms.insert(0, Synonym(name, value, ConfigSource.GROUP_CONFIG))
+        else:
+            value = format_value(group_default(name, settings))
+        found.append(_described(key, value, synonyms))
+    return found
+
+
+def describe_client_metrics(values: Mapping[str, str]) -> list[Described]:
+    found = []
+    for name, key in CLIENT_METRICS_CONFIGS.items():
+        value = _canonical(key, values.get(name, key.default))
+        own = [Synonym(name, value, ConfigSource.CLIENT_METRICS_CONFIG)] if name in values else []
+        found.append(_described(key, value, own))
+    return found
+
+
+def _described(key: ConfigKey, value: str | None, synonyms: list[Synonym], *, read_only: bool = False) -> Described:
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+    if key.sensitive:
+        value = None
+        synonyms = [replace(each, value=None) for each in synonyms]
+    return Described(key.name, value, source, key.type, tuple(synonyms), read_only, key.sensitive, key.doc)
+
+
+def _canonical(key: ConfigKey, text: str | None) -> str | None:
+    """The value as Kafka writes it back: `5` for ` 5 `, `a,b` for `a , b`."""
+    if text is None or text == key.default:
+        return text
+    try:
+        return format_value(key.parse(text))
+    except ConfigError:
+        return text

@@ -1,0 +1,291 @@
+"""AlterConfigs and IncrementalAlterConfigs as decisions.
+
+A resource is changed whole or not at all, and each on its own: one that is refused doesn't stop the others. A broker's
+settings are checked against what a running broker can take, a topic's, group's or subscription's against their tables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from penstock.metadata.configs.broker import broker_key
+from penstock.metadata.configs.client_metrics import ClientMetricsRequestError, validate_client_metrics
+from penstock.metadata.configs.definition import ConfigError, ConfigKey, ConfigType
+from penstock.metadata.configs.dynamic import validate_dynamic_settings
+from penstock.metadata.configs.group import validate_group_configs
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.configs.topic import TOPIC_CONFIGS, validate_topic_configs
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.names import name_problem
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_33_alter_configs as legacy
+from penstock.protocol.messages import api_44_incremental_alter_configs as incremental
+from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+
+# As many records as one request may cause, so that a commit stays one batch of bounded size.
+MAX_RECORDS_PER_REQUEST = 10_000
+ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+
+# What became of a resource: an error, or None when it is done.
+Outcomes = dict[int, KafkaError | None]
+
+
+class Operation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class _Config(Protocol):
+    name: str
+    value: str | None
+
+
+class _Resource(Protocol):
+    resource_type: int
+    resource_name: str
+
+    @property
+    def configs(self) -> Sequence[_Config]: ...
+
+
+def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
+    """By position, the resources that are malformed: given twice, with a key given twice, or with a null to set."""
+    counts = Counter((each.resource_type, each.resource_name) for each in resources)
+    outcomes: Outcomes = {}
+    for index, resource in enumerate(resources):
+        names = [config.name for config in resource.configs]
+        nulls = [
+            config.name
+            for config in resource.configs
+            if config.value is None and getattr(config, "config_operation", Operation.SET) != Operation.DELETE
+        ]
+        if counts[resource.resource_type, resource.resource_name] > 1:
+            outcomes[index] = _invalid("Each resource must appear at most once.")
+        elif len(set(names)) != len(names):
+            outcomes[index] = _invalid("Error due to duplicate config keys")
+        elif nulls:
+            outcomes[index] = _invalid(f"Null value not supported for : {', '.join(nulls)}")
+    return outcomes
+
+
+def incremental_alter_configs(
+    image: MetadataImage,
+    request: incremental.IncrementalAlterConfigsRequest,
+    settings: Settings,
+    settled: Mapping[int, KafkaError | None],
+) -> Decision[incremental.IncrementalAlterConfigsResponse]:
+    """`settled` holds the outcome of resources that are not metadata (loggers) or already refused."""
+    outcomes: Outcomes = dict(settled)
+    records: list[ConfigRecord] = []
+    for index, resource in enumerate(request.resources):
+        if index in outcomes:
+            continue
+        try:
+            wanted = _after_operations(image, resource)
+            changed = [config.name for config in resource.configs]
+            records += _alter(image, resource, wanted, changed, settings)
+            outcomes[index] = None
+        except KafkaError as error:
+            outcomes[index] = error
+    _limit(records, outcomes)
+    replies = [
+        incremental.AlterConfigsResourceResponse(
+            error_code=_code(outcomes[index]),
+            error_message=_message(outcomes[index]),
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for index, resource in enumerate(request.resources)
+    ]
+    response = incremental.IncrementalAlterConfigsResponse(responses=replies)
+    return Decision([] if request.validate_only else records, response)
+
+
+def alter_configs(
+    image: MetadataImage, request: legacy.AlterConfigsRequest, settings: Settings
+) -> Decision[legacy.AlterConfigsResponse]:
+    """The old way: what is given is all there is, and every other config of the resource goes."""
+    outcomes = refused_resources(request.resources)
+    records: list[ConfigRecord] = []
+    for index, resource in enumerate(request.resources):
+        if index in outcomes:
+            continue
+        try:
+            wanted = {config.name: config.value for config in resource.configs if config.value is not None}
+            dropped = [
+                name for name in image.config(resource.resource_type, resource.resource_name) if name not in wanted
+            ]
+            records += _alter(image, resource, wanted, [*wanted, *dropped], settings)
+            outcomes[index] = None
+        except KafkaError as error:
+            outcomes[index] = error
+    _limit(records, outcomes)
+    replies = [
+        legacy.AlterConfigsResourceResponse(
+            error_code=_code(outcomes[index]),
+            error_message=_message(outcomes[index]),
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for index, resource in enumerate(request.resources)
+    ]
+    return Decision([] if request.validate_only else records, legacy.AlterConfigsResponse(responses=replies))
+
+
+# --- one resource ---------------------------------------------------------------------------------
+
+
+def _alter(
+    image: MetadataImage, resource: _Resource, wanted: Mapping[str, str], changed: Sequence[str], settings: Settings
+) -> list[ConfigRecord]:
+    """Checks what the resource would be, and returns the records for the configs that change."""
+    kind, name = resource.resource_type, resource.resource_name
+    try:
+        _validate(image, kind, name, wanted, settings)
+    except ClientMetricsRequestError as error:
+        raise _invalid(str(error)) from None
+    except ConfigError as error:
+        code = ErrorCode.INVALID_REQUEST if kind == ResourceType.BROKER else ErrorCode.INVALID_CONFIG
+        raise KafkaError(code, str(error)) from None
+    if kind == ResourceType.BROKER:
+        _protect_min_isr(image, name, wanted, changed)
+    current = image.config(kind, name)
+    return [
+        ConfigRecord(resource_type=kind, resource_name=name, name=each, value=wanted.get(each))
+        for each in changed
+        # A broker's setting is written even if it is the same: writing it again is how a broker is told to reload.
+        if kind == ResourceType.BROKER or current.get(each) != wanted.get(each)
+    ]
+
+
+def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, str], settings: Settings) -> None:
+    match kind:
+        case ResourceType.TOPIC:
+            if not name:
+                raise _invalid("Default topic resources are not allowed.")
+            problem = name_problem(name)
+            if problem is not None:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+            validate_topic_configs(wanted)
+            if name not in image.topics:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        case ResourceType.BROKER:
+            if name:
+                check_node_id(name, settings.node_id)
+            validate_dynamic_settings(wanted, per_broker=bool(name))
+        case ResourceType.CLIENT_METRICS:
+            validate_client_metrics(name, wanted)
+        case ResourceType.GROUP:
+            if not name:
+                raise _invalid("Default group resources are not allowed.")
+            validate_group_configs(wanted, settings)
+        case _:
+            raise _invalid(f"Unknown resource type {kind}")
+
+
+def check_node_id(name: str, node_id: int) -> None:
+    try:
+        number = int(name)
+    except ValueError:
+        raise _invalid(f"Node id must be an integer, but it is: {name}") from None
+    if number != node_id:
+        raise _invalid(f"Unexpected broker id, expected {node_id}, but received {name}")
+
+
+def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str], changed: Sequence[str]) -> None:
+    """With eligible leader replicas the controller relies on one cluster-wide value."""
+    config = "min.insync.replicas"
+    if config not in changed or image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
+        return
+    if name:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Broker-level {config} cannot be altered while ELR is enabled: set it cluster-wide.",
+        )
+    if config not in wanted:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cluster-level {config} cannot be removed while ELR is enabled: set another value.",
+        )
+
+
+# --- operations -----------------------------------------------------------------------------------
+
+
+def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsResource) -> dict[str, str]:
+    """The resource's configs as they would be after the operations."""
+    kind = resource.resource_type
+    values = dict(image.config(kind, resource.resource_name))
+    for config in resource.configs:
+        try:
+            operation = Operation(config.config_operation)
+        except ValueError:
+            raise _invalid(f"Unknown operations type {config.config_operation}") from None
+        match operation:
+            case Operation.SET:
+                assert config.value is not None
+                values[config.name] = config.value
+            case Operation.DELETE:
+                values.pop(config.name, None)
+            case Operation.APPEND | Operation.SUBTRACT:
+                assert config.value is not None
+                key = _list_key(kind, config.name, operation)
+                values[config.name] = _combined(values.get(config.name, key.default), config.value, operation)
+    return values
+
+
+def _list_key(kind: int, name: str, operation: Operation) -> ConfigKey:
+    """Only lists can grow and shrink, and of those only topics' and brokers'."""
+    key = broker_key(name) if kind == ResourceType.BROKER else None
+    if kind == ResourceType.BROKER and key is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
+    if kind == ResourceType.TOPIC:
+        key = TOPIC_CONFIGS.get(name)
+    if key is not None and key.type is ConfigType.LIST:
+        return key
+    if kind == ResourceType.BROKER:
+        why = f"Config value {operation.name.lower()} is not allowed for config key: {name}"
+    else:
+        why = f"Can't {operation.name} to key {name} because its type is not LIST."
+    raise KafkaError(ErrorCode.INVALID_CONFIG, why)
+
+
+def _combined(current: str | None, operand: str, operation: Operation) -> str:
+    items = [item for item in (current or "").split(",") if item]
+    for item in (part for part in operand.split(",") if part):
+        if operation is Operation.APPEND and item not in items:
+            items.append(item)
+        elif operation is Operation.SUBTRACT and item in items:
+            items.remove(item)
+    return ",".join(items)
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+def _limit(records: list[ConfigRecord], outcomes: Outcomes) -> None:
+    if len(records) > MAX_RECORDS_PER_REQUEST:
+        records.clear()
+        for index, outcome in outcomes.items():
+            if outcome is None:
+                outcomes[index] = KafkaError(
+                    ErrorCode.POLICY_VIOLATION, "Too many changes in one request: alter fewer resources at a time."
+                )
+
+
+def _code(outcome: KafkaError | None) -> ErrorCode:
+    return ErrorCode.NONE if outcome is None else outcome.code
+
+
+def _message(outcome: KafkaError | None) -> str | None:
+    return None if outcome is None else outcome.message
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, why)

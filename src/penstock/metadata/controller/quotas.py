@@ -1,0 +1,210 @@
+"""AlterClientQuotas as a decision, and DescribeClientQuotas as a look at the image.
+
+A quota belongs to an entity: a user, a client id, both together, or an address; a name of None is the default for its
+type.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from enum import IntEnum
+
+from penstock.metadata.configs.definition import ConfigType
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import MetadataImage, QuotaEntity
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_48_describe_client_quotas as describe
+from penstock.protocol.messages import api_49_alter_client_quotas as alter
+from penstock.protocol.persisted.metadata.client_quota_record import ClientQuotaRecord, EntityData
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+REQUEST_PERCENTAGE = "request_percentage"
+CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+CONNECTION_CREATION_RATE = "connection_creation_rate"
+
+_USER_AND_CLIENT_KEYS = {
+    PRODUCER_BYTE_RATE: ConfigType.LONG,
+    CONSUMER_BYTE_RATE: ConfigType.LONG,
+    REQUEST_PERCENTAGE: ConfigType.DOUBLE,
+    CONTROLLER_MUTATION_RATE: ConfigType.DOUBLE,
+}
+_IP_KEYS = {CONNECTION_CREATION_RATE: ConfigType.INT}
+_LARGEST = {ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
+_ARTICLE = {ConfigType.INT: "an INT", ConfigType.LONG: "a LONG"}
+MAX_RECORDS_PER_REQUEST = 10_000
+
+
+class MatchType(IntEnum):
+    EXACT = 0
+    DEFAULT = 1
+    SPECIFIED = 2
+
+
+# --- alter ----------------------------------------------------------------------------------------
+
+
+def alter_client_quotas(
+    image: MetadataImage, request: alter.AlterClientQuotasRequest
+) -> Decision[alter.AlterClientQuotasResponse]:
+    """One answer for each entity; of an entity given twice the first counts and the answer says so."""
+    records: list[ClientQuotaRecord] = []
+    outcomes: dict[QuotaEntity, KafkaError | None] = {}
+    for entry in request.entries:
+        entity: QuotaEntity = tuple(sorted({each.entity_type: each.entity_name for each in entry.entity}.items()))
+        if entity in outcomes:
+            outcomes[entity] = _invalid(f"Ignoring duplicate entity {_shown(entity)}")
+            continue
+        try:
+            records += _alter_entity(image, entity, entry.ops)
+            outcomes[entity] = None
+        except KafkaError as error:
+            outcomes[entity] = error
+    if len(records) > MAX_RECORDS_PER_REQUEST:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Too many quotas in one request: alter fewer at a time.")
+    entries = [
+        alter.AlterClientQuotasResponseEntryData(
+            error_code=ErrorCode.NONE if outcome is None else outcome.code,
+            error_message=None if outcome is None else outcome.message,
+            entity=[alter.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        )
+        for entity, outcome in outcomes.items()
+    ]
+    return Decision([] if request.validate_only else records, alter.AlterClientQuotasResponse(entries=entries))
+
+
+def _alter_entity(image: MetadataImage, entity: QuotaEntity, ops: list[alter.OpData]) -> list[ClientQuotaRecord]:
+    keys = _keys_for(entity)
+    if len({op.key for op in ops}) != len(ops):
+        raise _invalid(f"A quota key stands twice for {_shown(entity)}: give each once.")
+    current = image.client_quotas.get(entity, {})
+    records = []
+    for op in ops:
+        if op.remove:
+            if op.key in current:
+                records.append(_record(entity, op.key, 0.0, remove=True))
+            continue
+        _check_value(keys, op.key, op.value)
+        if current.get(op.key) != op.value:
+            records.append(_record(entity, op.key, op.value, remove=False))
+    return records
+
+
+def _record(entity: QuotaEntity, key: str, value: float, *, remove: bool) -> ClientQuotaRecord:
+    named = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+    return ClientQuotaRecord(entity=named, key=key, value=value, remove=remove)
+
+
+def _keys_for(entity: QuotaEntity) -> Mapping[str, ConfigType]:
+    """The quotas that this kind of entity can have; refuses entities that can't exist."""
+    if not entity:
+        raise _invalid("Invalid empty client quota entity")
+    for kind, name in entity:
+        if kind not in (USER, CLIENT_ID, IP):
+            raise _invalid(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _invalid(f"Empty {kind} not supported")
+    kinds = dict(entity)
+    if IP not in kinds:
+        return _USER_AND_CLIENT_KEYS
+    if len(kinds) > 1:
+        raise _invalid("Invalid quota entity combination, IP entity should not be combined with User or ClientId")
+    if kinds[IP] is not None and address_of(str(kinds[IP])) is None:
+        raise _invalid(f"{kinds[IP]} is not a valid IP or resolvable host.")
+    return _IP_KEYS
+
+
+def address_of(host: str) -> str | None:
+    """The address that a quota for this host holds for. Names other than localhost are not looked up."""
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return None
+
+
+def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None:
+    if key not in keys:
+        raise _invalid(f"Invalid configuration key {key}")
+    if not value > 0:  # false for NaN too
+        raise _invalid(f"Quota {key} must be greater than 0")
+    kind = keys[key]
+    if kind is ConfigType.DOUBLE:
+        return
+    if value > _LARGEST[kind]:
+        raise _invalid(f"Proposed value for {key} is too large for {_ARTICLE[kind]}.")
+    if abs(value % 1.0) > 1e-6:
+        raise _invalid(f"{key} cannot be a fractional value.")
+
+
+# --- describe -------------------------------------------------------------------------------------
+
+
+def describe_client_quotas(
+    image: MetadataImage, request: describe.DescribeClientQuotasRequest
+) -> describe.DescribeClientQuotasResponse:
+    exact, any_of = _filters(request.components)
+    entries = [
+        describe.EntryData(
+            entity=[describe.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+            values=[describe.ValueData(key=key, value=value) for key, value in values.items()],
+        )
+        for entity, values in image.client_quotas.items()
+        if _matches(dict(entity), exact, any_of, strict=request.strict)
+    ]
+    return describe.DescribeClientQuotasResponse(entries=entries)
+
+
+def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | None], set[str]]:
+    """What an entity's names must be, and the types that it must have under whatever name."""
+    exact: dict[str, str | None] = {}
+    any_of: set[str] = set()
+    for component in components:
+        kind = component.entity_type
+        if not kind:
+            raise _invalid("Invalid empty entity type.")
+        if kind in exact or kind in any_of:
+            raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
+        if kind not in (USER, CLIENT_ID, IP):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        match component.match_type:
+            case MatchType.EXACT:
+                if component.match is None:
+                    raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+                exact[kind] = component.match
+            case MatchType.DEFAULT | MatchType.SPECIFIED as match_type:
+                if component.match is not None:
+                    name = MatchType(match_type).name
+                    raise _invalid(f"Request specified MATCH_TYPE_{name}, but also specified a match string.")
+                if match_type == MatchType.DEFAULT:
+                    exact[kind] = None
+                else:
+                    any_of.add(kind)
+            case unknown:
+                raise _invalid(f"Unknown match type {unknown}")
+    kinds = exact.keys() | any_of
+    if IP in kinds and len(kinds) > 1:
+        raise _invalid(
+            "Invalid entity filter component combination. IP filter component should not be used with user or "
+            "clientId filter component."
+        )
+    return exact, any_of
+
+
+def _matches(
+    entity: Mapping[str, str | None], exact: Mapping[str, str | None], any_of: set[str], *, strict: bool
+) -> bool:
+    if strict and len(entity) != len(exact) + len(any_of):
+        return False
+    return any_of <= entity.keys() and all(kind in entity and entity[kind] == name for kind, name in exact.items())
+
+
+def _shown(entity: QuotaEntity) -> str:
+    return ", ".join(f"{kind}={'<default>' if name is None else name}" for kind, name in entity)
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, why)

@@ -14,7 +14,6 @@ from fastcrc import crc32
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import (
     ATTRIBUTES_POSITION,
-    COMPRESSION_MASK,
     CRC_POSITION,
     CRC_START,
     HEADER_SIZE,
@@ -88,10 +87,13 @@ def refuse_other_magic(magic: int) -> None:
     raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch has the unknown magic byte {magic}.")
 
 
-def claimed_codec(records: Buffer) -> int | None:
-    """The codec of the first batch, unjudged; None where there is none: some request versions know fewer codecs."""
+def claimed_attributes(records: Buffer) -> int:
+    """The attributes of the first batch, unjudged; 0 where there is none.
+
+    For rules that hold for a whole produce request: zstd needs version 7, transactional batches a transactional id.
+    """
     view = memoryview(records)
-    return view[ATTRIBUTES_POSITION + 1] & COMPRESSION_MASK if len(view) >= HEADER_SIZE else None
+    return view[ATTRIBUTES_POSITION] << 8 | view[ATTRIBUTES_POSITION + 1] if len(view) >= HEADER_SIZE else 0
 
 
 def computed_crc(batch: Buffer) -> int:

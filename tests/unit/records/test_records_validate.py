@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.records.batches import claimed_codec, crc_ok
+from penstock.records.batches import claimed_attributes, crc_ok
 from penstock.records.build import NewRecord, build_batch, seal
 from penstock.records.compression import Codec
 from penstock.records.control import EndTxn, build_end_txn
@@ -71,7 +71,8 @@ def test_the_payload_is_a_view_of_what_was_received() -> None:
 def test_every_codec_passes_as_it_is(codec: Codec) -> None:
     batch = build_batch(RECORDS, compression=codec)
     assert stored(produced(batch))[16:] == batch[16:]
-    assert claimed_codec(batch) == codec
+    assert claimed_attributes(batch) == codec
+    assert claimed_attributes(batch[:60]) == 0
 
 
 def test_idempotent_and_transactional_batches_pass() -> None:

@@ -1,9 +1,9 @@
 """Fetch sessions (KIP-227): the broker remembers what a client fetches, so that a poll names only what changed.
 
-A session is (id, epoch, partitions in fetch order). Epoch 0 opens one, -1 closes or avoids one, and any other must be exactly the
-one expected: a lost or repeated request shows as INVALID_FETCH_SESSION_EPOCH and the client starts anew. Partitions that gave
-data move to the back, so that a busy one can't starve the rest. The cache is bounded; a full one evicts the session that was idle
-longest, if it was idle for `EVICTION_MS`, else the client goes without a session.
+A session is (id, epoch, partitions in fetch order). Epoch 0 opens one, -1 closes or avoids one, and any other must be
+exactly the one expected: a lost or repeated request shows as INVALID_FETCH_SESSION_EPOCH and the client starts anew.
+Partitions that gave data move to the back, so that a busy one can't starve the rest. The cache is bounded; a full one
+evicts the session that was idle longest, if it was idle for `EVICTION_MS`, else the client goes without a session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Reading for a Fetch: a pass over the wanted partitions, and the long poll that repeats it when enough has been appended.
+"""Reading for a Fetch: a pass over the wanted partitions, and the long poll that repeats it when enough has been
+appended.
 
-A pass decides and locates (segment, position, size); bytes are read once, when the answer is certain. What the page cache holds is
-read on the spot; the rest is read in a thread and the answer follows.
+A pass decides and locates (segment, position, size); bytes are read once, when the answer is certain. What the page
+cache holds is read on the spot; the rest is read in a thread and the answer follows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.log.txn_index import AbortedTransaction
 
 READ_COMMITTED = 1
+MAX_WAIT_MS = 600_000  # a longer poll than this is answered empty; the client polls again
 
 
 class PartitionRead:
@@ -49,6 +51,10 @@ class PartitionRead:
         self.aborted: list[AbortedTransaction] | None = None
         self.diverging: tuple[int, int] | None = None
 
+    def fail(self, error: KafkaError) -> None:
+        """The disk failed, or what it holds is damaged: this partition's error, not the fetch's."""
+        self.error, self.slice = error.code, None
+
     @property
     def size(self) -> int:
         return self.slice.size if self.slice is not None else 0
@@ -57,7 +63,18 @@ class PartitionRead:
 class Fetching:
     """One Fetch from its first pass to its answer."""
 
-    __slots__ = ("_finish", "_future", "_missing", "_parked", "_timer", "isolation", "max_bytes", "min_bytes", "partitions", "wanted")
+    __slots__ = (
+        "_finish",
+        "_future",
+        "_missing",
+        "_parked",
+        "_timer",
+        "isolation",
+        "max_bytes",
+        "min_bytes",
+        "partitions",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -91,7 +108,7 @@ class Fetching:
         self._parked = [read.partition for read in reads if read.partition is not None]
         for partition in self._parked:
             partition.park(self)
-        self._timer = loop.call_later(max_wait_ms / 1000, self.abandon)
+        self._timer = loop.call_later(min(max_wait_ms, MAX_WAIT_MS) / 1000, self.abandon)
         future.add_done_callback(self._unpark)
         return future
 
@@ -137,7 +154,7 @@ class Fetching:
             try:
                 self._read(read, self.max_bytes - total, whole_batch=total == 0)
             except KafkaError as error:
-                read.error = error.code
+                read.fail(error)
                 urgent = True
             total += read.size
             urgent = urgent or read.diverging is not None
@@ -185,7 +202,11 @@ class Fetching:
                 chunks.append(b"")
                 continue
             assert read.slice is not None
-            data = read.slice.read_cached()
+            try:
+                data = read.slice.read_cached()
+            except KafkaError as error:
+                read.fail(error)
+                data = b""
             if data is None:
                 return self._answer_cold(reads)
             chunks.append(data)
@@ -196,8 +217,8 @@ class Fetching:
         for read in reads:
             try:
                 chunks.append(await read.slice.read() if read.size and read.slice is not None else b"")
-            except KafkaError as error:  # the disk failed under this partition only
-                read.error, read.slice = error.code, None
+            except KafkaError as error:
+                read.fail(error)
                 chunks.append(b"")
         return self._finish(reads, chunks)
 

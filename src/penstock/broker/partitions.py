@@ -1,7 +1,7 @@
 """The partitions this node hosts, kept equal to the metadata image.
 
-The image is the only source: a partition appears here when an applied record puts this node among its replicas, and goes when
-its topic does. Logs are opened on first use or by a background pass in small slices, whichever comes first.
+The image is the only source: a partition appears here when an applied record puts this node among its replicas, and
+goes when its topic does. Logs are opened on first use or by a background pass in small slices, whichever comes first.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.partition import Partition
 from penstock.metadata.configs.topic import effective_log_config
+from penstock.metadata.image import EMPTY_IMAGE, ResourceType, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -66,25 +67,21 @@ class Partitions:
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This node knows no such topic or partition.")
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
-        """Follow the image: open what appeared, drop what went, pass on changed configurations."""
+        """Follow the image: take on what appeared, drop what went, pass on changed configurations."""
         self._image = new
-        old_topics = old.topics if old is not None else {}
-        if old is None or new.topics is not old.topics:
-            for name, topic in new.topics.items():
-                before = old_topics.get(name)
-                if topic is not before:
-                    self._apply_topic(before, topic)
-            for name, topic in old_topics.items():
-                if name not in new.topics:
-                    self._remove(topic)
+        changes = topic_changes(old or EMPTY_IMAGE, new)
+        for topic in changes.deleted:
+            self._remove(topic)
+        for topic in changes.created:
+            self._host(topic)
+        for _, topic in changes.changed:
+            self._host(topic)
         if old is not None and new.configs is not old.configs:
             self._apply_configs(old, new)
         if self._unopened and self._opener is None:
             self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
 
-    def _apply_topic(self, before: TopicImage | None, topic: TopicImage) -> None:
-        if before is not None and before.topic_id != topic.topic_id:
-            self._remove(before)
+    def _host(self, topic: TopicImage) -> None:
         for index, image in topic.partitions.items():
             if self._node_id not in image.replicas:
                 continue
@@ -107,12 +104,14 @@ class Partitions:
             self._logs.delete(topic.name, index)
 
     def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:
-        changed = {
-            key for key in old.configs.keys() | new.configs.keys() if old.configs.get(key) is not new.configs.get(key)
-        }
-        broker_changed = any(kind != TOPIC_RESOURCE for kind, _ in changed)
+        if new.changes.base_version == old.version:
+            changed = new.changes.configs
+        else:
+            changed = frozenset(new.configs.keys() | old.configs.keys())
+        topics = {name for kind, name in changed if kind == ResourceType.TOPIC}
+        everywhere = any(kind == ResourceType.BROKER for kind, _ in changed)
         for partition in self._by_name.values():
-            if partition.is_open and (broker_changed or (TOPIC_RESOURCE, partition.topic) in changed):
+            if partition.is_open and (everywhere or partition.topic in topics):
                 partition.log.update_config(effective_log_config(new, partition.topic, self._settings))
 
     def _open_log(self, partition: Partition) -> Log:
@@ -145,10 +144,17 @@ class Partitions:
         except KafkaError as error:
             logger.error("%s is offline: %s", partition, error)
 
+    def release_waiters(self) -> None:
+        """The node stops: parked fetches are answered with what there is."""
+        for partition in self._by_name.values():
+            partition.release_waiters()
+
+    async def close(self) -> None:
+        if self._opener is not None:
+            self._opener.cancel()
+            await asyncio.gather(self._opener, return_exceptions=True)
+
     async def settle(self) -> None:
         """Every hosted partition's log is open."""
         while self._opener is not None:
             await asyncio.shield(self._opener)
-
-
-TOPIC_RESOURCE = 2

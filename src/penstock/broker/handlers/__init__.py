@@ -1,1 +1,1 @@
-"""One module per API key: `handle(broker, ctx, request) -> response | awaitable | None`, imported on its first request."""
+"""One module per API key: `handle(broker, ctx, request)` gives a response, an awaitable of one, or None."""

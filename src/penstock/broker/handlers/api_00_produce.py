@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.broker.hints import LeaderHints
-from penstock.metadata.topic_names import INTERNAL_TOPICS
+from penstock.metadata.names import INTERNAL_TOPICS
 from penstock.net.connection import Close
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import (
@@ -27,6 +27,8 @@ from penstock.protocol.messages.api_00_produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from penstock.records.batches import claimed_attributes
+from penstock.records.compression import Codec
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
     from penstock.broker.partition import Partition
     from penstock.log.log import AppendInfo
 
+FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_IDS = 13
+CODEC = 0x07
 FIRST_VERSION_WITH_HINTS = 10
 ADMIN_CLIENT_ID = "__admin_client"  # the one client id that may write to internal topics
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER,)
@@ -112,6 +116,8 @@ class _Produce:
         if not data.records:
             raise KafkaError(ErrorCode.INVALID_RECORD, "A produce request carries one record batch per partition.")
         self.bytes += len(data.records)
+        if self.ctx.api_version < FIRST_VERSION_WITH_ZSTD and claimed_attributes(data.records) & CODEC == Codec.ZSTD:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7.")
         return partition.append(data.records, now_ms=self.ctx.now_ms, required_acks=self.acks)
 
     def _refusal(self, index: int, partition: Partition | None, error: KafkaError) -> PartitionProduceResponse:

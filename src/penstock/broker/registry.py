@@ -22,6 +22,8 @@ HANDLERS: dict[int, str] = {
     48: "api_48_describe_client_quotas",
     49: "api_49_alter_client_quotas",
     61: "api_61_describe_producers",
+    71: "api_71_get_telemetry_subscriptions",
+    72: "api_72_push_telemetry",
     74: "api_74_list_config_resources",
 }
 

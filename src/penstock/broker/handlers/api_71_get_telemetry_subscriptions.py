@@ -1,0 +1,38 @@
+"""GetTelemetrySubscriptions, version 0: which metrics a client should push, how often, and under which subscription id.
+
+A client that comes with the zero id is given one. Asking again before the push interval is over is refused with
+THROTTLING_QUOTA_EXCEEDED, unless the subscriptions of the cluster have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.telemetry import ACCEPTED_COMPRESSION
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_71_get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+def handle(
+    broker: Broker, ctx: RequestContext, request: GetTelemetrySubscriptionsRequest
+) -> GetTelemetrySubscriptionsResponse:
+    try:
+        client_instance_id, instance = broker.telemetry.subscribe(ctx, request.client_instance_id)
+    except KafkaError as error:
+        return GetTelemetrySubscriptionsResponse(error_code=error.code)
+    return GetTelemetrySubscriptionsResponse(
+        client_instance_id=client_instance_id,
+        subscription_id=instance.subscription_id,
+        accepted_compression_types=[int(codec) for codec in ACCEPTED_COMPRESSION],
+        push_interval_ms=instance.interval_ms,
+        telemetry_max_bytes=broker.telemetry.max_bytes,
+        delta_temporality=True,
+        requested_metrics=list(instance.metrics),
+    )

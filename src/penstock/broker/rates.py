@@ -1,0 +1,106 @@
+"""How fast something happens, measured as Kafka measures it for quotas. Pure: time is an argument, in milliseconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`samples` samples of `sample_ms` each: what a rate is averaged over (`quota.window.num`, `.size.seconds`)."""
+
+    samples: int = 11
+    sample_ms: int = 1000
+
+    @property
+    def full_ms(self) -> int:
+        """The time that a rate is averaged over at the least: all samples but the one being filled."""
+        return max(self.samples - 1, 1) * self.sample_ms
+
+
+@dataclass(slots=True)
+class Rate:
+    """A rate over a sliding window of samples.
+
+    A new rate is averaged as if the window had been empty before, so that a burst of the whole window's worth passes.
+    """
+
+    limit: float
+    window: Window
+    _samples: deque[list[float]] = field(default_factory=deque)  # [started at, amount]
+
+    def record(self, amount: float, now_ms: int) -> int:
+        """Counts the amount, and says for how many milliseconds the source should be silent to be back at its limit."""
+        self._count(amount, now_ms)
+        return self.excess_ms(now_ms)
+
+    def forget(self, amount: float, now_ms: int) -> None:
+        """Takes back what was just counted."""
+        self._count(-amount, now_ms)
+
+    def excess_ms(self, now_ms: int) -> int:
+        self._purge(now_ms)
+        elapsed_ms = self._elapsed_ms(now_ms)
+        rate = sum(amount for _, amount in self._samples) * 1000 / elapsed_ms
+        if rate <= self.limit:
+            return 0
+        return round((rate - self.limit) / self.limit * elapsed_ms)
+
+    def idle(self, now_ms: int) -> bool:
+        self._purge(now_ms)
+        return not self._samples
+
+    def _count(self, amount: float, now_ms: int) -> None:
+        self._purge(now_ms)
+        if not self._samples or now_ms - self._samples[-1][0] >= self.window.sample_ms:
+            self._samples.append([now_ms, 0.0])
+        self._samples[-1][1] += amount
+
+    def _purge(self, now_ms: int) -> None:
+        """Drops samples that have left the window, and those from a future that a clock jumped back from."""
+        oldest = now_ms - self.window.samples * self.window.sample_ms
+        while self._samples and self._samples[0][0] <= oldest:
+            self._samples.popleft()
+        while self._samples and self._samples[-1][0] > now_ms:
+            self._samples.pop()
+
+    def _elapsed_ms(self, now_ms: int) -> int:
+        elapsed = now_ms - int(self._samples[0][0]) if self._samples else 0
+        missing = self.window.samples - 1 - elapsed // self.window.sample_ms
+        return max(elapsed + max(missing, 0) * self.window.sample_ms, self.window.sample_ms)
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """Permits that flow in at `limit` a second, up to a window's worth. Below zero there are none to be had."""
+
+    limit: float
+    window: Window
+    tokens: float = field(init=False)
+    updated_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = self._most()
+
+    def take(self, amount: float, now_ms: int) -> int:
+        """Takes them even if there are too few, and says for how many milliseconds the source should wait."""
+        self._refill(now_ms)
+        self.tokens -= amount
+        return self.excess_ms(now_ms)
+
+    def excess_ms(self, now_ms: int) -> int:
+        self._refill(now_ms)
+        return 0 if self.tokens >= 0 else round(-self.tokens / self.limit * 1000)
+
+    def idle(self, now_ms: int) -> bool:
+        self._refill(now_ms)
+        return self.tokens >= self._most()
+
+    def _most(self) -> float:
+        return self.limit * self.window.samples * self.window.sample_ms / 1000
+
+    def _refill(self, now_ms: int) -> None:
+        if self.updated_ms is not None and now_ms > self.updated_ms:
+            self.tokens = min(self._most(), self.tokens + (now_ms - self.updated_ms) * self.limit / 1000)
+        self.updated_ms = now_ms

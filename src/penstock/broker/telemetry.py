@@ -1,0 +1,245 @@
+"""Client telemetry (KIP-714): which client is asked for which metrics, and what it pushes.
+
+A client instance is matched against the client metrics resources of the cluster; what it is asked for has a
+subscription id, computed so that every broker gives the same one. It must push with that id, no faster than its
+interval, and not at all after it has said good-bye. Payloads (OTLP, maybe compressed) go to `receivers` as they came;
+without any, only their sizes are kept. Instances are kept up to a number and for a time, the least recent going first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.metadata.configs.client_metrics import ALL_METRICS, DEFAULT_INTERVAL_MS, Subscription
+from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.names import random_uuid
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import METADATA_TOPIC_ID, ZERO_UUID, uuid_to_str
+from penstock.records.batches import crc32c
+from penstock.records.compression import Codec
+
+if TYPE_CHECKING:
+    from penstock.broker.context import RequestContext
+
+logger = logging.getLogger(__name__)
+
+MAX_INSTANCES = 16_384
+MIN_EXPIRY_MS = 60_000
+# A longer client id or software name is never matched: patterns are an administrator's, names are anybody's.
+MAX_MATCHED_LENGTH = 1_024
+# In the order of preference.
+ACCEPTED_COMPRESSION = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
+RESERVED_IDS = frozenset({ZERO_UUID, METADATA_TOPIC_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Metrics as a client pushed them: OTLP in the given compression."""
+
+    client_instance_id: bytes
+    client_id: str | None
+    compression: int
+    terminating: bool
+    metrics: bytes
+
+
+Receiver = Callable[[Payload], None]
+
+
+@dataclass(slots=True)
+class Instance:
+    """One running client, and what it was last asked for."""
+
+    attributes: Mapping[str, str]
+    metrics: tuple[str, ...]
+    interval_ms: int
+    subscription_id: int
+    version: int
+    last_get_ms: int = 0
+    last_push_ms: int = 0
+    seen_ms: int = 0
+    terminating: bool = False
+    pushes: int = 0
+    last_payload_bytes: int = 0
+
+    def may_get(self, now_ms: int) -> bool:
+        if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
+            return False
+        self.last_get_ms = now_ms
+        return True
+
+    def may_push(self, now_ms: int) -> bool:
+        """The first push after asking may come early: clients spread it over the interval by chance."""
+        if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
+            return False
+        self.last_push_ms = now_ms
+        return True
+
+
+class Telemetry:
+    def __init__(self, max_bytes: int, random: Random) -> None:
+        self.max_bytes = max_bytes
+        self.receivers: list[Receiver] = []
+        self.instances: OrderedDict[bytes, Instance] = OrderedDict()
+        self._random = random
+        self._subscriptions: dict[str, Subscription] = {}
+        self._version = 0
+
+    def apply_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Takes over the client metrics resources; a client is matched anew on its next request."""
+        if old.configs is not new.configs:
+            self.set_subscriptions(
+                {name: values for (kind, name), values in new.configs.items() if kind == ResourceType.CLIENT_METRICS}
+            )
+
+    def set_subscriptions(self, resources: Mapping[str, Mapping[str, str]]) -> None:
+        subscriptions: dict[str, Subscription] = {}
+        for name, values in resources.items():
+            try:
+                subscriptions[name] = Subscription.from_map(name, values)
+            except ConfigError as error:
+                logger.warning("client metrics subscription %s is left out: %s", name, error)
+        if subscriptions != self._subscriptions:
+            self._subscriptions = subscriptions
+            self._version += 1
+
+    # --- requests -------------------------------------------------------------------------------------
+
+    def subscribe(self, ctx: RequestContext, client_instance_id: bytes) -> tuple[bytes, Instance]:
+        """What this client is asked for; a client without an id gets one. KafkaError when it asks too often."""
+        if client_instance_id == ZERO_UUID:
+            client_instance_id = random_uuid(self._random)
+        instance = self._instance(ctx, client_instance_id)
+        if not instance.may_get(ctx.now_ms):
+            raise KafkaError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                "Telemetry was asked for before the next push interval: wait for it.",
+            )
+        return client_instance_id, instance
+
+    def push(
+        self,
+        ctx: RequestContext,
+        client_instance_id: bytes,
+        subscription_id: int,
+        *,
+        terminating: bool,
+        compression: int,
+        metrics: bytes,
+    ) -> None:
+        """Hands a payload on, or raises KafkaError for one that the client shouldn't have sent."""
+        if client_instance_id in RESERVED_IDS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "The client instance id is invalid: ask for a subscription first."
+            )
+        instance = self._instance(ctx, client_instance_id)
+        try:
+            self._check_push(ctx, instance, subscription_id, terminating, compression, len(metrics))
+        finally:
+            instance.terminating = terminating
+        instance.pushes += 1
+        instance.last_payload_bytes = len(metrics)
+        if metrics:
+            self._hand_on(Payload(client_instance_id, ctx.client_id, compression, terminating, metrics))
+
+    def _check_push(
+        self,
+        ctx: RequestContext,
+        instance: Instance,
+        subscription_id: int,
+        terminating: bool,
+        compression: int,
+        size: int,
+    ) -> None:
+        if instance.terminating:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The client has already pushed its last metrics.")
+        if not instance.may_push(ctx.now_ms) and not terminating:
+            raise KafkaError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, "Metrics were pushed before the next push interval: wait for it."
+            )
+        if subscription_id != instance.subscription_id:
+            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "The subscription has changed: ask for it again.")
+        if compression not in set(Codec):
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression type {compression}.")
+        if size > self.max_bytes:
+            raise KafkaError(
+                ErrorCode.TELEMETRY_TOO_LARGE, f"Metrics of {size} bytes are more than the {self.max_bytes} allowed."
+            )
+
+    def _hand_on(self, payload: Payload) -> None:
+        for receiver in self.receivers:
+            try:
+                receiver(payload)
+            except Exception as error:
+                logger.exception("a telemetry receiver failed")
+                raise KafkaError(ErrorCode.INVALID_RECORD, "The metrics could not be exported.") from error
+
+    # --- instances ------------------------------------------------------------------------------------
+
+    def _instance(self, ctx: RequestContext, client_instance_id: bytes) -> Instance:
+        instance = self.instances.get(client_instance_id)
+        if instance is not None and self._expired(instance, ctx.now_ms):
+            instance = None
+        if instance is None:
+            instance = self._subscribed(client_instance_id, _attributes(ctx, client_instance_id))
+        elif instance.version < self._version:
+            instance = self._subscribed(client_instance_id, instance.attributes)
+        instance.seen_ms = ctx.now_ms
+        self.instances[client_instance_id] = instance
+        self.instances.move_to_end(client_instance_id)
+        self._expire(ctx.now_ms)
+        return instance
+
+    def _expire(self, now_ms: int) -> None:
+        while self.instances:
+            oldest = next(iter(self.instances))
+            if len(self.instances) <= MAX_INSTANCES and not self._expired(self.instances[oldest], now_ms):
+                return
+            del self.instances[oldest]
+
+    @staticmethod
+    def _expired(instance: Instance, now_ms: int) -> bool:
+        return now_ms - instance.seen_ms > max(MIN_EXPIRY_MS, 3 * instance.interval_ms)
+
+    def _subscribed(self, client_instance_id: bytes, attributes: Mapping[str, str]) -> Instance:
+        matching = [each for each in self._subscriptions.values() if _matches(each, attributes)]
+        metrics = tuple(sorted({metric for each in matching for metric in each.metrics}))
+        if ALL_METRICS in metrics:
+            metrics = (ALL_METRICS,)
+        interval_ms = min((each.interval_ms for each in matching), default=DEFAULT_INTERVAL_MS)
+        interval_ms = min(interval_ms, DEFAULT_INTERVAL_MS)
+        subscription_id = _subscription_id(metrics, interval_ms, client_instance_id)
+        return Instance(attributes, metrics, interval_ms, subscription_id, self._version)
+
+
+def _attributes(ctx: RequestContext, client_instance_id: bytes) -> dict[str, str]:
+    connection = ctx.connection
+    software_name, software_version = connection.state.get("software", (None, None))
+    known = {
+        "client_instance_id": uuid_to_str(client_instance_id),
+        "client_id": ctx.client_id,
+        "client_software_name": software_name,
+        "client_software_version": software_version,
+        "client_source_address": connection.peer_host,
+        "client_source_port": str(connection.peer_port),
+    }
+    return {name: value for name, value in known.items() if value is not None and len(value) <= MAX_MATCHED_LENGTH}
+
+
+def _matches(subscription: Subscription, attributes: Mapping[str, str]) -> bool:
+    return all(
+        name in attributes and pattern.fullmatch(attributes[name]) is not None
+        for name, pattern in subscription.match.items()
+    )
+
+
+def _subscription_id(metrics: tuple[str, ...], interval_ms: int, client_instance_id: bytes) -> int:
+    """The same on every broker: a checksum of what is asked for, mixed with the client's id."""
+    number = crc32c(f"{','.join(metrics)}|{interval_ms}|".encode() + client_instance_id)
+    return number - (1 << 32) if number >= 1 << 31 else number

@@ -46,11 +46,13 @@ def writer(cls: type[Message], version: int) -> Writer:
 
 
 def decode_prefix(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> tuple[M, int]:
-    return reader(cls, version)(buf, pos)
+    read: Reader = cls.CODECS[0].get(version) or reader(cls, version)
+    return read(buf, pos)
 
 
 def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> M:
-    message, end = reader(cls, version)(buf, pos)
+    read = cls.CODECS[0].get(version) or reader(cls, version)
+    message, end = read(buf, pos)
     if end != len(buf):
         raise DecodeError(f"{cls.__name__} v{version} leaves {len(buf) - end} bytes over")
     return message  # type: ignore[no-any-return]
@@ -58,9 +60,11 @@ def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> M:
 
 def encode_parts(message: Message, version: int) -> list[Any]:
     """Chunks that each have a length; the record sets among them are the very objects the message holds."""
-    return writer(type(message), version)(message)
+    write: Writer = message.CODECS[1].get(version) or writer(type(message), version)
+    return write(message)
 
 
 def encode(message: Message, version: int) -> bytes:
-    parts = writer(type(message), version)(message)
+    write: Writer = message.CODECS[1].get(version) or writer(type(message), version)
+    parts = write(message)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -4,7 +4,6 @@ The only place that runs generated source. It is generated from our own declarat
 """
 
 from collections.abc import Callable
-from struct import error as StructError
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.primitives import DecodeError, EncodeError
@@ -51,20 +50,8 @@ def compile_reader(cls: "type[Message]", version: int) -> Reader:
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise DecodeError(f"{cls.__name__} has no version {version}")
     text, namespace = emit_reader(cls, version, is_flexible(cls, version))
-    read = _define("read", text, namespace, f"{cls.__name__} v{version} reader")
-
-    def guarded(buf: Any, p: int) -> tuple[Any, int]:
-        try:
-            message, end = read(buf, p)
-        except (StructError, IndexError) as error:
-            raise DecodeError(f"{cls.__name__} v{version} ends too early") from error
-        except UnicodeDecodeError as error:
-            raise DecodeError(f"{cls.__name__} v{version} holds a string that isn't UTF-8") from error
-        if end > len(buf):
-            raise DecodeError(f"{cls.__name__} v{version} reaches past the end of its frame")
-        return message, end
-
-    return guarded
+    read: Reader = _define("read", text, namespace, f"{cls.__name__} v{version} reader")
+    return read
 
 
 def compile_writer(cls: "type[Message]", version: int) -> Writer:
@@ -73,13 +60,5 @@ def compile_writer(cls: "type[Message]", version: int) -> Writer:
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise EncodeError(f"{cls.__name__} has no version {version}")
     text, namespace = emit_writer(cls, version, is_flexible(cls, version))
-    write = _define("write", text, namespace, f"{cls.__name__} v{version} writer")
-
-    def guarded(message: Any) -> list[Any]:
-        try:
-            parts: list[Any] = write(message)
-        except (StructError, AttributeError, TypeError, UnicodeEncodeError) as error:
-            raise EncodeError(f"{cls.__name__} v{version} can't be encoded: {error}") from error
-        return parts
-
-    return guarded
+    write: Writer = _define("write", text, namespace, f"{cls.__name__} v{version} writer")
+    return write

@@ -6,6 +6,7 @@ into the result as it was given.
 """
 
 from struct import Struct as Layout
+from struct import error as StructError
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol import primitives
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 _NAMESPACE: dict[str, Any] = {
     "Layout": Layout,
     "MAX_STRING_BYTES": primitives.MAX_STRING_BYTES,
-    "EncodeError": primitives.EncodeError,
+    "StructError": StructError,
+    "value_error": primitives.value_error,
     "one_byte": tuple(bytes([value]) for value in range(128)),
     "join": b"".join,
     "write_uvarint": primitives.write_uvarint,
@@ -49,9 +51,12 @@ class _Writer:
             source.line("out = []")
             source.line("parts = []")
             source.line("w = out.append")
-            self.struct(cls, "o")
-            with source.block("if out or not parts:"):
-                source.line("parts.append(join(out))")
+            with source.block("try:"):
+                self.struct(cls, "o")
+                with source.block("if out or not parts:"):
+                    source.line("parts.append(join(out))")
+            with source.block("except (StructError, AttributeError, TypeError, UnicodeEncodeError) as error:"):
+                source.line(f"raise value_error('{cls.__name__} v{self.version}', error) from error")
             source.line("return parts")
         return source.text()
 
@@ -64,7 +69,9 @@ class _Writer:
         return f"{pack}({', '.join((*self.values, *extra_values))})"
 
     def flush(self) -> None:
-        if self.values:
+        if self.values == ["0"] and self.letters == "B":
+            self.source.line(f"{self.append}(b'\\0')")
+        elif self.values:
             self.source.line(f"{self.append}({self.packed()})")
         self.values, self.letters = [], ""
 
@@ -85,7 +92,7 @@ class _Writer:
 
     def absent(self, field: "Field", value: str, name: str) -> None:
         if not field.ignorable:
-            with self.source.block(f"if {differs_from_default(self.source, field, value)}:"):
+            with self.source.block(f"if {differs_from_default(field, value)}:"):
                 self.source.line(f"raise lost_value_error({name!r}, {self.version})")
 
     def field(self, field: "Field", value: str, name: str) -> None:
@@ -205,18 +212,27 @@ class _Writer:
 
     def tags(self, cls: "type[Struct]", value: str, tagged: "list[Field]") -> None:
         source = self.source
-        self.flush()
         unknown = f"{value}.unknown_tagged_fields"
         if not tagged:
-            source.line(f"{self.append}(write_tags({unknown}) if {unknown} else b'\\0')")
+            self.unknown_tags(unknown)
             return
+        self.flush()
         tags = source.fresh("t")
         source.line(f"{tags} = {unknown}.copy() if {unknown} else {{}}")
         for field in tagged:
             held = f"{value}.{field.name}"
-            with source.block(f"if {differs_from_default(source, field, held)}:"):
+            with source.block(f"if {differs_from_default(field, held)}:"):
                 self.tagged_field(field, held, f"{cls.__name__}.{field.name}", tags)
         source.line(f"{self.append}(write_tags({tags}) if {tags} else b'\\0')")
+
+    def unknown_tags(self, unknown: str) -> None:
+        """The waiting group and the tagged section: one chunk when the section is empty, as it nearly always is."""
+        if self.values:
+            none, some = self.packed((), "x"), f"{self.packed()} + write_tags({unknown})"
+        else:
+            none, some = "b'\\0'", f"write_tags({unknown})"
+        self.values, self.letters = [], ""
+        self.source.line(f"{self.append}({some} if {unknown} else {none})")
 
     def tagged_field(self, field: "Field", value: str, name: str, tags: str) -> None:
         source = self.source

@@ -134,6 +134,22 @@ def tag_error(name: str) -> DecodeError:
     return DecodeError(f"the tagged field {name} does not fill its size")
 
 
+def early_end_error(name: str) -> DecodeError:
+    return DecodeError(f"{name} ends too early")
+
+
+def past_end_error(name: str) -> DecodeError:
+    return DecodeError(f"{name} reaches past the end of its frame")
+
+
+def text_error(name: str) -> DecodeError:
+    return DecodeError(f"{name} holds a string that isn't UTF-8")
+
+
+def value_error(name: str, error: Exception) -> EncodeError:
+    return EncodeError(f"{name} can't be encoded: {error}")
+
+
 def lost_value_error(name: str, version: int) -> EncodeError:
     return EncodeError(f"{name} has a value, and version {version} can't carry it")
 

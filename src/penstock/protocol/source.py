@@ -84,7 +84,7 @@ def default_expression(source: Source, field: "Field") -> str:
     return f"{source.struct_class(field.item)}()"
 
 
-def differs_from_default(source: Source, field: "Field", value: str) -> str:
+def differs_from_default(field: "Field", value: str) -> str:
     """A condition that holds when `value` isn't the field's default."""
     default = field.scalar_default()
     if default is None:
@@ -94,5 +94,6 @@ def differs_from_default(source: Source, field: "Field", value: str) -> str:
     if field.kind == "array":
         return f"{value} is None or {value}" if field.nullable else value
     assert isinstance(field.item, type)
-    name = f"default_{field.item.__name__}"
-    return f"{value} != {source.bind(name, field.item())}"
+    conditions = [f"{value} is None"] if field.nullable else []
+    conditions += [differs_from_default(inner, f"{value}.{inner.name}") for inner in field.item.FIELDS]
+    return " or ".join((*conditions, f"{value}.unknown_tagged_fields"))

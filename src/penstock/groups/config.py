@@ -13,7 +13,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = (
 # the methods below take the builtins' names
 _Int: TypeAlias = int
 _Str: TypeAlias = str
-_Strings: TypeAlias = list[str]
+_Strings: TypeAlias = tuple[str, ...]
 
 
 class SettingsSource(Protocol):
@@ -51,7 +51,7 @@ class GroupConfig:
             consumer_session_timeout_ms=settings.int("group.consumer.session.timeout.ms"),
             consumer_heartbeat_interval_ms=settings.int("group.consumer.heartbeat.interval.ms"),
             consumer_max_size=settings.int("group.consumer.max.size"),
-            consumer_assignors=tuple(settings.list("group.consumer.assignors")),
+            consumer_assignors=settings.list("group.consumer.assignors"),
             consumer_migration_policy=settings.str("group.consumer.migration.policy").lower(),
             consumer_regex_refresh_interval_ms=settings.int("group.consumer.regex.refresh.interval.ms"),
         )

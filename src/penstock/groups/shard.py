@@ -13,6 +13,7 @@ from penstock.groups.classic import rebalance
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import restore
 from penstock.groups.config import GroupConfig
+from penstock.groups.journal import decode_record, encode_record
 from penstock.groups.offsets import Offsets
 from penstock.groups.timers import Timer, TimerKind, Timers
 from penstock.groups.turn import JournalRecord, Turn
@@ -38,6 +39,12 @@ class GroupShard:
 
     def turn(self, now_ms: int, wall_ms: int) -> Turn:
         return Turn(now_ms, wall_ms, self.config, self.timers, self.random)
+
+    def encode(self, record: JournalRecord) -> tuple[bytes, bytes | None]:
+        return encode_record(record)
+
+    def decode(self, key: bytes | None, value: bytes | None) -> JournalRecord | None:
+        return decode_record(key, value)
 
     # --- what is remembered
 
@@ -92,6 +99,9 @@ class GroupShard:
         self.groups.clear()
 
     # --- time
+
+    def next_deadline(self) -> int | None:
+        return self.timers.next_deadline()
 
     def on_timers(self, turn: Turn) -> None:
         for timer in self.timers.due(turn.now_ms):

@@ -1,0 +1,406 @@
+"""The runtime of everything that is remembered in a partition: group, transaction and share coordinators alike.
+
+    decide(machine, turn) → records, replies      pure; the caller's function
+    apply(record)                                 pure; at once, so that the next decision sees it
+    append                                        what one pass of the loop decided goes into the log as one batch
+    reply                                         when the high watermark has passed the last record
+
+State may thus be ahead of the log for the rest of a pass, but nobody is told so: an append that fails drops the
+state, and everybody who waits is sent to look for the coordinator again. Loading is `apply` over the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from penstock.log.log import AppendOrigin
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.batches import split_batches
+from penstock.records.build import build_batch
+from penstock.records.control import read_end_txn
+from penstock.records.record import read_records
+
+if TYPE_CHECKING:
+    from penstock.broker.partition import Partition
+    from penstock.clock import Clock
+    from penstock.log.log import Log
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Record = tuple[Any, Any | None]
+
+LOAD_CHUNK_BYTES = 1 << 20  # `offsets.load.buffer.size` of Kafka is 5 MiB; a smaller one keeps the loop responsive
+INLINE_LOAD_BYTES = 1 << 18  # a log this small is replayed within the request that asks for it
+RECORD_OVERHEAD_BYTES = 32  # varints and lengths around a key and a value, rounded up
+BATCH_OVERHEAD_BYTES = 128
+NO_PRODUCER_ID = -1
+
+
+class Turn(Protocol):
+    """What one decision asks for."""
+
+    records: list[Any]
+    replies: list[tuple[Any, Any]]
+    after: list[Any]
+    producer: tuple[int, int] | None
+
+
+T = TypeVar("T", bound=Turn)
+
+
+class Machine(Protocol[T]):
+    """A pure coordinator: see `groups.shard` for one."""
+
+    def turn(self, now_ms: int, wall_ms: int) -> T: ...
+
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]: ...
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Any | None: ...
+
+    def apply(self, record: Any, log_offset: int, producer_id: int) -> None: ...
+
+    def apply_marker(self, producer_id: int, commit: bool) -> None: ...
+
+    def loaded(self, turn: T) -> None: ...
+
+    def abandon(self, turn: T) -> None: ...
+
+    def on_timers(self, turn: T) -> None: ...
+
+    def next_deadline(self) -> int | None: ...
+
+
+M = TypeVar("M", bound=Machine[Any])
+
+
+class Phase(Enum):
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class _Commit:
+    """A decision whose records are on their way."""
+
+    __slots__ = ("end_offset", "future", "result", "turn")
+
+    def __init__(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
+        self.turn = turn
+        self.result = result
+        self.future = future
+        self.end_offset = -1  # not appended yet
+
+
+class Coordinator(Generic[M]):
+    """One machine and the partition it remembers in. Replies to tokens go through `deliver`."""
+
+    def __init__(
+        self,
+        machine: M,
+        partition: Partition,
+        clock: Clock,
+        *,
+        compression: int = 0,
+        deliver: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.partition = partition
+        self.epoch = partition.leader_epoch
+        self.phase = Phase.UNLOADED
+        self._clock = clock
+        self._compression = compression
+        self._deliver = deliver or set_result
+        self._loop = asyncio.get_running_loop()
+        self._batch: list[tuple[int, bytes, bytes | None, tuple[()]]] = []
+        self._batch_bytes = 0
+        self._undecided: list[_Commit] = []  # their records are in the batch
+        self._commits: deque[_Commit] = deque()  # appended, waiting for the high watermark
+        self._flush_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = -1
+
+    # --- the four steps
+
+    @property
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def active(self) -> M:
+        """The machine, for a look at it that needs no durability. Raises while it isn't there."""
+        if self.phase is not Phase.ACTIVE:
+            self._wake()
+        return self.machine
+
+    def run(self, decide: Callable[[M, Any], R]) -> R | asyncio.Future[R]:
+        """Decide now; the result comes at once if nothing has to be written or waited for, else as a future."""
+        self.active()
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        result = decide(self.machine, turn)
+        if not turn.records and not self._waits():
+            self._settle(turn, ErrorCode.NONE)
+            self._arm()
+            return result
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._take(turn, result, future)
+        self._arm()
+        return future
+
+    def post(self, decide: Callable[[M, Any], None]) -> None:
+        """Decide now; whoever is answered, now or later, is answered through tokens."""
+        self.active()
+        self._follow_up(decide)
+
+    def _waits(self) -> bool:
+        """Whether something that this decision may have seen isn't committed yet."""
+        return bool(self._undecided or self._commits)
+
+    def _take(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
+        encoded = [self.machine.encode(record) for record in turn.records]
+        try:
+            self._check_sizes(encoded)
+        except KafkaError as error:
+            self._settle(turn, error.code)
+            if future is not None:
+                future.set_exception(error)
+            return
+        if turn.producer is not None:
+            self._flush()
+        if self.phase is Phase.CLOSED:
+            self._abort(_Commit(turn, result, future))
+            return
+        offset = self.partition.log.log_end_offset + len(self._batch)
+        producer_id = turn.producer[0] if turn.producer is not None else NO_PRODUCER_ID
+        for index, record in enumerate(turn.records):
+            self.machine.apply(record, offset + index, producer_id)
+        self._undecided.append(_Commit(turn, result, future))
+        self._enqueue(encoded)
+        if turn.producer is not None:
+            self._flush(turn.producer)
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _check_sizes(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> None:
+        limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
+        if any(_size(key, value) > limit for key, value in encoded):
+            # Kafka's word for a group that doesn't fit into one record: nothing a client could retry
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The coordinator's record exceeds max.message.bytes.")
+
+    def _enqueue(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> None:
+        limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
+        now_ms = self._clock.wall_ms()
+        for key, value in encoded:
+            size = _size(key, value)
+            if self._batch and self._batch_bytes + size > limit:
+                self._append()
+            self._batch.append((now_ms, key, value, ()))
+            self._batch_bytes += size
+
+    def _append(self, producer: tuple[int, int] | None = None) -> None:
+        """Write the batch; several may go out for one decision. Raises what the log raises."""
+        records, self._batch, self._batch_bytes = self._batch, [], 0
+        if not records or self.phase is Phase.CLOSED:
+            return
+        producer_id, epoch = producer if producer is not None else (-1, -1)
+        batch = build_batch(
+            records,
+            compression=self._compression,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transactional=producer is not None,
+        )
+        try:
+            self.partition.append(
+                batch, now_ms=self._clock.wall_ms(), origin=AppendOrigin.COORDINATOR, required_acks=-1
+            )
+        except KafkaError as error:
+            logger.error("%s: the coordinator stops, its records can't be written: %s", self.partition, error)
+            self.close(_as_coordinator_error(error.code))
+
+    def _flush(self, producer: tuple[int, int] | None = None) -> None:
+        self._flush_scheduled = False
+        self._append(producer)
+        if self.phase is Phase.CLOSED:
+            return
+        end_offset = self.partition.log.log_end_offset
+        for commit in self._undecided:
+            commit.end_offset = end_offset
+        self._commits.extend(self._undecided)
+        self._undecided.clear()
+        self._complete()
+
+    def _complete(self) -> None:
+        high_watermark = self.partition.log.high_watermark
+        while self._commits and self._commits[0].end_offset <= high_watermark:
+            commit = self._commits.popleft()
+            self._settle(commit.turn, ErrorCode.NONE)
+            if commit.future is not None and not commit.future.done():
+                commit.future.set_result(commit.result)
+        if self._commits:
+            self.partition.park(self)
+        else:
+            self.partition.unpark(self)
+
+    def notify(self, appended_bytes: int) -> None:
+        """The partition's high watermark may have moved."""
+        self._loop.call_soon(self._complete)
+
+    def _settle(self, turn: Turn, code: ErrorCode) -> None:
+        for token, response in turn.replies:
+            self._deliver(token, response)
+        for after in turn.after:
+            if self.phase is Phase.ACTIVE:
+                self._follow_up(partial(_call_after, after, code))
+
+    def _follow_up(self, decide: Callable[[M, Any], None]) -> None:
+        """A decision that nobody asked for: a timer, or the consequence of a commit."""
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        decide(self.machine, turn)
+        if turn.records or self._waits():
+            self._take(turn, None, None)
+        else:
+            self._settle(turn, ErrorCode.NONE)
+        self._arm()
+
+    # --- time
+
+    def _arm(self) -> None:
+        deadline = self.machine.next_deadline()
+        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = self._loop.call_at(deadline / 1000 + 0.001, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.phase is Phase.ACTIVE:
+            self._follow_up(lambda machine, turn: machine.on_timers(turn))
+
+    # --- coming and going
+
+    def _wake(self) -> None:
+        if self.phase is Phase.UNLOADED and self.partition.log.size <= INLINE_LOAD_BYTES:
+            self.load_now()
+        elif self.phase is Phase.CLOSED:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "Another node coordinates this: look it up again.")
+        else:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator is loading: try again soon.")
+
+    def load_now(self) -> None:
+        log = self.partition.leader_log()
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            part = log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset)
+            offset = self._replay(offset, part.read_now())
+        self._start()
+
+    async def load(self) -> None:
+        """Replay in slices, with the loop free in between; appends by others (transaction markers) wait for the end."""
+        if self.phase is not Phase.UNLOADED:
+            return
+        self.phase = Phase.LOADING
+        log: Log = self.partition.leader_log()
+        started, offset = self._loop.time(), log.log_start_offset
+        try:
+            while offset < log.log_end_offset and self.phase is Phase.LOADING:
+                data = await log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset).read()
+                offset = self._replay(offset, data)
+                await asyncio.sleep(0)
+        except KafkaError as error:
+            logger.error("%s: the coordinator can't load: %s", self.partition, error)
+            self.close(ErrorCode.NOT_COORDINATOR)
+            return
+        if self.phase is Phase.LOADING:
+            self._start()
+            seconds = self._loop.time() - started
+            logger.info("%s: coordinator loaded up to offset %d in %.3f s", self.partition, offset, seconds)
+
+    def _replay(self, offset: int, data: Any) -> int:
+        """Apply what a piece of the log holds; the offset after it."""
+        machine = self.machine
+        next_offset = self.partition.log.log_end_offset  # nothing there: compaction has emptied the rest
+        for header, batch in split_batches(data, allow_partial=True):
+            next_offset = max(header.next_offset, offset + 1)
+            if header.is_control:
+                marker = read_end_txn(batch)
+                if marker is not None:
+                    machine.apply_marker(header.producer_id, marker.committed)
+                continue
+            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+            for record in read_records(batch):
+                decoded = machine.decode(record.key, record.value)
+                if decoded is not None:
+                    machine.apply(decoded, record.offset, producer_id)
+        return next_offset
+
+    def _start(self) -> None:
+        self.phase = Phase.ACTIVE
+        self._follow_up(lambda machine, turn: machine.loaded(turn))
+
+    def close(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Leadership is gone, or the log is: answer all who wait, forget the rest."""
+        if self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.partition.unpark(self)
+        waiting = [*self._commits, *self._undecided]
+        self._commits.clear()
+        self._undecided.clear()
+        for commit in waiting:
+            self._abort(commit, code)
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        self.machine.abandon(turn)
+        for token, response in turn.replies:
+            self._deliver(token, response)
+
+    def abandon(self) -> None:
+        """The partition is going away."""
+        self.close()
+
+    def _abort(self, commit: _Commit, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        error = KafkaError(code, "The coordinator could not write: look it up again.")
+        for token, _ in commit.turn.replies:
+            self._deliver(token, error)
+        if commit.future is not None and not commit.future.done():
+            commit.future.set_exception(error)
+
+
+def _call_after(after: Callable[[Any, ErrorCode], None], code: ErrorCode, _machine: Any, turn: Any) -> None:
+    after(turn, code)
+
+
+def _size(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+
+
+def set_result(token: Any, response: Any) -> None:
+    """Tokens are futures; who has gone away meanwhile needs no answer."""
+    if not token.done():
+        if isinstance(response, Exception):
+            token.set_exception(response)
+        else:
+            token.set_result(response)
+
+
+def _as_coordinator_error(code: ErrorCode) -> ErrorCode:
+    """What clients understand of a log's complaint."""
+    match code:
+        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION | ErrorCode.NOT_ENOUGH_REPLICAS | ErrorCode.REQUEST_TIMED_OUT:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case _:
+            return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,35 @@
+"""What the group handlers share: who is calling, and answers that may have to wait for a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.groups.turn import Caller
+
+if TYPE_CHECKING:
+    from penstock.broker.context import RequestContext
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+def caller(ctx: RequestContext) -> Caller:
+    """The host is written as Java prints an address."""
+    return Caller(ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.api_version)
+
+
+def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Awaitable[S]:
+    """Give the result its final shape, now or when it is there."""
+    if isinstance(result, asyncio.Future):
+        return _finish_later(result, shape)
+    return shape(result)
+
+
+async def _finish_later(result: asyncio.Future[R], shape: Callable[[R], S]) -> S:
+    return shape(await result)
+
+
+async def committed(result: R | asyncio.Future[R]) -> R:
+    return await result if isinstance(result, asyncio.Future) else result

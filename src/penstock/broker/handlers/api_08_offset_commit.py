@@ -1,0 +1,80 @@
+"""OffsetCommit v2-10: a group's positions, remembered before they are acknowledged.
+
+Topics by name, since v10 by id. A topic or partition that isn't there gets its own error (UNKNOWN_TOPIC_OR_PARTITION or
+UNKNOWN_TOPIC_ID); the rest is committed. Commits of members count as heartbeats.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.group_calls import finish
+from penstock.groups import offset_requests
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.metadata.image import MetadataImage
+
+TOPIC_IDS_SINCE = 10
+
+
+def handle(broker: Broker, ctx: RequestContext, request: OffsetCommitRequest) -> Any:
+    coordinator = broker.groups.coordinator(request.group_id)
+    refused = _take_out_unknown(broker.metadata.image, request, ctx.api_version >= TOPIC_IDS_SINCE)
+    result = coordinator.run(lambda shard, turn: offset_requests.commit(shard, turn, request, ctx.api_version))
+    return finish(result, lambda response: _merge(response, refused))
+
+
+def _take_out_unknown(
+    image: MetadataImage, request: OffsetCommitRequest, by_id: bool
+) -> dict[int, OffsetCommitResponseTopic]:
+    """Leaves in the request what can be committed, named; gives the answers for the rest by their place in it."""
+    refused: dict[int, OffsetCommitResponseTopic] = {}
+    kept: list[OffsetCommitRequestTopic] = []
+    for place, topic in enumerate(request.topics):
+        known = image.topics_by_id.get(topic.topic_id) if by_id else image.topics.get(topic.name)
+        if known is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refused[place] = _refusal(topic, code, {part.partition_index for part in topic.partitions})
+            continue
+        topic.name = known.name
+        missing = {part.partition_index for part in topic.partitions} - known.partitions.keys()
+        if missing:
+            refused[place] = _refusal(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, missing)
+            topic.partitions = [part for part in topic.partitions if part.partition_index not in missing]
+        kept.append(topic)
+    request.topics = kept
+    return refused
+
+
+def _refusal(topic: OffsetCommitRequestTopic, code: ErrorCode, partitions: set[int]) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetCommitResponsePartition(partition_index=index, error_code=code) for index in sorted(partitions)
+        ],
+    )
+
+
+def _merge(response: OffsetCommitResponse, refused: dict[int, OffsetCommitResponseTopic]) -> OffsetCommitResponse:
+    for place, topic in refused.items():
+        same = next((each for each in response.topics if _same(each, topic)), None)
+        if same is not None:
+            same.partitions += topic.partitions
+        else:
+            response.topics.insert(place, topic)
+    return response
+
+
+def _same(one: OffsetCommitResponseTopic, other: OffsetCommitResponseTopic) -> bool:
+    return (one.name, one.topic_id) == (other.name, other.topic_id)

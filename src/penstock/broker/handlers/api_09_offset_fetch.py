@@ -1,0 +1,127 @@
+"""OffsetFetch v1-10: one group until v7, a batch of groups since v8; all topics when none are named (v2 and later).
+
+Topics by name, since v10 by id. `require_stable` answers UNSTABLE_OFFSET_COMMIT where a transaction is still open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.broker.group_calls import committed
+from penstock.groups import offset_requests
+from penstock.groups.offsets import no_offset
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.metadata.image import MetadataImage
+
+BATCHED_SINCE = 8
+TOPIC_IDS_SINCE = 10
+GROUP_ERROR_SINCE = 2
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    if ctx.api_version < BATCHED_SINCE:
+        return await _fetch_single(broker, ctx, request)
+    by_id = ctx.api_version >= TOPIC_IDS_SINCE
+    fetches = [_fetch(broker, group, request.require_stable, by_id) for group in request.groups]
+    return OffsetFetchResponse(groups=list(await asyncio.gather(*fetches)))
+
+
+async def _fetch(
+    broker: Broker, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
+) -> OffsetFetchResponseGroup:
+    image = broker.metadata.image
+    unknown = _name_topics(image, group) if by_id else []
+    try:
+        coordinator = broker.groups.coordinator(group.group_id)
+        response = await committed(
+            coordinator.run(lambda shard, turn: offset_requests.fetch(shard, group, require_stable))
+        )
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
+    if by_id:
+        _identify_topics(image, response)
+    response.topics += unknown
+    return response
+
+
+def _name_topics(image: MetadataImage, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:
+    """Names the topics asked for by id; gives the answers for ids that nobody has."""
+    if group.topics is None:
+        return []
+    unknown: list[OffsetFetchResponseTopics] = []
+    named: list[OffsetFetchRequestTopics] = []
+    for topic in group.topics:
+        known = image.topics_by_id.get(topic.topic_id)
+        if known is not None:
+            topic.name = known.name
+            named.append(topic)
+        else:
+            partitions = [no_offset(index, ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes]
+            unknown.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions))
+    group.topics = named
+    return unknown
+
+
+def _identify_topics(image: MetadataImage, response: OffsetFetchResponseGroup) -> None:
+    """All topics were asked for by leaving them out: one that is gone has no id to be told by."""
+    response.topics = [topic for topic in response.topics if topic.name in image.topics]
+    for topic in response.topics:
+        topic.topic_id = image.topics[topic.name].topic_id
+
+
+async def _fetch_single(broker: Broker, ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    asked = request.topics
+    group = OffsetFetchRequestGroup(
+        group_id=request.group_id,
+        topics=None
+        if asked is None
+        else [OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in asked],
+    )
+    response = await _fetch(broker, group, request.require_stable, by_id=False)
+    if response.error_code and ctx.api_version < GROUP_ERROR_SINCE:
+        return OffsetFetchResponse(topics=[_failed(topic, response.error_code) for topic in asked or []])
+    return OffsetFetchResponse(
+        error_code=response.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in response.topics
+        ],
+    )
+
+
+def _failed(topic: OffsetFetchRequestTopic, code: int) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+            for index in topic.partition_indexes
+        ],
+    )

@@ -1,0 +1,59 @@
+"""FindCoordinator v0-6: one key until v3, a batch of keys since v4; key types group (0), transaction (1), share (2).
+
+The first look for a group's coordinator creates `__consumer_offsets` and waits for it, where Kafka sends the client
+round once more. Only groups have a coordinator so far: the other key types are refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.groups import OFFSETS_TOPIC
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_10_find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+GROUP = 0
+BATCHED_SINCE = 4
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    keys = request.coordinator_keys if ctx.api_version >= BATCHED_SINCE else [request.key]
+    found = [await _find(broker, ctx, request.key_type, key) for key in keys]
+    if ctx.api_version >= BATCHED_SINCE:
+        return FindCoordinatorResponse(coordinators=found)
+    [only] = found
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message if only.error_code else "NONE",
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+async def _find(broker: Broker, ctx: RequestContext, key_type: int, key: str) -> Coordinator:
+    try:
+        if key_type != GROUP:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"No coordinator serves keys of type {key_type} here.")
+        await broker.groups.ensure_topic()
+        return _locate(broker, ctx, OFFSETS_TOPIC, broker.groups.partition_of(key), key)
+    except KafkaError as error:
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message)
+
+
+def _locate(broker: Broker, ctx: RequestContext, topic: str, index: int, key: str) -> Coordinator:
+    image = broker.metadata.image
+    partition = image.partition(topic, index)
+    node = image.brokers.get(partition.leader) if partition is not None else None
+    endpoint = node.endpoints.get(ctx.listener_name) if node is not None else None
+    if node is None or endpoint is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator's partition has no leader: try again.")
+    return Coordinator(key=key, node_id=node.broker_id, host=endpoint.host, port=endpoint.port, error_message="")

@@ -1,0 +1,36 @@
+"""LeaveGroup v0-5: one member until v2, a batch with an answer each since v3, by instance id too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.group_calls import finish
+from penstock.groups import membership
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+BATCHED_SINCE = 3
+
+
+def handle(broker: Broker, ctx: RequestContext, request: LeaveGroupRequest) -> Any:
+    batched = ctx.api_version >= BATCHED_SINCE
+    members = request.members if batched else [MemberIdentity(member_id=request.member_id)]
+    coordinator = broker.groups.coordinator(request.group_id)
+    result = coordinator.run(lambda shard, turn: membership.leave(shard, turn, request.group_id, members))
+    return finish(result, _same if batched else _single)
+
+
+def _same(response: LeaveGroupResponse) -> LeaveGroupResponse:
+    return response
+
+
+def _single(response: LeaveGroupResponse) -> LeaveGroupResponse:
+    """The only member's error is the answer's."""
+    code = response.error_code
+    if code == ErrorCode.NONE and response.members:
+        code = response.members[0].error_code
+    return LeaveGroupResponse(error_code=code)

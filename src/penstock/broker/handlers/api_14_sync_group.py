@@ -1,0 +1,23 @@
+"""SyncGroup v0-5: the leader brings the assignment, everybody fetches theirs; answered when it is committed.
+
+Static members since v3, protocol checks since v5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.groups import membership
+from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    waiting: asyncio.Future[SyncGroupResponse] = asyncio.get_running_loop().create_future()
+    coordinator = broker.groups.coordinator(request.group_id)
+    coordinator.post(lambda shard, turn: membership.sync(shard, turn, request, waiting))
+    return await waiting

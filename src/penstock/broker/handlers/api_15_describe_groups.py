@@ -1,0 +1,44 @@
+"""DescribeGroups v0-6: classic groups with members. A missing one is "Dead", and since v6 GROUP_ID_NOT_FOUND."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.broker.group_calls import committed
+from penstock.groups import admin
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_15_describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.groups.shard import GroupShard
+
+# every operation on a group: read, delete, describe, describe and alter configs
+ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    groups = [await _describe(broker, ctx, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            if not group.error_code:
+                group.authorized_operations = ALL_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+async def _describe(broker: Broker, ctx: RequestContext, group_id: str) -> DescribedGroup:
+    try:
+        coordinator = broker.groups.coordinator(group_id)
+        return await committed(coordinator.run(partial(_decide, group_id, ctx.api_version)))
+    except KafkaError as error:
+        return DescribedGroup(group_id=group_id, error_code=error.code)
+
+
+def _decide(group_id: str, api_version: int, shard: GroupShard, turn: object) -> DescribedGroup:
+    return admin.describe(shard, group_id, api_version)

@@ -1,0 +1,37 @@
+"""DeleteGroups v0-2: an empty group with all its offsets. NON_EMPTY_GROUP while it has members."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.broker.group_calls import committed
+from penstock.groups import admin
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_42_delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.groups.shard import GroupShard
+    from penstock.groups.turn import Turn
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        try:
+            coordinator = broker.groups.coordinator(group_id)
+            code = await committed(coordinator.run(partial(_decide, group_id)))
+        except KafkaError as error:
+            code = error.code
+        results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+    return DeleteGroupsResponse(results=results)
+
+
+def _decide(group_id: str, shard: GroupShard, turn: Turn) -> ErrorCode:
+    return admin.delete_group(shard, turn, group_id)

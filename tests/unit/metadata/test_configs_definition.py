@@ -1,0 +1,150 @@
+"""What a value may be, and what is said when it may not."""
+
+import pytest
+
+from penstock.metadata.configs.definition import (
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    ListOf,
+    Matching,
+    NonEmpty,
+    OneOf,
+    Range,
+    RangeOr,
+    format_value,
+    parse_value,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (ConfigType.BOOLEAN, " TRUE ", True),
+        (ConfigType.BOOLEAN, "false", False),
+        (ConfigType.INT, " +5 ", 5),
+        (ConfigType.INT, "-2147483648", -(2**31)),
+        (ConfigType.LONG, "9223372036854775807", 2**63 - 1),
+        (ConfigType.SHORT, "32767", 32767),
+        (ConfigType.DOUBLE, "0.5f", 0.5),
+        (ConfigType.DOUBLE, ".5", 0.5),
+        (ConfigType.DOUBLE, "1.7976931348623157E308", 1.7976931348623157e308),
+        (ConfigType.STRING, " gzip ", "gzip"),
+        (ConfigType.PASSWORD, " kept as it is ", " kept as it is "),
+        (ConfigType.LIST, "", ()),
+        (ConfigType.LIST, " a , b,c ", ("a", "b", "c")),
+        (ConfigType.LIST, "a,", ("a", "")),
+    ],
+)
+def test_values_are_parsed_as_kafka_parses_them(kind: ConfigType, text: str, value: object) -> None:
+    assert parse_value("x", kind, text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "why"),
+    [
+        (ConfigType.BOOLEAN, "yes", "Expected value to be either true or false"),
+        (ConfigType.INT, "1_0", "Not a number of type INT"),
+        (ConfigType.INT, "0x10", "Not a number of type INT"),
+        (ConfigType.INT, "2147483648", "Not a number of type INT"),
+        (ConfigType.INT, "٥", "Not a number of type INT"),
+        (ConfigType.LONG, "99999999999999999999", "Not a number of type LONG"),
+        (ConfigType.SHORT, "32768", "Not a number of type SHORT"),
+        (ConfigType.DOUBLE, "x", "Not a number of type DOUBLE"),
+        (ConfigType.DOUBLE, "nan", "Not a number of type DOUBLE"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(kind: ConfigType, text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_value("some.config", kind, text)
+    assert str(refused.value) == f"Invalid value {text} for configuration some.config: {why}"
+
+
+INT, LIST, STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        (
+            ConfigKey("a", INT, "1", "", Range(1)),
+            "0",
+            "Invalid value 0 for configuration a: Value must be at least 1",
+        ),
+        (
+            ConfigKey("a", INT, "1", "", Range(1, 9)),
+            "10",
+            "Invalid value 10 for configuration a: Value must be no more than 9",
+        ),
+        (
+            ConfigKey("a", INT, "-1", "", RangeOr(1, 9, -1)),
+            "0",
+            "Invalid value 0 for configuration a: Value must be between 1 and 9 or equal to -1",
+        ),
+        (
+            ConfigKey("a", STRING, "x", "", OneOf(("x", "y"))),
+            "z",
+            "Invalid value z for configuration a: String must be one of: x, y",
+        ),
+        (
+            ConfigKey("a", STRING, "x", "", OneOf(("x", "y"), ignore_case=True)),
+            "z",
+            "Invalid value z for configuration a: String must be one of (case insensitive): X, Y",
+        ),
+        (
+            ConfigKey("a", LIST, "", "", ListOf(("x", "y"))),
+            "x,z",
+            "Invalid value z for configuration a: String must be one of: x, y",
+        ),
+        (ConfigKey("a", LIST, "", "", ListOf()), "x,", "Configuration 'a' values must not be empty."),
+        (
+            ConfigKey("a", LIST, "", "", ListOf(("x",), allow_empty=False)),
+            "",
+            "Configuration 'a' must not be empty. Valid values include: [x]",
+        ),
+        (
+            ConfigKey("a", STRING, "x", "", NonEmpty()),
+            "",
+            "Invalid value  for configuration a: String must be non-empty",
+        ),
+        (
+            ConfigKey("a", STRING, "x", "", Matching("[a-z]+", "letters only")),
+            "1",
+            "Invalid value 1 for configuration a: letters only",
+        ),
+    ],
+)
+def test_limits_are_told_with_the_value_that_broke_them(key: ConfigKey, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        key.parse(text)
+    assert str(refused.value) == message
+
+
+def test_case_does_not_matter_where_it_need_not() -> None:
+    key = ConfigKey("a", STRING, "x", "", OneOf(("UPGRADE",), ignore_case=True))
+    assert key.parse("upgrade") == "upgrade"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "true"),
+        (7, "7"),
+        (("a", "b"), "a,b"),
+        ((), ""),
+        (None, None),
+        (0.5, "0.5"),
+        (1.0, "1.0"),
+        (0.0, "0.0"),
+        (1e10, "1.0E10"),
+        (12345678.5, "1.23456785E7"),
+        (0.0001, "1.0E-4"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (float("inf"), "Infinity"),
+        (float("nan"), "NaN"),
+    ],
+)
+def test_values_are_written_as_java_writes_them(
+    value: bool | int | float | tuple[str, ...] | None, text: str | None
+) -> None:
+    assert format_value(value) == text

@@ -1,0 +1,53 @@
+"""Java's properties format, in its corners."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.configs.properties import duplicate_properties, format_properties, parse_properties
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a = b ", {"a": "b "}),
+        ("a: b", {"a": "b"}),
+        ("a b c", {"a": "b c"}),
+        ("a", {"a": ""}),
+        ("=b", {"": "b"}),
+        ("a==b", {"a": "=b"}),
+        ("a : = b", {"a": "= b"}),
+        ("# a=b\n  ! c=d\n\n   e=f", {"e": "f"}),
+        ("a=b\\\n   c,\\\n\td", {"a": "bc,d"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("a=b\\", {"a": "b"}),
+        ("# comment \\\na=b", {"a": "b"}),
+        ("a=b\\\n# not a comment", {"a": "b# not a comment"}),
+        ("a\\ b\\=c=d", {"a b=c": "d"}),
+        ("a=\\tx\\ny\\r\\f\\\\z\\q", {"a": "\tx\ny\r\f\\zq"}),
+        ("a=\\u00e9\\u4e2D", {"a": "é中"}),
+        ("a=\\uD83D\\uDE00", {"a": "😀"}),
+        ("a=b\r\nc=d\re=f", {"a": "b", "c": "d", "e": "f"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("listeners=PLAINTEXT://:9092", {"listeners": "PLAINTEXT://:9092"}),
+    ],
+)
+def test_lines_mean_what_they_mean_to_java(text: str, entries: dict[str, str]) -> None:
+    assert parse_properties(text) == entries
+
+
+def test_a_key_that_stands_twice_is_found() -> None:
+    assert duplicate_properties("a=1\nb=2\na=3\na=4\nb=5\nc=6") == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz"])
+def test_a_broken_unicode_escape_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="four hexadecimal digits"):
+        parse_properties(text)
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8"))))
+def test_what_is_written_is_read_back(entries: dict[str, str]) -> None:
+    assert parse_properties(format_properties(entries, comment="made by a test")) == entries

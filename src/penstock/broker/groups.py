@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.auto_topics import CONSUMER_OFFSETS
 from penstock.broker.coordinator import Coordinator, Phase
 from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = "__consumer_offsets"
 SLICE_SECONDS = 0.005  # how long background work may hold the loop
 
 GroupCoordinator = Coordinator[GroupShard]
@@ -58,7 +58,6 @@ class Groups:
         self._metadata = metadata
         self._config = GroupConfig.from_settings(settings)
         self._coordinators: dict[int, GroupCoordinator] = {}
-        self._creating: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- life
@@ -79,7 +78,7 @@ class Groups:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
-        topic = new.topics.get(OFFSETS_TOPIC)
+        topic = new.topics.get(CONSUMER_OFFSETS)
         led = {index for index, part in topic.partitions.items() if part.leader == self._node_id} if topic else set()
         for index in [index for index in self._coordinators if index not in led]:
             self._coordinators.pop(index).close()
@@ -96,7 +95,7 @@ class Groups:
     def _open(self, index: int) -> GroupCoordinator:
         coordinator = self._coordinators[index] = Coordinator(
             GroupShard(self._config, self._random),
-            self._partitions.get(OFFSETS_TOPIC, index),
+            self._partitions.get(CONSUMER_OFFSETS, index),
             self._clock,
             compression=self._settings.int("offsets.topic.compression.codec"),
         )
@@ -118,7 +117,7 @@ class Groups:
     # --- finding
 
     def partition_of(self, group_id: str) -> int:
-        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        topic = self._metadata.image.topics.get(CONSUMER_OFFSETS)
         count = len(topic.partitions) if topic else self._settings.int("offsets.topic.num.partitions")
         return coordinator_partition(group_id, count)
 
@@ -137,47 +136,6 @@ class Groups:
         if coordinator.phase is Phase.CLOSED:  # its log refused a write; if it is well again, so are we
             coordinator = self._open(index)
         return coordinator
-
-    async def ensure_topic(self) -> None:
-        """Create `__consumer_offsets` the first time that somebody looks for a coordinator."""
-        if OFFSETS_TOPIC in self._metadata.image.topics:
-            return
-        if self._creating is None or self._creating.done():
-            self._creating = asyncio.get_running_loop().create_task(self._create_topic())
-        await asyncio.shield(self._creating)
-
-    async def _create_topic(self) -> None:
-        from penstock.metadata.controller.topics import TopicDefaults, create_topics
-        from penstock.protocol.messages.api_19_create_topics import (
-            CreatableTopic,
-            CreatableTopicConfig,
-            CreateTopicsRequest,
-        )
-
-        settings = self._settings
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(settings.int("offsets.topic.segment.bytes")),
-        }
-        partitions = settings.int("offsets.topic.num.partitions")
-        replicas = settings.int("offsets.topic.replication.factor")
-        request = CreateTopicsRequest(
-            topics=[
-                CreatableTopic(
-                    name=OFFSETS_TOPIC,
-                    num_partitions=partitions,
-                    replication_factor=replicas,
-                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
-                )
-            ]
-        )
-        defaults = TopicDefaults(partitions, replicas)
-        response = await self._metadata.submit(lambda image: create_topics(image, request, defaults, self._random))
-        result = response.topics[0]
-        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            logger.error("%s can't be created: %s", OFFSETS_TOPIC, result.error_message)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error_message)
 
     # --- background work
 

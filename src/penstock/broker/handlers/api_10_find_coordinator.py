@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.groups import OFFSETS_TOPIC
+from penstock.broker.auto_topics import CONSUMER_OFFSETS, ensure_topic
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_10_find_coordinator import (
     Coordinator,
@@ -43,10 +43,17 @@ async def _find(broker: Broker, ctx: RequestContext, key_type: int, key: str) ->
     try:
         if key_type != GROUP:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"No coordinator serves keys of type {key_type} here.")
-        await broker.groups.ensure_topic()
-        return _locate(broker, ctx, OFFSETS_TOPIC, broker.groups.partition_of(key), key)
+        await _ensure_topic(broker, CONSUMER_OFFSETS)
+        return _locate(broker, ctx, CONSUMER_OFFSETS, broker.groups.partition_of(key), key)
     except KafkaError as error:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message)
+
+
+async def _ensure_topic(broker: Broker, name: str) -> None:
+    try:
+        await ensure_topic(broker, name)
+    except KafkaError as error:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 
 
 def _locate(broker: Broker, ctx: RequestContext, topic: str, index: int, key: str) -> Coordinator:

@@ -1,0 +1,307 @@
+"""The runtime of coordinators over a log whose high watermark the test moves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.coordinator import Coordinator, Phase
+from penstock.broker.partition import Partition
+from penstock.clock import ManualClock
+from penstock.groups import membership, offset_requests
+from penstock.groups.config import GroupConfig
+from penstock.groups.shard import GroupShard
+from penstock.groups.turn import Caller, Turn
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from penstock.protocol.messages.api_11_join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from penstock.protocol.messages.api_14_sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from penstock.records.control import EndTxn, build_end_txn
+from penstock.records.header import parse_header
+
+
+@dataclass
+class MemoryPartition:
+    """A partition of whole batches; `replicated` says whether an append is committed at once."""
+
+    replicated: bool = True
+    refuse: KafkaError | None = None
+    leader_epoch: int = 3
+    batches: list[bytes] = field(default_factory=list)
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    high_watermark: int = 0
+    waiters: set[Any] = field(default_factory=set)
+    max_message_bytes: int = 1 << 20
+
+    @property
+    def log(self) -> "MemoryPartition":
+        return self
+
+    @property
+    def config(self) -> SimpleNamespace:
+        return SimpleNamespace(max_message_bytes=self.max_message_bytes)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.batches))
+
+    def leader_log(self) -> "MemoryPartition":
+        return self
+
+    def append(self, records: bytes, **_: object) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        count = parse_header(records).last_offset_delta + 1
+        self.batches.append(self.log_end_offset.to_bytes(8, "big") + records[8:])
+        self.log_end_offset += count
+        if self.replicated:
+            self.high_watermark = self.log_end_offset
+
+    def catch_up(self) -> None:
+        self.high_watermark = self.log_end_offset
+        for waiter in tuple(self.waiters):
+            waiter.notify(0)
+
+    def read(self, offset: int, max_bytes: int, *, upper_bound: int) -> "MemoryPartition":
+        self.rest = b"".join(batch for batch in self.batches if int.from_bytes(batch[:8], "big") >= offset)
+        return self
+
+    def read_now(self) -> bytes:
+        return self.rest
+
+    def park(self, waiter: object) -> None:
+        self.waiters.add(waiter)
+
+    def unpark(self, waiter: object) -> None:
+        self.waiters.discard(waiter)
+
+
+def coordinate(partition: MemoryPartition, config: GroupConfig | None = None) -> Coordinator[GroupShard]:
+    shard = GroupShard(config or GroupConfig(initial_rebalance_delay_ms=0), Random(1))
+    return Coordinator(shard, cast(Partition, partition), ManualClock())
+
+
+def commit(offset: int, group: str = "g", metadata: str = "") -> Callable[[GroupShard, Turn], OffsetCommitResponse]:
+    request = OffsetCommitRequest(
+        group_id=group,
+        topics=[
+            OffsetCommitRequestTopic(
+                name="t",
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=0, committed_offset=offset, committed_metadata=metadata
+                    )
+                ],
+            )
+        ],
+    )
+    return lambda shard, turn: offset_requests.commit(shard, turn, request, 9)
+
+
+def join(token: object) -> Callable[[GroupShard, Turn], None]:
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=6000,
+        rebalance_timeout_ms=6000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    return lambda shard, turn: membership.join(shard, turn, request, Caller("c", "/h", 3), token)
+
+
+def sync(member_id: str, assignment: bytes, token: object) -> Callable[[GroupShard, Turn], None]:
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=1,
+        member_id=member_id,
+        assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)],
+    )
+    return lambda shard, turn: membership.sync(shard, turn, request, token)
+
+
+def offset_of(coordinator: Coordinator[GroupShard], group: str = "g") -> int:
+    return coordinator.machine.offsets.committed[group]["t", 0].offset
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(scenario(), 20)
+
+    asyncio.run(bounded())
+
+
+async def passes(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_what_one_pass_of_the_loop_decides_is_one_batch() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition()
+        coordinator = coordinate(partition)
+        results = [coordinator.run(commit(offset)) for offset in range(100)]
+        assert partition.batches == []
+        for result in results:
+            assert isinstance(result, asyncio.Future)
+            await result
+        assert [parse_header(batch).records_count for batch in partition.batches] == [100]
+        assert offset_of(coordinator) == 99
+
+    run(scenario)
+
+
+def test_an_answer_waits_for_the_high_watermark_and_so_does_a_read_of_what_is_not_committed() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition(replicated=False)
+        coordinator = coordinate(partition)
+        written = coordinator.run(commit(5))
+        seen = coordinator.run(lambda shard, turn: offset_of(coordinator))
+        await passes()
+        assert isinstance(written, asyncio.Future)
+        assert isinstance(seen, asyncio.Future)
+        assert not written.done()
+        assert not seen.done()
+        partition.catch_up()
+        await passes()
+        assert written.result().topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert seen.result() == 5
+        assert partition.waiters == set()
+        assert coordinator.run(lambda shard, turn: offset_of(coordinator)) == 5
+
+    run(scenario)
+
+
+def test_replay_brings_back_the_state_and_the_members_sessions() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition()
+        first = coordinate(partition)
+        loop = asyncio.get_running_loop()
+        joining: asyncio.Future[JoinGroupResponse] = loop.create_future()
+        first.post(join(joining))
+        member_id = (await joining).member_id
+        syncing: asyncio.Future[SyncGroupResponse] = loop.create_future()
+        first.post(sync(member_id, b"A", syncing))
+        assert (await syncing).assignment == b"A"
+        second = coordinate(partition)
+        assert second.phase is Phase.UNLOADED
+        shard = second.active()
+        assert shard.remembered() == first.machine.remembered()
+        assert membership.heartbeat(shard, "g", 1, member_id, None, second.now_ms) is ErrorCode.NONE
+        first.close()
+        second.close()
+
+    run(scenario)
+
+
+def test_a_marker_in_the_log_decides_over_the_commits_of_its_transaction() -> None:
+    async def scenario() -> None:
+        for committed, expected in ((True, 7), (False, 1)):
+            partition = MemoryPartition()
+            coordinator = coordinate(partition)
+            coordinator.run(commit(1))
+
+            def in_transaction(shard: GroupShard, turn: Turn) -> OffsetCommitResponse:
+                turn.producer = (9, 0)
+                return commit(7)(shard, turn)
+
+            result = coordinator.run(in_transaction)
+            assert isinstance(result, asyncio.Future)
+            await result
+            assert [parse_header(batch).is_transactional for batch in partition.batches] == [False, True]
+            partition.append(build_end_txn(EndTxn(committed, 0), producer_id=9, producer_epoch=0, timestamp=0))
+            loaded = coordinate(partition)
+            loaded.load_now()
+            assert offset_of(loaded) == expected
+
+    run(scenario)
+
+
+def test_a_log_that_refuses_sends_everybody_away_and_nobody_is_told_a_lie() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition()
+        coordinator = coordinate(partition)
+        loop = asyncio.get_running_loop()
+        joining: asyncio.Future[JoinGroupResponse] = loop.create_future()
+        coordinator.post(join(joining))
+        await joining
+        waiting: asyncio.Future[JoinGroupResponse] = loop.create_future()
+        coordinator.post(join(waiting))
+        partition.refuse = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full.")
+        written = coordinator.run(commit(5, group="other"))
+        assert isinstance(written, asyncio.Future)
+        with pytest.raises(KafkaError) as refused:
+            await written
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
+        with pytest.raises(KafkaError) as gone:
+            coordinator.run(commit(6))
+        assert gone.value.code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_losing_the_partition_fails_what_waits_for_its_commit() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition(replicated=False)
+        coordinator = coordinate(partition)
+        written = coordinator.run(commit(5))
+        joining: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
+        coordinator.post(join(joining))
+        await passes()
+        coordinator.close()
+        assert isinstance(written, asyncio.Future)
+        for future in (written, joining):
+            with pytest.raises(KafkaError) as error:
+                await future
+            assert error.value.code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_a_decision_larger_than_a_batch_is_split_and_a_record_larger_than_one_is_refused() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition(max_message_bytes=1000)
+        coordinator = coordinate(partition)
+        results = [coordinator.run(commit(offset, metadata="x" * 300)) for offset in range(5)]
+        for result in results:
+            assert isinstance(result, asyncio.Future)
+            await result
+        assert len(partition.batches) == 3
+        assert all(len(batch) <= 1000 for batch in partition.batches)
+        before = coordinator.machine.remembered()
+        too_large = coordinator.run(commit(9, metadata="x" * 1000))
+        assert isinstance(too_large, asyncio.Future)
+        with pytest.raises(KafkaError):
+            await too_large
+        assert coordinator.machine.remembered() == before
+        assert coordinator.phase is Phase.ACTIVE
+
+    run(scenario)
+
+
+def test_timers_fire_by_themselves() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition()
+        config = GroupConfig(initial_rebalance_delay_ms=5)
+        coordinator = coordinate(partition, config)
+        joining: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()
+        coordinator.post(join(joining))
+        assert not joining.done()
+        assert (await joining).generation_id == 1
+        coordinator.close()
+
+    run(scenario)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as AnyBuffer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +30,7 @@ class File(Protocol):
     @property
     def size(self) -> int: ...
 
-    def append(self, *buffers: Buffer) -> None:
+    def append(self, *buffers: AnyBuffer) -> None:
         """All of it, or DiskError with the file as it was."""
 
     def pread(self, size: int, offset: int) -> bytes:

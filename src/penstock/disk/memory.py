@@ -14,9 +14,12 @@ import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from penstock.disk.api import Buffer, DirectoryLockedError, DiskError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as AnyBuffer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,7 +86,7 @@ class MemoryFile:
             return 0
         return len(self._found().data)
 
-    def append(self, *buffers: Buffer) -> None:
+    def append(self, *buffers: AnyBuffer) -> None:
         disk = self._disk
         if disk.on_write is not None:
             disk.on_write("append", self.path)

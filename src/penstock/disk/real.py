@@ -13,9 +13,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from penstock.disk.api import Buffer, DirectoryLockedError, DiskError, Lock
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as AnyBuffer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +30,9 @@ HAVE_WRITEV = hasattr(os, "pwritev")
 HAVE_PREAD = hasattr(os, "pread")
 HAVE_FDATASYNC = hasattr(os, "fdatasync")
 HAVE_FSYNC_DIR = sys.platform != "win32"
+
+#: Buffers that one gathered write may have: the kernel's limit is 1,024.
+MAX_BUFFERS = 512
 
 _OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MODE = 0o644
@@ -67,21 +73,25 @@ class RealFile:
                 raise _disk_error(error, self.path) from error
         return self._size
 
-    def descriptor(self) -> int:
+    def descriptor(self, create: int = 0) -> int:
         """Valid until the next call on this disk; a thread that uses it pins it first."""
         fd = self._fd
         if fd < 0:
-            fd = self._fd = self._disk.open_descriptor(self)
+            fd = self._fd = self._disk.open_descriptor(self, create)
         self.recently_used = True
         return fd
 
-    def append(self, *buffers: Buffer) -> None:
+    def append(self, *buffers: AnyBuffer) -> None:
         size = self.size
-        fd = self.descriptor()
-        if HAVE_WRITEV:
+        fd = self._fd
+        self.recently_used = True
+        if fd < 0:
+            with _reported(self.path):
+                fd = self.descriptor(os.O_CREAT)
+        if HAVE_WRITEV and len(buffers) <= MAX_BUFFERS:
             total = 0
             for buffer in buffers:
-                total += len(buffer)
+                total += len(buffer)  # type: ignore[arg-type]
             try:
                 written = os.pwritev(fd, buffers, size)
                 if written < total:
@@ -149,7 +159,8 @@ class RealFile:
 
     async def _pinned(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In a thread, with the descriptor held until that thread is done, even if the awaiting task is cancelled."""
-        self.descriptor()
+        with _reported(self.path):
+            self.descriptor()
         self._pins += 1
         future = self._disk.submit(function, *args, **kwargs)
         future.add_done_callback(self._unpin)
@@ -162,12 +173,12 @@ class RealFile:
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         with _reported(self.path):
-            _write_all(self.descriptor(), memoryview(data), offset)
+            _write_all(self.descriptor(os.O_CREAT), memoryview(data), offset)
         self._size = max(self.size, offset + len(data))
 
     def truncate(self, size: int) -> None:
         with _reported(self.path):
-            os.ftruncate(self.descriptor(), size)
+            os.ftruncate(self.descriptor(os.O_CREAT), size)
         self._size = size
 
     def sync_now(self) -> None:
@@ -257,10 +268,10 @@ class RealDisk:
             os.close(fd)
         return RealFile(self, path, 0)
 
-    def open_descriptor(self, file: RealFile) -> int:
+    def open_descriptor(self, file: RealFile, create: int) -> int:
         if len(self._open) >= self._max_open_files:
             self._evict()
-        fd = os.open(file.path, _OPEN_FLAGS | os.O_CREAT, _MODE)
+        fd = os.open(file.path, _OPEN_FLAGS | create, _MODE)
         self._open[file] = None
         return fd
 

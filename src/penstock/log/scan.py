@@ -66,7 +66,7 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_verified(file: File, position: int, end: int) -> Iterator[ScannedBatch]:
-    """Every batch with its bytes, each checked against its CRC; stops with CorruptBatchError at the first that fails."""
+    """Every batch with its bytes, its CRC checked; ends with CorruptBatchError at the first that fails."""
     chunk, chunk_start = memoryview(b""), position
     while position < end:
         at = position - chunk_start

@@ -1,0 +1,162 @@
+"""One of a node's log directories: its lock, its identity, its checkpoints, and whether it still works."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.log.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+    CheckpointError,
+    TopicPartition,
+    parse_clean_shutdown,
+    parse_offsets,
+    parse_properties,
+    render_clean_shutdown,
+    render_offsets,
+    render_properties,
+)
+from penstock.protocol.uuid import uuid_from_str, uuid_to_str
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from penstock.disk.api import Disk, Lock
+
+logger = logging.getLogger(__name__)
+
+#: `topic-partition`; a topic may itself have dashes in it.
+_LOG_NAME = re.compile(r"(.+)-([0-9]+)")
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
+
+
+class DirectoryError(Exception):
+    """A log directory is not this node's, or not usable: the message says which and what to do."""
+
+
+def parse_log_name(name: str) -> TopicPartition | None:
+    matched = _LOG_NAME.fullmatch(name)
+    return (matched[1], int(matched[2])) if matched else None
+
+
+@dataclass(slots=True, eq=False)
+class LogDir:
+    disk: Disk
+    path: str
+    directory_id: bytes = bytes(16)
+    #: Why it is offline; None while it works.
+    failure: OSError | None = None
+    #: Whether the last stop was clean, and the broker epoch it left (-1: unknown).
+    clean: bool = False
+    previous_broker_epoch: int = -1
+    _lock: Lock | None = None
+    #: What each checkpoint file says, to write it only when it changes.
+    _written: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+
+    @property
+    def offline(self) -> bool:
+        return self.failure is not None
+
+    def file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def acquire(self) -> None:
+        self.disk.mkdir(self.path)
+        self._lock = self.disk.lock(self.path)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def identify(self, node_id: int, cluster_id: str, random: Random) -> None:
+        """Read meta.properties, or write it into a directory that has none. Raises if it is another node's."""
+        path = self.file(META_PROPERTIES_FILE)
+        known = parse_properties(self.disk.read_bytes(path, 1 << 16)) if self.disk.exists(path) else {}
+        if known:
+            for name, ours in (("node.id", str(node_id)), ("cluster.id", cluster_id)):
+                theirs = known.get(name) or (known.get("broker.id") if name == "node.id" else None)
+                if theirs is not None and theirs != ours:
+                    raise DirectoryError(
+                        f"{path} says {name}={theirs}, this node has {ours}: use that node's directory for it only, "
+                        "or start it with its own settings."
+                    )
+        try:
+            self.directory_id = uuid_from_str(known["directory.id"])
+        except (KeyError, ValueError):
+            # The first 100 ids are reserved.
+            self.directory_id = random.randbytes(16)
+            while self.directory_id[:15] == bytes(15):
+                self.directory_id = random.randbytes(16)
+            known.update(
+                {
+                    "version": "1",
+                    "node.id": str(node_id),
+                    "cluster.id": cluster_id,
+                    "directory.id": uuid_to_str(self.directory_id),
+                }
+            )
+            known.pop("broker.id", None)
+            self.disk.write_atomic(path, render_properties(known))
+
+    def take_clean_mark(self) -> None:
+        """Was the last stop clean? The mark goes now: from here on only another clean stop brings it back."""
+        path = self.file(CLEAN_SHUTDOWN_FILE)
+        self.clean = self.disk.exists(path)
+        if self.clean:
+            self.previous_broker_epoch = parse_clean_shutdown(self.disk.read_bytes(path, 1 << 12))
+            self.disk.remove(path)
+            self.disk.sync_dir(self.path)
+
+    def leave_clean_mark(self, broker_epoch: int) -> None:
+        self.disk.write_atomic(self.file(CLEAN_SHUTDOWN_FILE), render_clean_shutdown(broker_epoch))
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        path = self.file(name)
+        if not self.disk.exists(path):
+            return {}
+        try:
+            offsets = parse_offsets(self.disk.read_bytes(path))
+        except CheckpointError as error:
+            logger.warning("%s is ignored: %s", path, error)
+            return {}
+        self._written[name] = offsets
+        return dict(offsets)
+
+    def write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
+        """False if the file says so already."""
+        if self._written.get(name) == offsets:
+            return False
+        self.disk.write_atomic(self.file(name), render_offsets(offsets))
+        self._written[name] = offsets
+        return True
+
+    def log_names(self) -> list[str]:
+        """Directories that hold a log, by their names."""
+        names = [name for name in self.disk.listdir(self.path) if parse_log_name(name)]
+        return [name for name in names if self.disk.is_dir(self.file(name))]
+
+    def leftover_names(self) -> list[str]:
+        """Directories of deleted logs that a crash kept from being removed."""
+        return [name for name in self.disk.listdir(self.path) if name.endswith(DELETE_SUFFIX)]
+
+
+__all__ = [
+    "DELETE_SUFFIX",
+    "FUTURE_SUFFIX",
+    "HIGH_WATERMARK_FILE",
+    "LOG_START_FILE",
+    "RECOVERY_POINT_FILE",
+    "STRAY_SUFFIX",
+    "DirectoryError",
+    "LogDir",
+    "parse_log_name",
+]

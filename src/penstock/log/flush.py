@@ -1,0 +1,151 @@
+"""Making a log durable: one fsync for all who wait, and the full flush that moves the recovery point.
+
+Only the record bytes have to be on disk for an acknowledgement. The recovery point promises more: indexes, epochs and
+producer snapshots up to it are on disk too, so that nothing below it is scanned after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.log.log import Log
+    from penstock.log.segment import Segment
+
+
+class GroupCommit:
+    __slots__ = ("_log", "_running", "_synced_bases", "_waiters")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._running: asyncio.Task[None] | None = None
+        #: Base offsets of segments whose directory entry is known to be on disk.
+        self._synced_bases: set[int] = set()
+
+    async def wait(self, offset: int) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiters.append((offset, future))
+        if self._running is None:
+            self._running = loop.create_task(self._run(), name=f"fsync {self._log.topic}-{self._log.partition}")
+        await future
+
+    async def _run(self) -> None:
+        try:
+            while self._waiters:
+                # Whoever asks while the disk works is served by the next round.
+                durable = await self._sync_records()
+                waiting, self._waiters = self._waiters, []
+                for offset, future in waiting:
+                    if offset > durable:
+                        self._waiters.append((offset, future))
+                    elif not future.done():
+                        future.set_result(None)
+        except (OSError, KafkaError) as error:
+            refusal = self._log.failed(error) if isinstance(error, OSError) else error
+            self._refuse(refusal)
+        finally:
+            self._running = None
+
+    async def settle(self) -> None:
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    def _refuse(self, error: KafkaError) -> None:
+        waiting, self._waiters = self._waiters, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+    async def _sync_records(self) -> int:
+        """Returns the offset below which all records are now on disk."""
+        log = self._log
+        while True:
+            goal, truncations = log.log_end_offset, log.truncations
+            for segment in self._dirty_segments():
+                size = segment.size
+                await segment.file.sync()
+                if log.truncations == truncations:
+                    segment.synced_size = max(segment.synced_size, size)
+            if self._new_files():
+                await log.environment.disk.run(log.environment.disk.sync_dir, log.path)
+                self._note_files()
+            if log.truncations == truncations:
+                log.flushed_offset = max(log.flushed_offset, goal)
+                return log.flushed_offset
+
+    def _dirty_segments(self) -> list[Segment]:
+        return [segment for segment in self._log.segments if segment.synced_size < segment.size]
+
+    def _new_files(self) -> bool:
+        return any(segment.base_offset not in self._synced_bases for segment in self._log.segments)
+
+    def _note_files(self) -> None:
+        self._synced_bases = {segment.base_offset for segment in self._log.segments}
+
+    def _prepare(self) -> tuple[int, int, list[str]]:
+        """Write out what is only in memory; returns goal, its validity and the side files to sync."""
+        log = self._log
+        paths: list[str] = []
+        for segment in log.segments:
+            if segment.size > segment.synced_size or segment.base_offset >= log.recovery_point:
+                segment.store_indexes()
+        for segment in log.segments_from(log.recovery_point):
+            paths.extend(segment.path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+            if segment.has_aborted:
+                paths.append(segment.path(TXN_INDEX_SUFFIX))
+        if log.unsynced_bytes >= log.environment.unflushed_bytes:
+            snapshot = log.snapshots.take(log.producers)
+            if snapshot is not None:
+                log.note_unsynced(snapshot)
+        paths.extend(log.unsynced_files or ())
+        log.unsynced_files = None
+        log.unsynced_bytes = 0
+        disk = log.environment.disk
+        return log.log_end_offset, log.truncations, [path for path in paths if disk.exists(path)]
+
+    def _finish(self, goal: int, truncations: int) -> None:
+        log = self._log
+        if log.truncations == truncations:
+            log.recovery_point = max(log.recovery_point, goal)
+            log.flushed_offset = max(log.flushed_offset, goal)
+            log.last_flush_ms = log.environment.clock.wall_ms()
+
+    async def flush(self) -> None:
+        log = self._log
+        if log.recovery_point >= log.log_end_offset and not log.unsynced_files:
+            return
+        try:
+            goal, truncations, paths = self._prepare()
+            await self._sync_records()
+            await log.environment.disk.run(self._sync_files, paths)
+        except OSError as error:
+            raise log.failed(error) from error
+        self._finish(goal, truncations)
+
+    def flush_now(self) -> None:
+        log = self._log
+        if log.recovery_point >= log.log_end_offset and not log.unsynced_files:
+            return
+        try:
+            goal, truncations, paths = self._prepare()
+            for segment in self._dirty_segments():
+                segment.file.sync_now()
+                segment.synced_size = segment.size
+            self._sync_files(paths)
+        except OSError as error:
+            raise log.failed(error) from error
+        self._note_files()
+        self._finish(goal, truncations)
+
+    def _sync_files(self, paths: list[str]) -> None:
+        disk = self._log.environment.disk
+        for path in paths:
+            if disk.exists(path):
+                disk.sync_file(path)
+        disk.sync_dir(self._log.path)

@@ -1,0 +1,306 @@
+"""Opening a log that is on disk, after a clean stop or after a crash.
+
+After a clean stop everything is believed: the end of the log is read off the last index entry and the headers behind.
+After a crash everything above the recovery point is read and judged by its checksum; the first batch that fails ends
+the log, and so does a hole between two segments. Indexes, leader epochs and producer state follow what was found.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
+from penstock.log.epochs import LeaderEpochCache
+from penstock.log.log import Log
+from penstock.log.producers import ProducerStateManager
+from penstock.log.replay import batches_between, rebuild_producers
+from penstock.log.scan import CorruptBatchError, scan_headers, scan_verified
+from penstock.log.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+from penstock.log.snapshot_files import SNAPSHOT_SUFFIX, SnapshotFiles
+from penstock.log.swap import finish_swaps
+from penstock.log.txn_index import AbortedTransaction
+
+if TYPE_CHECKING:
+    from penstock.log.environment import LogEnvironment
+    from penstock.metadata.configs.topic import LogConfig
+
+logger = logging.getLogger(__name__)
+
+MAX_EPOCH_FILE_BYTES = 1 << 26
+
+
+@dataclass(slots=True)
+class LogPlace:
+    """Where a log is and whose it is."""
+
+    log_dir: str
+    path: str
+    topic: str
+    partition: int
+    topic_id: bytes
+
+
+@dataclass(slots=True)
+class Found:
+    """What listing the directory showed."""
+
+    bases: list[int]
+    snapshots: list[int]
+    names: set[str]
+
+
+def create_log(environment: LogEnvironment, place: LogPlace, config: LogConfig, start_offset: int = 0) -> Log:
+    """A log that is not on disk yet; its directory exists and is empty."""
+    segment = Segment.create(
+        environment.disk,
+        place.path,
+        start_offset,
+        created_ms=environment.clock.wall_ms(),
+        index_interval=config.index_interval_bytes,
+    )
+    producers = ProducerStateManager()
+    producers.map_end_offset = start_offset
+    return _assemble(
+        environment,
+        place,
+        config,
+        [segment],
+        LeaderEpochCache(),
+        SnapshotFiles(environment.disk, place.path, []),
+        producers,
+        start_offset,
+        start_offset,
+        start_offset,
+    )
+
+
+def open_log(
+    environment: LogEnvironment,
+    place: LogPlace,
+    config: LogConfig,
+    *,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    clean: bool,
+) -> Log:
+    """The log in `place.path`. Raises OSError if the disk fails, CorruptBatchError if the log makes no sense."""
+    disk = environment.disk
+    finish_swaps(disk, place.path)
+    found = _survey(environment, place.path)
+    segments = [
+        Segment(
+            disk,
+            place.path,
+            base,
+            size=disk.size(f"{place.path}/{base:020d}{LOG_SUFFIX}"),
+            has_aborted=f"{base:020d}{TXN_INDEX_SUFFIX}" in found.names,
+            created_ms=0,
+            index_interval=config.index_interval_bytes,
+        )
+        for base in found.bases
+    ]
+    snapshots = SnapshotFiles(disk, place.path, found.snapshots)
+    if not segments:
+        snapshots.remove_all()
+        return create_log(environment, place, config, log_start_offset)
+    if not segments[-1].size:
+        segments[-1].created_ms = environment.clock.wall_ms()
+    epochs, epochs_whole = _load_epochs(environment, place.path, found)
+    if clean:
+        end = recovery_point = _end_of(segments)
+        for segment in segments:
+            segment.synced_size = segment.size
+    else:
+        end = _recover(place, segments, recovery_point)
+        recovery_point = min(recovery_point, end)
+    start = min(max(log_start_offset, segments[0].base_offset), end)
+    log = _assemble(
+        environment, place, config, segments, epochs, snapshots, ProducerStateManager(), start, end, recovery_point
+    )
+    _restore_epochs(log, recovery_point if epochs_whole else start)
+    # A snapshot above the recovery point may describe records that are gone.
+    snapshots.remove_above(recovery_point)
+    if snapshots.offsets or not clean:
+        aborted = rebuild_producers(log)
+        if not clean:
+            _restore_aborted(log, aborted)
+    else:
+        log.producers.map_end_offset = end
+    return log
+
+
+def _assemble(
+    environment: LogEnvironment,
+    place: LogPlace,
+    config: LogConfig,
+    segments: list[Segment],
+    epochs: LeaderEpochCache,
+    snapshots: SnapshotFiles,
+    producers: ProducerStateManager,
+    start: int,
+    end: int,
+    recovery_point: int,
+) -> Log:
+    return Log(
+        environment,
+        place.log_dir,
+        place.path,
+        place.topic,
+        place.partition,
+        place.topic_id,
+        config,
+        segments,
+        epochs=epochs,
+        producers=producers,
+        snapshots=snapshots,
+        log_start_offset=start,
+        log_end_offset=end,
+        recovery_point=recovery_point,
+    )
+
+
+def _survey(environment: LogEnvironment, path: str) -> Found:
+    """List the directory; remove what only a crash leaves behind."""
+    disk = environment.disk
+    names = set(disk.listdir(path))
+    for name in [name for name in names if name.endswith((DELETED_SUFFIX, ".tmp"))]:
+        disk.remove(f"{path}/{name}")
+        names.discard(name)
+    bases = sorted(_offsets(names, LOG_SUFFIX))
+    known = set(bases)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        for offset in _offsets(names, suffix):
+            if offset not in known:
+                disk.remove(f"{path}/{offset:020d}{suffix}")
+    return Found(bases, sorted(_offsets(names, SNAPSHOT_SUFFIX)), names)
+
+
+def _offsets(names: set[str], suffix: str) -> list[int]:
+    cut = len(suffix)
+    return [int(name[:-cut]) for name in names if name.endswith(suffix) and name[:-cut].isdecimal()]
+
+
+def _end_of(segments: list[Segment]) -> int:
+    """The log end offset of a log that was stopped cleanly."""
+    last = segments[-1]
+    if not last.size:
+        return last.base_offset
+    entry = last.index.last
+    end = last.base_offset
+    for _, header in scan_headers(last.file, entry[1] if entry is not None else 0, last.size):
+        end = header.next_offset
+    return end
+
+
+def _recover(place: LogPlace, segments: list[Segment], recovery_point: int) -> int:
+    """Judge everything above the recovery point. Returns the log end offset."""
+    first = 0
+    while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
+        segments[first].synced_size = segments[first].size
+        first += 1
+    expected = segments[first].base_offset
+    for slot in range(first, len(segments)):
+        segment = segments[slot]
+        if slot > first and segment.base_offset != expected:
+            logger.warning("%s: records %d to %d were lost", place.path, expected, segment.base_offset - 1)
+            _discard(segments, slot)
+            break
+        expected, whole = _recover_segment(segment, recovery_point)
+        if not whole:
+            _discard(segments, slot + 1)
+            break
+    if expected < recovery_point:
+        logger.error("%s ends at offset %d, but %d was on disk once", place.path, expected, recovery_point)
+    return expected
+
+
+def _discard(segments: list[Segment], slot: int) -> None:
+    for segment in reversed(segments[slot:]):
+        logger.warning("removing %s: what precedes it is not whole", segment.file.path)
+        segment.remove_files()
+    del segments[slot:]
+
+
+def _recover_segment(segment: Segment, recovery_point: int) -> tuple[int, bool]:
+    """Check a segment from the recovery point on and cut it at the first bad batch.
+
+    Returns the offset after its last batch, and whether nothing had to be cut.
+    """
+    position, expected = _trusted_part(segment, recovery_point)
+    size = segment.size
+    segment.trusted_from = position
+    segment.size = position
+    try:
+        for batch in scan_verified(segment.file, position, size):
+            if batch.header.base_offset < expected:
+                raise CorruptBatchError(segment.file.path, batch.position, f"offset {batch.header.base_offset} again")
+            segment.account(batch.header, batch.position)
+            expected = batch.header.next_offset
+    except CorruptBatchError as error:
+        logger.warning("cutting %d bytes off: %s", size - segment.size, error)
+        segment.file.truncate(segment.size)
+        segment.file.sync_now()
+        return expected, False
+    return expected, True
+
+
+def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """Position and offset from which on the segment must be checked; its indexes are cut back to there."""
+    if recovery_point > segment.base_offset and segment.size:
+        try:
+            # The batch before the recovery point must end right there, else index and log don't belong together.
+            found = segment.locate(recovery_point - 1)
+            if found is not None:
+                position = found[0] + found[1]
+                header = next(scan_headers(segment.file, found[0], position))[1]
+                if header.next_offset == recovery_point:
+                    segment.reset_indexes(recovery_point)
+                    segment.synced_size = position
+                    return position, recovery_point
+            logger.warning("%s has no batch that ends at %d: checking all of it", segment.file.path, recovery_point)
+        except CorruptBatchError as error:
+            logger.warning("checking all of the segment: %s", error)
+    segment.reset_indexes(segment.base_offset)
+    return 0, segment.base_offset
+
+
+def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[LeaderEpochCache, bool]:
+    if LEADER_EPOCH_FILE not in found.names:
+        return LeaderEpochCache(), False
+    data = environment.disk.read_bytes(f"{path}/{LEADER_EPOCH_FILE}", MAX_EPOCH_FILE_BYTES)
+    try:
+        return LeaderEpochCache.from_bytes(data), bool(data)
+    except CheckpointError as error:
+        logger.warning("rebuilding %s/%s: %s", path, LEADER_EPOCH_FILE, error)
+        return LeaderEpochCache(), False
+
+
+def _restore_epochs(log: Log, start: int) -> None:
+    """Epochs of the batches from `start` on are as the batches say."""
+    epochs = log.epochs
+    epochs.truncate_from_end(log.log_end_offset + 1)
+    if start < log.log_end_offset:
+        for _, _, header in batches_between(log.segments, start, log.log_end_offset):
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+    epochs.truncate_from_start(log.log_start_offset)
+    log.save_epochs()
+
+
+def _restore_aborted(log: Log, rebuilt: dict[int, list[AbortedTransaction]]) -> None:
+    """Transaction indexes above the recovery point are as the markers in the log say."""
+    for segment in log.segments_from(log.recovery_point):
+        kept = (
+            [each for each in segment.aborted if each.last_offset < log.recovery_point] if segment.has_aborted else []
+        )
+        new = [each for each in rebuilt.get(segment.base_offset, ()) if each.last_offset >= log.recovery_point]
+        if new or segment.has_aborted:
+            segment.replace_aborted(kept + new)

@@ -1,0 +1,610 @@
+"""A partition's log: an ordered run of segments, appended at the end, read anywhere, shortened at both ends.
+
+    log_start_offset ≤ high_watermark ≤ log_end_offset        recovery_point ≤ flushed_offset ≤ log_end_offset
+
+An append either is whole in the file and accounted for, or raises and leaves nothing behind. After the first disk error
+the log takes no more writes: what the disk has is unknown from then on, and recovery at the next start will tell.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.check import check
+from penstock.log import shorten
+from penstock.log.checkpoints import LEADER_EPOCH_FILE
+from penstock.log.flush import GroupCommit
+from penstock.log.producers import AppendOrigin, ProducerStateManager
+from penstock.log.replay import aborted_entry
+from penstock.log.scan import CorruptBatchError
+from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
+from penstock.log.slices import LogSlice
+from penstock.log.snapshot_files import SnapshotFiles
+from penstock.log.timestamps import TimestampedOffset, find_max_timestamp, find_timestamp
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.batches import check_crc, iter_batches
+from penstock.records.control import read_end_txn
+from penstock.records.header import LOG_OVERHEAD, BatchHeader
+from penstock.records.validate import AppendRules, LeaderBatch, validate_own, validate_produced
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.log.environment import LogEnvironment
+    from penstock.log.epochs import LeaderEpochCache
+    from penstock.log.producers import BatchMetadata, Verification
+    from penstock.log.txn_index import AbortedTransaction
+    from penstock.metadata.configs.topic import LogConfig
+    from penstock.records.control import EndTxn
+    from penstock.records.validate import RecordError
+
+__all__ = ["AppendInfo", "AppendOrigin", "Log", "LogSlice", "TimestampedOffset"]
+
+#: A full disk still reads; after any other error its pages can't be trusted.
+_STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class AppendInfo(NamedTuple):
+    base_offset: int
+    last_offset: int
+    #: -1 when records keep their own timestamps.
+    log_append_time: int
+    log_start_offset: int
+    duplicate: bool
+    max_timestamp: int
+    record_errors: tuple[RecordError, ...] = ()
+
+
+class Log:
+    __slots__ = (
+        "_closed",
+        "_commit",
+        "_failure",
+        "_flush_messages",
+        "_jitter_ms",
+        "_rules",
+        "active",
+        "bases",
+        "config",
+        "environment",
+        "epochs",
+        "flushed_offset",
+        "high_watermark",
+        "last_flush_ms",
+        "log_dir",
+        "log_end_offset",
+        "log_start_offset",
+        "partition",
+        "path",
+        "producers",
+        "recovery_point",
+        "segments",
+        "size",
+        "snapshots",
+        "topic",
+        "topic_id",
+        "truncations",
+        "unsynced_bytes",
+        "unsynced_files",
+    )
+
+    def __init__(
+        self,
+        environment: LogEnvironment,
+        log_dir: str,
+        path: str,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        segments: list[Segment],
+        *,
+        epochs: LeaderEpochCache,
+        producers: ProducerStateManager,
+        snapshots: SnapshotFiles,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+    ) -> None:
+        self.environment = environment
+        self.log_dir = log_dir
+        self.path = path
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.epochs = epochs
+        self.producers = producers
+        self.snapshots = snapshots
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.high_watermark = log_start_offset
+        #: Everything below is on disk with its indexes; a crash costs a scan from here.
+        self.recovery_point = recovery_point
+        #: Record bytes below are on disk; never less than the recovery point.
+        self.flushed_offset = recovery_point
+        self.last_flush_ms = 0
+        self.unsynced_bytes = 0
+        #: Side files (snapshots, epochs, metadata) written since the last flush.
+        self.unsynced_files: set[str] | None = None
+        #: Counts shortenings, so that a flush under way can tell that its goal has moved.
+        self.truncations = 0
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self.size = sum(segment.size for segment in segments)
+        self._failure: OSError | None = None
+        self._closed = False
+        self._commit: GroupCommit | None = None
+        self._jitter_ms = 0
+        self.update_config(config)
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
+
+    # Settings and state.
+
+    def segments_from(self, offset: int) -> list[Segment]:
+        """The segment that `offset` falls into, and those after it."""
+        return self.segments[max(0, bisect_right(self.bases, offset) - 1) :]
+
+    @property
+    def offline(self) -> bool:
+        return self._failure is not None
+
+    def update_config(self, config: LogConfig) -> None:
+        self.config = config
+        self._rules = AppendRules.of(config)
+        #: 1 is for those who wait for their fsync themselves.
+        self._flush_messages = config.flush_messages if config.flush_messages > 1 else 1 << 62
+        for segment in self.segments:
+            segment.index_interval = config.index_interval_bytes
+        self._jitter_ms = self._new_jitter()
+
+    def _new_jitter(self) -> int:
+        limit = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return self.environment.random.randrange(limit) if limit > 0 else 0
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this, every transaction has ended and consumers can see the end."""
+        unstable = self.producers.first_unstable_offset
+        return self.high_watermark if unstable is None or unstable > self.high_watermark else unstable
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Move it up to `offset`, within the log; it never goes back here. Returns what it is now."""
+        offset = min(offset, self.log_end_offset)
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.producers.on_high_watermark(offset)
+        return self.high_watermark
+
+    def failed(self, error: OSError) -> KafkaError:
+        """The disk let us down: no more writes, and the directory's owner is told. Returns what to raise."""
+        if self._closed:
+            return KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition was just closed: look up its leader again."
+            )
+        if self._failure is None:
+            self._failure = error
+            self.environment.disk_failed(self, error)
+        return KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"Directory {self.log_dir} failed ({error.strerror or error}): see the broker's log.",
+        )
+
+    def _unwritable(self) -> KafkaError:
+        return self.failed(self._failure or OSError(errno.EBADF, "the log is closed"))
+
+    def take_offline(self, error: OSError) -> None:
+        """Another log of the directory met the failure."""
+        if self._failure is None:
+            self._failure = error
+
+    def report_corruption(self, reason: str) -> None:
+        self.environment.corruption_found(self, reason)
+
+    def _corrupt(self, error: CorruptBatchError) -> KafkaError:
+        self.report_corruption(str(error))
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged; it is not served.")
+
+    # Appending.
+
+    def append_as_leader(
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        verification: Verification | None = None,
+        verification_required: bool = False,
+        transaction_version: int = -1,
+    ) -> AppendInfo:
+        """Judge, give offsets, append. Raises KafkaError and appends nothing if a batch is refused."""
+        if self._failure is not None or self._closed:
+            raise self._unwritable()
+        base_offset = self.log_end_offset
+        if origin is not AppendOrigin.CLIENT:
+            batches = validate_own(
+                records, self._rules, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms
+            )
+            return self._append_own(batches, origin, now_ms, transaction_version)
+        batch = validate_produced(
+            records, self._rules, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms
+        )
+        header = batch.header
+        size = header.batch_length + LOG_OVERHEAD
+        if size > self.config.segment_bytes:
+            raise self._larger_than_segment(size)
+        has_producer = header.producer_id >= 0
+        if has_producer:
+            duplicate = self.producers.find_duplicate(header)
+            if duplicate is not None:
+                return self._duplicate(duplicate)
+            if verification_required and header.is_transactional:
+                self._check_verified(header, verification)
+            self.producers.validate(header, origin)
+        last_offset = base_offset + header.last_offset_delta
+        segment = self.active
+        if self._must_roll(segment, size, header.max_timestamp, last_offset, now_ms):
+            segment = self.roll(last_offset, now_ms)
+        try:
+            segment.append(header, batch.head, batch.tail)
+        except OSError as error:
+            raise self.failed(error) from error
+        if leader_epoch != self.epochs.latest_epoch:
+            self.assign_epoch(leader_epoch, base_offset)
+        self._advance(last_offset + 1, size)
+        if has_producer:
+            self.producers.update(header)
+        return AppendInfo(
+            base_offset,
+            last_offset,
+            header.max_timestamp if header.log_append_time else -1,
+            self.log_start_offset,
+            False,
+            header.max_timestamp,
+        )
+
+    def _advance(self, next_offset: int, size: int) -> None:
+        self.log_end_offset = next_offset
+        self.producers.map_end_offset = next_offset
+        self.size += size
+        self.unsynced_bytes += size
+        if (
+            self.unsynced_bytes >= self.environment.unflushed_bytes
+            or next_offset - self.flushed_offset >= self._flush_messages
+        ):
+            self.environment.flush_wanted(self)
+
+    def _duplicate(self, batch: BatchMetadata) -> AppendInfo:
+        # As Kafka: the answer's append time is the original's timestamp.
+        return AppendInfo(
+            batch.first_offset, batch.last_offset, batch.timestamp, self.log_start_offset, True, batch.timestamp
+        )
+
+    def _larger_than_segment(self, size: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"The batch has {size} bytes and a segment {self.config.segment_bytes}: send smaller batches.",
+        )
+
+    def _check_verified(self, header: BatchHeader, verification: Verification | None) -> None:
+        if not self.producers.is_verified(header, verification):
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {header.producer_id} has no open transaction on this partition: add the partition first.",
+            )
+
+    def _append_own(
+        self, batches: list[LeaderBatch], origin: AppendOrigin, now_ms: int, transaction_version: int
+    ) -> AppendInfo:
+        prepared: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]] = []
+        for batch in batches:
+            header = batch.header
+            marker = None
+            if header.producer_id >= 0:
+                if header.is_control:
+                    marker = read_end_txn(b"".join((batch.head, batch.tail)))
+                self.producers.validate(header, origin, marker=marker, transaction_version=transaction_version)
+            if header.size > self.config.segment_bytes:
+                raise self._larger_than_segment(header.size)
+            prepared.append((header, (batch.head, batch.tail), marker))
+        self._append_prepared(prepared, now_ms)
+        last = batches[-1].header
+        return AppendInfo(
+            batches[0].header.base_offset,
+            last.last_offset,
+            last.max_timestamp if last.log_append_time else -1,
+            self.log_start_offset,
+            False,
+            max(batch.header.max_timestamp for batch in batches),
+        )
+
+    def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
+        """Batches with offsets, as the leader of `leader_epoch` has them; what is cut off at the end is left out.
+
+        Batches of a later epoch are left for the leader of that epoch. None if nothing is left to append.
+        """
+        if self._failure is not None or self._closed:
+            raise self._unwritable()
+        prepared: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]] = []
+        expected = self.log_end_offset
+        for header, view in iter_batches(records, allow_partial=True):
+            check_crc(view)
+            if header.base_offset < expected or header.last_offset_delta < 0:
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {header.base_offset} was fetched where {expected} follows."
+                )
+            if header.partition_leader_epoch > leader_epoch:
+                break
+            marker = read_end_txn(view) if header.is_control and header.producer_id >= 0 else None
+            prepared.append((header, (view,), marker))
+            expected = header.next_offset
+        if not prepared:
+            return None
+        self._append_prepared(prepared, self.environment.clock.wall_ms())
+        first, last = prepared[0][0], prepared[-1][0]
+        max_timestamp = max(header.max_timestamp for header, _, _ in prepared)
+        return AppendInfo(first.base_offset, last.last_offset, -1, self.log_start_offset, False, max_timestamp)
+
+    def _append_prepared(
+        self, batches: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]], now_ms: int
+    ) -> None:
+        """One write for each run of batches that go into the same segment."""
+        start = 0
+        while start < len(batches):
+            header = batches[start][0]
+            if self._must_roll(self.active, header.size, header.max_timestamp, header.last_offset, now_ms):
+                self.roll(header.last_offset, now_ms)
+            room = self.config.segment_bytes - self.active.size - header.size
+            stop = start + 1
+            while stop < len(batches) and batches[stop][0].size <= room and self._fits(batches[stop][0].last_offset):
+                room -= batches[stop][0].size
+                stop += 1
+            self._append_run(batches[start:stop])
+            start = stop
+
+    def _append_run(self, run: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]]) -> None:
+        segment = self.active
+        buffers: list[Buffer] = []
+        for _, data, _ in run:
+            buffers.extend(data)
+        try:
+            segment.append_many([header for header, _, _ in run], buffers)
+        except OSError as error:
+            raise self.failed(error) from error
+        for header, _, marker in run:
+            if header.partition_leader_epoch != self.epochs.latest_epoch:
+                self.assign_epoch(header.partition_leader_epoch, header.base_offset)
+            self._advance(header.next_offset, header.size)
+            if header.producer_id >= 0:
+                self._update_producers(segment, header, marker)
+
+    def _update_producers(self, segment: Segment, header: BatchHeader, marker: EndTxn | None) -> None:
+        completed = self.producers.update(header, marker)
+        if completed is not None and completed.aborted:
+            try:
+                segment.append_aborted(aborted_entry(self.producers, completed))
+            except OSError as error:
+                raise self.failed(error) from error
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """`epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch."""
+        if self.epochs.assign(epoch, start_offset):
+            self.save_epochs()
+
+    def save_epochs(self) -> None:
+        if not self.epochs.changed:
+            return
+        path = f"{self.path}/{LEADER_EPOCH_FILE}"
+        try:
+            self.environment.disk.write_atomic(path, self.epochs.to_bytes(), sync=False)
+        except OSError as error:
+            raise self.failed(error) from error
+        self.epochs.changed = False
+        self.note_unsynced(path)
+
+    def note_unsynced(self, path: str) -> None:
+        if self.unsynced_files is None:
+            self.unsynced_files = set()
+        self.unsynced_files.add(path)
+
+    # Rolling.
+
+    def _fits(self, last_offset: int) -> bool:
+        return last_offset - self.active.base_offset <= MAX_RELATIVE_OFFSET
+
+    def _must_roll(self, segment: Segment, size: int, timestamp: int, last_offset: int, now_ms: int) -> bool:
+        config = self.config
+        occupied = segment.size
+        if not occupied:
+            return last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        if occupied + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        first = segment.first_timestamp
+        waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
+        if waited > config.segment_ms - self._jitter_ms:
+            return True
+        return segment.is_index_full(config.segment_index_bytes)
+
+    def roll(self, last_offset: int | None = None, now_ms: int | None = None) -> Segment:
+        """Seal the active segment and start the next at the end of the log."""
+        base_offset = self.log_end_offset
+        if last_offset is not None and last_offset - base_offset > MAX_RELATIVE_OFFSET:
+            base_offset = last_offset - MAX_RELATIVE_OFFSET
+        old = self.active
+        if base_offset == old.base_offset:
+            check(not old.size, "only an empty segment is replaced by one with the same base offset")
+            return old
+        if now_ms is None:
+            now_ms = self.environment.clock.wall_ms()
+        try:
+            old.seal()
+            snapshot = self.snapshots.take(self.producers)
+            segment = Segment.create(
+                self.environment.disk,
+                self.path,
+                base_offset,
+                created_ms=now_ms,
+                index_interval=self.config.index_interval_bytes,
+            )
+        except OSError as error:
+            raise self.failed(error) from error
+        if snapshot is not None:
+            self.note_unsynced(snapshot)
+        if not old.size:
+            self.drop_segments([old])
+        self.segments.append(segment)
+        self.bases.append(base_offset)
+        self.active = segment
+        self._jitter_ms = self._new_jitter()
+        self.environment.flush_wanted(self)
+        return segment
+
+    # Reading.
+
+    def read(self, offset: int, max_bytes: int, *, upper_bound: int, min_one_batch: bool = True) -> LogSlice:
+        """Batches from the one that holds `offset`, none that reaches `upper_bound` or beyond."""
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is not in {self.log_start_offset}..{self.log_end_offset}.",
+            )
+        if self._failure is not None and self._failure.errno not in _STILL_READABLE:
+            raise self.failed(self._failure)
+        if offset >= upper_bound:
+            return LogSlice(self, None, 0, 0)
+        try:
+            return self._find(offset, max_bytes, upper_bound, min_one_batch)
+        except CorruptBatchError as error:
+            raise self._corrupt(error) from error
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def _find(self, offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> LogSlice:
+        segments = self.segments
+        slot = bisect_right(self.bases, offset) - 1
+        while slot < len(segments):
+            segment = segments[slot]
+            found = segment.locate(offset)
+            slot += 1
+            if found is None:
+                continue
+            position, first_size = found
+            next_base = self.log_end_offset if slot == len(segments) else self.bases[slot]
+            end = segment.size if upper_bound >= next_base else segment.position_of(upper_bound)
+            size = min(max_bytes, end - position)
+            if size < first_size:
+                size = first_size if min_one_batch and end - position >= first_size else 0
+            return LogSlice(self, segment if size else None, position, size)
+        return LogSlice(self, None, 0, 0)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+        """The first record at or after `timestamp`."""
+        try:
+            return find_timestamp(self.segments, timestamp, self.log_start_offset)
+        except CorruptBatchError as error:
+            raise self._corrupt(error) from error
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def max_timestamp_offset(self) -> TimestampedOffset | None:
+        """The first record that has the largest timestamp of the log."""
+        try:
+            return find_max_timestamp(self.segments, self.log_start_offset)
+        except CorruptBatchError as error:
+            raise self._corrupt(error) from error
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap [start, end)."""
+        found: list[AbortedTransaction] = []
+        for segment in self.segments_from(start):
+            if not segment.has_aborted:
+                continue
+            for aborted in segment.aborted:
+                if aborted.last_offset >= start and aborted.first_offset < end:
+                    found.append(aborted)
+                if aborted.last_stable_offset >= end:
+                    return found
+        return found
+
+    # Durability.
+
+    async def flush(self) -> None:
+        """Everything appended so far is on disk, indexes included; the recovery point moves up to it."""
+        await self._group_commit().flush()
+
+    async def flushed(self, offset: int) -> None:
+        """Returns when the records below `offset` are on disk. Waiters share an fsync."""
+        if offset > self.flushed_offset:
+            await self._group_commit().wait(offset)
+
+    def _group_commit(self) -> GroupCommit:
+        if self._commit is None:
+            self._commit = GroupCommit(self)
+        return self._commit
+
+    def flush_now(self) -> None:
+        """`flush()` that blocks: for stopping and for tools."""
+        self._group_commit().flush_now()
+
+    async def settle(self) -> None:
+        """Wait for a group commit that is under way."""
+        if self._commit is not None:
+            await self._commit.settle()
+
+    # Shortening: `shorten.py` says how.
+
+    def drop_segments(self, doomed: list[Segment]) -> None:
+        """Take these out of the log and hand their files over for removal. At least one other stays or follows."""
+        for segment in doomed:
+            slot = self.bases.index(segment.base_offset)
+            del self.segments[slot], self.bases[slot]
+            self.size -= segment.size
+        try:
+            for segment in doomed:
+                segment.change_suffix(DELETED_SUFFIX)
+        except OSError as error:
+            raise self.failed(error) from error
+        self.environment.discard(self, doomed)
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop everything at or above `offset`. False if there was nothing."""
+        return shorten.truncate_to(self, offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next record gets `offset`."""
+        shorten.truncate_fully_and_start_at(self, offset)
+
+    def advance_log_start_offset(self, offset: int) -> bool:
+        """Records below `offset` are gone for readers; their segments go with the next retention pass."""
+        return shorten.advance_log_start_offset(self, offset)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Retention by size, time and log start. Returns how many segments went."""
+        return shorten.delete_old_segments(self, now_ms)
+
+    def prepare_stop(self) -> None:
+        """Before the last flush: index and snapshot what a restart wants to find."""
+        if self._failure is not None:
+            return
+        try:
+            if self.active.size:
+                self.active.seal()
+            snapshot = self.snapshots.take_last(self.producers)
+            if snapshot is not None:
+                self.note_unsynced(snapshot)
+                self.snapshots.keep_only(self.bases)
+        except OSError as error:
+            self.failed(error)
+
+    def close(self) -> None:
+        """Let go of the files. Not a flush."""
+        self._closed = True
+        for segment in self.segments:
+            segment.close()

@@ -1,0 +1,107 @@
+"""What is done to logs from time to time: one task, one thing after another, in slices that requests don't notice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.log.cleaner import Cleaner
+    from penstock.log.manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+#: Recovery points are written this soon after a flush that moved one.
+AFTER_FLUSH_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Milliseconds between two runs of each; Kafka's defaults."""
+
+    initial_delay_ms: int = 30_000
+    retention_check_ms: int = 300_000
+    checkpoint_ms: int = 5_000
+    producer_expiration_check_ms: int = 600_000
+    flush_check_ms: int = 3_000
+    removal_ms: int = 1_000
+    cleaner_backoff_ms: int = 15_000
+
+
+class Maintenance:
+    def __init__(self, logs: LogManager, intervals: Intervals | None = None, cleaner: Cleaner | None = None) -> None:
+        self._logs = logs
+        self._intervals = intervals if intervals is not None else Intervals()
+        self._cleaner = cleaner
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        every = self._intervals
+        jobs: list[tuple[str, Callable[[], Awaitable[None]], int, int]] = [
+            ("retention", self.retention, every.initial_delay_ms, every.retention_check_ms),
+            ("checkpoints", self.checkpoints, every.checkpoint_ms, every.checkpoint_ms),
+            ("producer expiry", self.expiry, every.producer_expiration_check_ms, every.producer_expiration_check_ms),
+            ("timed flush", self.timed_flush, every.flush_check_ms, every.flush_check_ms),
+            ("removal", self._logs.remove_discarded, every.removal_ms, every.removal_ms),
+        ]
+        if self._cleaner is not None:
+            jobs.append(("compaction", self._cleaner.run, every.initial_delay_ms, every.cleaner_backoff_ms))
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._repeat(*job), name=f"logs: {job[0]}") for job in jobs]
+        self._tasks.append(loop.create_task(self._flush_on_request(), name="logs: flush"))
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _repeat(self, name: str, job: Callable[[], Awaitable[None]], delay_ms: int, interval_ms: int) -> None:
+        await asyncio.sleep(delay_ms / 1000)
+        while True:
+            try:
+                await job()
+            except (KafkaError, OSError) as error:
+                logger.error("%s: %s", name, error)
+            await asyncio.sleep(interval_ms / 1000)
+
+    async def retention(self) -> None:
+        now_ms = self._logs.clock.wall_ms()
+        for count, log in enumerate(self._logs):
+            self._logs.retain(log, now_ms)
+            if count % 64 == 63:
+                await asyncio.sleep(0)
+
+    async def checkpoints(self) -> None:
+        self._logs.write_checkpoints()
+
+    async def expiry(self) -> None:
+        self._logs.expire_producers()
+
+    async def timed_flush(self) -> None:
+        """flush.ms: a log that has waited this long since its last flush gets one."""
+        now_ms = self._logs.clock.wall_ms()
+        for log in self._logs:
+            if log.unsynced_bytes and now_ms - log.last_flush_ms >= log.config.flush_ms and not log.offline:
+                self._logs.flush_soon(log)
+
+    async def _flush_on_request(self) -> None:
+        logs = self._logs
+        while True:
+            await logs.flush_requested.wait()
+            logs.flush_requested.clear()
+            while logs.flush_queue:
+                log = next(iter(logs.flush_queue))
+                del logs.flush_queue[log]
+                try:
+                    await log.flush()
+                    log.snapshots.keep_only(log.bases)
+                except (KafkaError, OSError) as error:
+                    logger.error("flush of %s: %s", log, error)
+            await asyncio.sleep(AFTER_FLUSH_MS / 1000)
+            logs.write_checkpoints()

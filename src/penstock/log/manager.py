@@ -1,0 +1,451 @@
+"""All logs of a node: in which directories they are, how they come up, and what is done to them from time to time.
+
+    open ──► lock and identify each directory ──► load its logs (recover them unless the stop was clean) ──► serve
+    close ──► flush and close every log ──► checkpoints ──► the mark of a clean stop ──► unlock
+
+A directory that fails goes offline with all its logs and the broker is told; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.log.checkpoints import PARTITION_METADATA_FILE, parse_partition_metadata, render_partition_metadata
+from penstock.log.directory import (
+    DELETE_SUFFIX,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    STRAY_SUFFIX,
+    DirectoryError,
+    LogDir,
+    parse_log_name,
+)
+from penstock.log.environment import DAY_MS, LogEnvironment
+from penstock.log.loading import LogPlace, create_log, open_log
+from penstock.log.scan import CorruptBatchError
+from penstock.metadata.configs.topic import LogConfig
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import ZERO_UUID
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.disk.api import Disk
+    from penstock.log.checkpoints import TopicPartition
+    from penstock.log.log import Log
+    from penstock.log.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["DirectoryError", "LogDir", "LogManager"]
+
+METADATA_TOPIC = "__cluster_metadata"
+#: Logs opened before the loop gets a turn while a node starts.
+OPEN_SLICE = 64
+#: Logs flushed at the same time when a node stops.
+PARALLEL_FLUSHES = 8
+
+
+class LogManager:
+    def __init__(
+        self,
+        disk: Disk,
+        dirs: Sequence[str],
+        clock: Clock,
+        *,
+        random: Random | None = None,
+        on_offline: Callable[[LogDir, OSError], None] | None = None,
+        producer_expiration_ms: int = DAY_MS,
+        metadata_dir: str | None = None,
+    ) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.dirs = [LogDir(disk, path.rstrip("/") or "/") for path in dirs]
+        self._metadata_dir = self._metadata_log_dir(metadata_dir)
+        self.on_offline = on_offline
+        self.environment = LogEnvironment(
+            disk,
+            clock,
+            random if random is not None else Random(0),  # noqa: S311 (directory ids and jitter)
+            producer_expiration_ms=producer_expiration_ms,
+            disk_failed=self._disk_failed,
+            corruption_found=self._corruption_found,
+            recovery_point_lowered=self._recovery_point_lowered,
+            discard=self._discard,
+            flush_wanted=self.flush_soon,
+        )
+        self._logs: dict[TopicPartition, Log] = {}
+        self._by_path = {directory.path: directory for directory in self.all_dirs}
+        self._log_counts = dict.fromkeys(self._by_path, 0)
+        #: Segments and directories that wait for their removal: (when, what).
+        self._discarded: deque[tuple[int, list[Segment]]] = deque()
+        self._doomed: deque[tuple[int, str]] = deque()
+        #: Logs that asked for a flush; the maintenance task sees to them.
+        self.flush_queue: dict[Log, None] = {}
+        self.flush_requested = asyncio.Event()
+        #: The last damage found, by topic and partition: for the operator's view.
+        self.corruptions: dict[TopicPartition, str] = {}
+
+    def _metadata_log_dir(self, path: str | None) -> LogDir:
+        if path is None:
+            return self.dirs[0]
+        path = path.rstrip("/") or "/"
+        return next((each for each in self.dirs if each.path == path), None) or LogDir(self.disk, path)
+
+    @property
+    def all_dirs(self) -> list[LogDir]:
+        """The directories for partitions, and that of the metadata log if it has its own."""
+        return self.dirs if self._metadata_dir in self.dirs else [*self.dirs, self._metadata_dir]
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self._logs.values()))
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        return self._logs.get((topic, partition))
+
+    def directory_of(self, log: Log) -> LogDir:
+        return self._by_path[log.log_dir]
+
+    def space(self, directory: LogDir) -> tuple[int, int]:
+        """(total, usable) bytes of the directory's volume; -1 where that is unknown."""
+        return self.disk.free_bytes(directory.path)
+
+    # Starting.
+
+    async def open(
+        self, *, node_id: int = 0, cluster_id: str = "", config_of: Callable[[str], LogConfig] | None = None
+    ) -> None:
+        """Bring every log up. Raises DirectoryError or DirectoryLockedError if a directory is not ours to use."""
+        locked: list[LogDir] = []
+        try:
+            for directory in self.all_dirs:
+                self._open_directory(directory, node_id, cluster_id)
+                locked.append(directory)
+        except BaseException:
+            for directory in locked:
+                directory.release()
+            raise
+        if all(directory.offline for directory in self.dirs):
+            reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
+            raise DirectoryError(f"No log directory works ({reasons}): free space or replace the disk.")
+        for directory in self.all_dirs:
+            if not directory.offline:
+                await self._load_directory(directory, config_of)
+
+    def _open_directory(self, directory: LogDir, node_id: int, cluster_id: str) -> None:
+        try:
+            directory.acquire()
+            directory.identify(node_id, cluster_id, self.environment.random)
+            directory.take_clean_mark()
+        except OSError as error:
+            self._take_offline(directory, error)
+
+    async def _load_directory(self, directory: LogDir, config_of: Callable[[str], LogConfig] | None) -> None:
+        try:
+            for name in directory.leftover_names():
+                self.disk.remove_tree(directory.file(name))
+            recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
+            log_starts = directory.read_checkpoint(LOG_START_FILE)
+            high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
+            for count, name in enumerate(directory.log_names()):
+                key = parse_log_name(name)
+                assert key is not None
+                config = config_of(key[0]) if config_of is not None else LogConfig()
+                self._load(directory, name, key, config, recovery_points.get(key, 0), log_starts.get(key, 0))
+                log = self._logs.get(key)
+                if log is not None:
+                    log.update_high_watermark(high_watermarks.get(key, 0))
+                if count % OPEN_SLICE == OPEN_SLICE - 1:
+                    await asyncio.sleep(0)
+        except OSError as error:
+            self._take_offline(directory, error)
+
+    def _load(
+        self,
+        directory: LogDir,
+        name: str,
+        key: TopicPartition,
+        config: LogConfig,
+        recovery_point: int,
+        log_start: int,
+    ) -> None:
+        topic, partition = key
+        if key in self._logs:
+            raise DirectoryError(
+                f"{topic}-{partition} is in {self._logs[key].log_dir} and in {directory.path}: move one of them away."
+            )
+        path = directory.file(name)
+        place = LogPlace(directory.path, path, topic, partition, self._read_topic_id(path))
+        try:
+            log = open_log(
+                self.environment,
+                place,
+                config,
+                recovery_point=recovery_point,
+                log_start_offset=log_start,
+                clean=directory.clean,
+            )
+        except CorruptBatchError as error:
+            # Not served, and not touched: the operator decides.
+            self.corruptions[key] = str(error)
+            logger.error("%s is left out: %s", path, error)
+            return
+        self._register(log)
+        if not directory.clean and log.recovery_point < log.log_end_offset:
+            self.flush_soon(log)
+
+    def _read_topic_id(self, path: str) -> bytes:
+        metadata = f"{path}/{PARTITION_METADATA_FILE}"
+        if not self.disk.exists(metadata):
+            return ZERO_UUID
+        return parse_partition_metadata(self.disk.read_bytes(metadata, 1 << 12)) or ZERO_UUID
+
+    def _register(self, log: Log) -> None:
+        self._logs[log.topic, log.partition] = log
+        self._log_counts[log.log_dir] += 1
+
+    def _unregister(self, log: Log) -> None:
+        del self._logs[log.topic, log.partition]
+        self._log_counts[log.log_dir] -= 1
+        self.flush_queue.pop(log, None)
+        self.corruptions.pop((log.topic, log.partition), None)
+
+    # Making and removing logs.
+
+    def create(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        config: LogConfig,
+        *,
+        directory_id: bytes | None = None,
+        start_offset: int = 0,
+    ) -> Log:
+        """A new log, in the directory with that id or else the one with the fewest logs."""
+        known = self._logs.get((topic, partition))
+        if known is not None:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} has a log in {known.log_dir}.")
+        directory = self._place_for(topic, directory_id)
+        path = directory.file(f"{topic}-{partition}")
+        place = LogPlace(directory.path, path, topic, partition, topic_id)
+        try:
+            if self.disk.exists(path):
+                # A log that could not be read when the node started is not built upon.
+                self.disk.rename(path, self._aside(directory, f"{topic}-{partition}", STRAY_SUFFIX))
+            self.disk.mkdir(path)
+            log = create_log(self.environment, place, config, start_offset)
+            if topic_id != ZERO_UUID:
+                self._write_topic_id(log)
+        except OSError as error:
+            self._take_offline(directory, error)
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"Directory {directory.path} failed: {error.strerror or error}."
+            ) from error
+        self._register(log)
+        return log
+
+    def _place_for(self, topic: str, directory_id: bytes | None) -> LogDir:
+        if topic == METADATA_TOPIC:
+            candidates = [self._metadata_dir]
+        else:
+            candidates = [each for each in self.dirs if directory_id is None or each.directory_id == directory_id]
+        candidates = [each for each in candidates if not each.offline]
+        if not candidates:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "No log directory is online: see the broker's log.")
+        return min(candidates, key=lambda each: self._log_counts[each.path])
+
+    def assign_topic_id(self, log: Log, topic_id: bytes) -> None:
+        """For a log whose partition.metadata is missing: the metadata image knows whose it is."""
+        log.topic_id = topic_id
+        try:
+            self._write_topic_id(log)
+        except OSError as error:
+            raise log.failed(error) from error
+
+    def _write_topic_id(self, log: Log) -> None:
+        path = f"{log.path}/{PARTITION_METADATA_FILE}"
+        self.disk.write_atomic(path, render_partition_metadata(log.topic_id), sync=False)
+        log.note_unsynced(path)
+
+    def _aside(self, directory: LogDir, name: str, suffix: str) -> str:
+        unique = self.environment.random.randbytes(16).hex()
+        room = 255 - len(unique) - len(suffix) - 1
+        return directory.file(f"{name[:room]}.{unique}{suffix}")
+
+    def delete(self, topic: str, partition: int) -> None:
+        """The log is gone at once; its directory is renamed now and removed after file.delete.delay.ms."""
+        self._put_aside(topic, partition, DELETE_SUFFIX)
+
+    def set_stray(self, topic: str, partition: int) -> None:
+        """The metadata knows no such replica: keep the files, out of the way."""
+        self._put_aside(topic, partition, STRAY_SUFFIX)
+
+    def _put_aside(self, topic: str, partition: int, suffix: str) -> None:
+        log = self._logs.get((topic, partition))
+        if log is None:
+            return
+        self._unregister(log)
+        log.close()
+        directory = self.directory_of(log)
+        if directory.offline:
+            return
+        target = self._aside(directory, f"{topic}-{partition}", suffix)
+        try:
+            self.disk.rename(log.path, target)
+        except OSError as error:
+            self._take_offline(directory, error)
+            return
+        if suffix == DELETE_SUFFIX:
+            self._doomed.append((self.clock.wall_ms() + log.config.file_delete_delay_ms, target))
+
+    # What logs tell.
+
+    def _disk_failed(self, log: Log, error: OSError) -> None:
+        self._take_offline(self.directory_of(log), error)
+
+    def _take_offline(self, directory: LogDir, error: OSError) -> None:
+        if directory.offline:
+            return
+        directory.failure = error
+        logger.error("log directory %s is offline: %s", directory.path, error)
+        for log in list(self._logs.values()):
+            if log.log_dir == directory.path:
+                log.take_offline(error)
+                self.flush_queue.pop(log, None)
+        if self.on_offline is not None:
+            self.on_offline(directory, error)
+
+    def _corruption_found(self, log: Log, reason: str) -> None:
+        self.corruptions[log.topic, log.partition] = reason
+        logger.error("%s-%d is damaged: %s", log.topic, log.partition, reason)
+
+    def _recovery_point_lowered(self, log: Log) -> None:
+        self.directory_of(log).write_checkpoint(RECOVERY_POINT_FILE, self._recovery_points(self.directory_of(log)))
+
+    def _discard(self, log: Log, segments: list[Segment]) -> None:
+        self._discarded.append((self.clock.wall_ms() + log.config.file_delete_delay_ms, segments))
+
+    def flush_soon(self, log: Log) -> None:
+        """The maintenance task flushes it and checkpoints its recovery point."""
+        self.flush_queue[log] = None
+        self.flush_requested.set()
+
+    # From time to time.
+
+    def apply_retention(self) -> int:
+        """Delete what retention no longer protects. Returns how many segments went."""
+        now_ms = self.clock.wall_ms()
+        return sum(self.retain(log, now_ms) for log in self)
+
+    def retain(self, log: Log, now_ms: int) -> int:
+        if log.topic == METADATA_TOPIC or log.offline:
+            return 0
+        try:
+            return log.delete_old_segments(now_ms)
+        except (KafkaError, CorruptBatchError) as error:
+            logger.error("retention of %s: %s", log, error)
+            return 0
+
+    def expire_producers(self) -> int:
+        now_ms = self.clock.wall_ms()
+        return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
+
+    def take_discarded(self, *, all_of_them: bool = False) -> tuple[list[Segment], list[str]]:
+        """Segments and directories whose time has come; the caller removes them."""
+        now_ms = self.clock.wall_ms()
+        segments: list[Segment] = []
+        paths: list[str] = []
+        while self._discarded and (all_of_them or self._discarded[0][0] <= now_ms):
+            segments.extend(self._discarded.popleft()[1])
+        while self._doomed and (all_of_them or self._doomed[0][0] <= now_ms):
+            paths.append(self._doomed.popleft()[1])
+        return segments, paths
+
+    async def remove_discarded(self, *, all_of_them: bool = False) -> None:
+        segments, paths = self.take_discarded(all_of_them=all_of_them)
+        for segment in segments:
+            segment.close()
+            await self._quietly(segment.remove_files)
+        for path in paths:
+            await self._quietly(self.disk.remove_tree, path)
+
+    async def _quietly(self, function: Callable[..., None], *args: str) -> None:
+        try:
+            await self.disk.run(function, *args)
+        except OSError as error:
+            logger.warning("could not remove a deleted file: %s", error)
+
+    def _logs_in(self, directory: LogDir) -> list[Log]:
+        return [log for log in self._logs.values() if log.log_dir == directory.path]
+
+    def _recovery_points(self, directory: LogDir) -> dict[TopicPartition, int]:
+        return {(log.topic, log.partition): log.recovery_point for log in self._logs_in(directory)}
+
+    def write_checkpoints(self) -> None:
+        for directory in self.all_dirs:
+            if directory.offline:
+                continue
+            logs = self._logs_in(directory)
+            try:
+                directory.write_checkpoint(RECOVERY_POINT_FILE, self._recovery_points(directory))
+                directory.write_checkpoint(
+                    LOG_START_FILE,
+                    {
+                        (log.topic, log.partition): log.log_start_offset
+                        for log in logs
+                        if log.log_start_offset > log.bases[0]
+                    },
+                )
+                directory.write_checkpoint(
+                    HIGH_WATERMARK_FILE, {(log.topic, log.partition): log.high_watermark for log in logs}
+                )
+            except OSError as error:
+                self._take_offline(directory, error)
+
+    # Stopping.
+
+    async def close(self, *, broker_epoch: int = -1) -> None:
+        """Leave everything on disk and marked as clean, so that the next start has nothing to check."""
+        for log in self:
+            await log.settle()
+        gate = asyncio.Semaphore(PARALLEL_FLUSHES)
+        await asyncio.gather(*(self._stop(log, gate) for log in self))
+        self.write_checkpoints()
+        for log in self:
+            log.close()
+        for directory in self.all_dirs:
+            if not directory.offline:
+                try:
+                    directory.leave_clean_mark(broker_epoch)
+                except OSError as error:
+                    self._take_offline(directory, error)
+            directory.release()
+        self._logs.clear()
+        self.disk.close()
+
+    async def _stop(self, log: Log, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            log.prepare_stop()
+            if not log.offline:
+                try:
+                    await log.flush()
+                except KafkaError as error:
+                    logger.error("%s could not be flushed: %s", log, error)
+
+    def abandon(self) -> None:
+        """Let go at once, as a crash would: the next start recovers."""
+        for log in self:
+            log.close()
+        for directory in self.all_dirs:
+            directory.release()
+        self._logs.clear()
+        self.disk.close()

@@ -1,0 +1,149 @@
+"""Taking records off a log: at the end (truncation) and at the start (retention, DeleteRecords).
+
+Order matters where a crash may come between two steps. Truncation: the checkpoint of the recovery point goes down
+first, then the files are cut and synced, then side files follow: what is on disk is always a log that was once whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.log.replay import rebuild_producers
+from penstock.log.scan import CorruptBatchError
+from penstock.log.segment import Segment
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.log.log import Log
+
+
+def truncate_to(log: Log, offset: int) -> bool:
+    if offset < 0:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"A log can't be cut at offset {offset}.")
+    if offset >= log.log_end_offset:
+        return False
+    if offset <= log.bases[0]:
+        truncate_fully_and_start_at(log, offset)
+        return True
+    log.truncations += 1
+    _lower_recovery_point(log, offset)
+    try:
+        later = [segment for segment in log.segments if segment.base_offset >= offset]
+        if later:
+            log.drop_segments(later[::-1])
+            # Else a crash could bring one back, right behind what is appended from now on.
+            log.environment.disk.sync_dir(log.path)
+            log.active = log.segments[-1]
+        before = log.active.size
+        offset = log.active.truncate_to(offset)
+        log.size -= before - log.active.size
+        log.flushed_offset = min(log.flushed_offset, offset)
+        log.recovery_point = min(log.recovery_point, offset)
+        log.log_end_offset = offset
+        log.log_start_offset = min(log.log_start_offset, offset)
+        log.epochs.truncate_from_end(offset)
+        log.save_epochs()
+        log.snapshots.remove_above(offset)
+        rebuild_producers(log)
+    except CorruptBatchError as error:
+        log.report_corruption(str(error))
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The log can't be cut: {error}.") from error
+    except OSError as error:
+        raise log.failed(error) from error
+    log.high_watermark = min(log.high_watermark, offset)
+    return True
+
+
+def truncate_fully_and_start_at(log: Log, offset: int) -> None:
+    log.truncations += 1
+    _lower_recovery_point(log, min(offset, log.log_start_offset))
+    try:
+        log.drop_segments(log.segments[::-1])
+        log.environment.disk.sync_dir(log.path)
+        log.active = Segment.create(
+            log.environment.disk,
+            log.path,
+            offset,
+            created_ms=log.environment.clock.wall_ms(),
+            index_interval=log.config.index_interval_bytes,
+        )
+        log.segments.append(log.active)
+        log.bases.append(offset)
+        log.log_start_offset = log.log_end_offset = log.high_watermark = offset
+        log.recovery_point = log.flushed_offset = offset
+        log.epochs.clear()
+        log.save_epochs()
+        log.snapshots.remove_all()
+        log.producers.clear(offset)
+        log.environment.recovery_point_lowered(log)
+    except OSError as error:
+        raise log.failed(error) from error
+
+
+def _lower_recovery_point(log: Log, offset: int) -> None:
+    """Before the files change: a crash in between must find a checkpoint that promises no more than is there."""
+    log.flushed_offset = min(log.flushed_offset, offset)
+    if log.recovery_point > offset:
+        log.recovery_point = offset
+        log.environment.recovery_point_lowered(log)
+
+
+def advance_log_start_offset(log: Log, offset: int) -> bool:
+    if offset > log.high_watermark:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is beyond the high watermark {log.high_watermark}."
+        )
+    if offset <= log.log_start_offset:
+        return False
+    log.log_start_offset = offset
+    log.epochs.truncate_from_start(offset)
+    log.save_epochs()
+    log.producers.on_log_start(offset)
+    return True
+
+
+def delete_old_segments(log: Log, now_ms: int) -> int:
+    if log.offline:
+        return 0
+    try:
+        doomed = _doomed(log, now_ms)
+        if not doomed:
+            return 0
+        if len(doomed) == len(log.segments):
+            log.roll(now_ms=now_ms)
+        log.drop_segments(doomed)
+        log.snapshots.keep_only(log.bases)
+    except OSError as error:
+        raise log.failed(error) from error
+    first = log.bases[0]
+    if first > log.log_start_offset:
+        advance_log_start_offset(log, first)
+    return len(doomed)
+
+
+def _doomed(log: Log, now_ms: int) -> list[Segment]:
+    """The longest run of segments at the start of which each has a reason to go and is behind the high watermark."""
+    config = log.config
+    excess = log.size - config.retention_bytes if config.delete and config.retention_bytes >= 0 else -1
+    by_time = config.delete and config.retention_ms >= 0
+    doomed: list[Segment] = []
+    for slot, segment in enumerate(log.segments):
+        is_last = slot + 1 == len(log.segments)
+        end = log.log_end_offset if is_last else log.bases[slot + 1]
+        if end > log.high_watermark or (is_last and not segment.size):
+            break
+        expired = by_time and now_ms - _newest(segment) > config.retention_ms
+        too_much = excess >= segment.size
+        below_start = not is_last and end <= log.log_start_offset
+        if not (expired or too_much or below_start):
+            break
+        if too_much:
+            excess -= segment.size
+        doomed.append(segment)
+    return doomed
+
+
+def _newest(segment: Segment) -> int:
+    """The newest record's time; of records without one, the file's."""
+    timestamp = segment.max_timestamp
+    return timestamp if timestamp >= 0 else segment.disk.mtime_ms(segment.file.path)

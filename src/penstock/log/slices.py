@@ -1,0 +1,93 @@
+"""What a read gives: a stretch of a segment file, not yet read. The caller chooses how to wait for the bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.disk.api import Buffer
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.batches import crc_ok
+from penstock.records.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_BATCH_LENGTH, parse_header
+
+if TYPE_CHECKING:
+    from penstock.log.log import Log
+    from penstock.log.segment import Segment
+
+
+class LogSlice:
+    """Whole batches, except that `max_bytes` may cut the last one short, as in Kafka."""
+
+    __slots__ = ("_log", "position", "segment", "size")
+
+    def __init__(self, log: Log, segment: Segment | None, position: int, size: int) -> None:
+        self._log = log
+        self.segment = segment
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def segment_base_offset(self) -> int:
+        return self.segment.base_offset if self.segment is not None else -1
+
+    def read_cached(self) -> Buffer | None:
+        """The bytes, if they are in memory and known to be good; else None: await `read()`."""
+        segment = self.segment
+        if segment is None or not self.size:
+            return b""
+        if segment.needs_check(self.position, self.position + self.size):
+            return None
+        try:
+            return segment.file.pread_cached(self.size, self.position)
+        except OSError as error:
+            raise self._log.failed(error) from error
+
+    async def read(self) -> Buffer:
+        segment = self.segment
+        if segment is None or not self.size:
+            return b""
+        try:
+            data = await segment.file.read(self.size, self.position)
+        except OSError as error:
+            raise self._log.failed(error) from error
+        return self._judged(segment, data)
+
+    def read_now(self) -> Buffer:
+        segment = self.segment
+        if segment is None or not self.size:
+            return b""
+        try:
+            data = segment.file.pread(self.size, self.position)
+        except OSError as error:
+            raise self._log.failed(error) from error
+        return self._judged(segment, data)
+
+    def _judged(self, segment: Segment, data: Buffer) -> Buffer:
+        """Bytes that were on disk before this process are served only once their checksums have been seen to hold."""
+        if len(data) != self.size:
+            raise self._corrupt(segment, self.position + len(data), "the file is shorter than it was")
+        if not segment.needs_check(self.position, self.position + self.size):
+            return data
+        view = memoryview(data)
+        good = 0
+        while good + HEADER_SIZE <= len(view):
+            header = parse_header(view, good)
+            end = good + header.batch_length + LOG_OVERHEAD
+            whole = header.magic == MAGIC and header.batch_length >= MIN_BATCH_LENGTH
+            if whole and end > len(view):
+                break
+            if not whole or not crc_ok(view[good:end]):
+                if not good:
+                    raise self._corrupt(segment, self.position, "a batch does not match its checksum")
+                break
+            good = end
+        segment.mark_checked(self.position, self.position + good)
+        return data if good == len(view) else view[:good]
+
+    def _corrupt(self, segment: Segment, position: int, reason: str) -> KafkaError:
+        self._log.report_corruption(f"{segment.file.path} at byte {position}: {reason}")
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged; it is not served. Restore it from a replica."
+        )

@@ -1,0 +1,79 @@
+"""The `.snapshot` files of a log: producer state at segment boundaries, and once more where the log last stopped."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.log.snapshots import SnapshotError, parse_snapshot, render_snapshot
+
+if TYPE_CHECKING:
+    from penstock.disk.api import Disk
+    from penstock.log.producers import ProducerStateManager
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_SUFFIX = ".snapshot"
+MAX_SNAPSHOT_BYTES = 1 << 28
+
+
+class SnapshotFiles:
+    __slots__ = ("_directory", "_disk", "offsets")
+
+    def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        #: Ascending.
+        self.offsets = offsets
+
+    def path(self, offset: int) -> str:
+        return f"{self._directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
+
+    def take(self, producers: ProducerStateManager) -> str | None:
+        """Write the state as it is; returns the file to sync, or None if there is one for this offset already."""
+        offset = producers.map_end_offset
+        if self.offsets and self.offsets[-1] >= offset:
+            return None
+        path = self.path(offset)
+        self._disk.write_atomic(path, render_snapshot(producers.snapshot()), sync=False)
+        self.offsets.append(offset)
+        return path
+
+    def take_last(self, producers: ProducerStateManager) -> str | None:
+        """On stopping: a log that never had a producer id needs no file to say so."""
+        return self.take(producers) if self.offsets or len(producers) else None
+
+    def load_latest(
+        self, producers: ProducerStateManager, log_start: int, log_end: int, now_ms: int, expiration_ms: int
+    ) -> int | None:
+        """Start from the newest snapshot that is whole; returns its offset. None: there is none, the state is empty."""
+        while self.offsets:
+            offset = self.offsets[-1]
+            if log_start <= offset <= log_end:
+                try:
+                    entries = parse_snapshot(self._disk.read_bytes(self.path(offset), MAX_SNAPSHOT_BYTES))
+                except (SnapshotError, OSError) as error:
+                    logger.warning("%s is of no use: %s", self.path(offset), error)
+                else:
+                    producers.load(entries, offset, now_ms, expiration_ms)
+                    return offset
+            elif offset < log_start:
+                break
+            self._disk.remove(self.path(offset))
+            self.offsets.pop()
+        producers.clear(log_start)
+        return None
+
+    def remove_above(self, offset: int) -> None:
+        while self.offsets and self.offsets[-1] > offset:
+            self._disk.remove(self.path(self.offsets.pop()))
+
+    def remove_all(self) -> None:
+        self.remove_above(-1)
+
+    def keep_only(self, bases: list[int]) -> None:
+        """Segments went or another snapshot came: those at segment boundaries stay, and the newest."""
+        wanted = {*bases, *self.offsets[-1:]}
+        for offset in [each for each in self.offsets if each not in wanted]:
+            self._disk.remove(self.path(offset))
+            self.offsets.remove(offset)

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 _NAMESPACE: dict[str, Any] = {
     "new": object.__new__,
     "repeat": repeat,
-    "Layout": Layout,
     "MAX_ELEMENTS": primitives.MAX_ELEMENTS,
     "read_length": primitives.read_length,
+    "read_numbers": primitives.read_numbers,
+    "read_uuids": primitives.read_uuids,
     "read_string_length": primitives.read_string_length,
     "read_uvarint": primitives.read_uvarint,
     "read_unknown_tag": primitives.read_unknown_tag,
@@ -229,8 +230,8 @@ class _Reader:
         small = self.source.bind(
             f"unpack_{kind}s", [Layout(f">{letters * count}").unpack_from for count in range(SMALL_ARRAY)]
         )
-        many = f"Layout('>' + {letters!r} * n)" if kind == "uuid" else f"Layout(f'>{{n}}{letters}')"
-        self.source.line(f"{target} = list(({small}[n] if n < {SMALL_ARRAY} else {many}.unpack_from)(buf, p))")
+        many = f"read_{'uuids(buf, p, n)' if kind == 'uuid' else f'numbers(buf, p, n, {letters!r})'}"
+        self.source.line(f"{target} = list({small}[n](buf, p)) if n < {SMALL_ARRAY} else {many}")
         self.source.line(f"p += {size} * n" if size > 1 else "p += n")
 
     def tags(self, cls: "type[Struct]", target: str, tagged: "list[Field]") -> None:

@@ -4,6 +4,8 @@ Compiled code handles one-byte numbers and empty tagged sections in line; only t
 """
 
 from collections.abc import Mapping
+from struct import Struct as Layout
+from typing import Any
 
 MAX_STRING_BYTES = 0x7FFF
 MAX_ELEMENTS = 1_000_000
@@ -90,6 +92,18 @@ def read_string_length(buf: Buffer, p: int) -> tuple[int, int]:
     if value - 1 > MAX_STRING_BYTES:
         raise DecodeError(f"a string of {value - 1} bytes is longer than {MAX_STRING_BYTES}")
     return value, p
+
+
+def read_numbers(buf: Buffer, p: int, count: int, letter: str) -> list[Any]:
+    """An array too long to have its layout prepared. StructError when the buffer ends inside."""
+    return list(Layout(f">{count}{letter}").unpack_from(buf, p))
+
+
+def read_uuids(buf: Buffer, p: int, count: int) -> list[bytes]:
+    end = p + 16 * count
+    if end > len(buf):
+        raise DecodeError("an array of ids reaches past the end of the frame")
+    return [bytes(buf[start : start + 16]) for start in range(p, end, 16)]
 
 
 def read_unknown_tag(buf: Buffer, p: int, size: int) -> tuple[bytes, int]:

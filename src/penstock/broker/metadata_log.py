@@ -1,0 +1,332 @@
+"""`__cluster_metadata-0`: the log that all metadata comes from, with this node as its one voter.
+
+    submit(decide)   decide on the image with every record appended so far → append → (fsync, shared) → publish → reply
+
+Two images are kept: `_pending` has every appended record and is what decisions read, so that two requests under way
+can't both create a topic; `image` has what is committed and is what everyone else reads. A refusal, too, waits until
+what it was based on is committed. The records of a decision become visible together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.broker.metadata_storage import SnapshotStore, load, read_bootstrap
+from penstock.check import InvariantError, check
+from penstock.metadata.apply import advance, apply
+from penstock.metadata.decision import Decision
+from penstock.metadata.framing import encode_record, record_class
+from penstock.metadata.image import (
+    EMPTY_IMAGE,
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    ImageChanges,
+    MetadataImage,
+    ResourceType,
+)
+from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumState, QuorumStateError
+from penstock.metadata.voters import Voter, leader_change, voter_messages
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.build import build_batch
+from penstock.records.control import build_control
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.disk.api import Disk
+    from penstock.log.log import Log
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Listener = Callable[[MetadataImage, MetadataImage], None]
+
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+ELR_VERSION = "eligible.leader.replicas.version"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumView:
+    """What DescribeQuorum tells."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    log_end_offset: int
+    voters: tuple[Voter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPolicy:
+    """When the log is cut: after so many bytes of records, or so long after the first one."""
+
+    bytes_between: int = 20 * 1024 * 1024
+    interval_ms: int = 3_600_000
+
+
+class MetadataLog:
+    """Open with `start`. `answers` is a cache for handlers: emptied whenever the image changes."""
+
+    def __init__(
+        self,
+        log: Log,
+        disk: Disk,
+        clock: Clock,
+        voter: Voter,
+        *,
+        policy: SnapshotPolicy | None = None,
+        on_fatal: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self.image = EMPTY_IMAGE
+        self.leader_epoch = 0
+        self.answers: dict[Any, Any] = {}
+        self._log = log
+        self._disk = disk
+        self._clock = clock
+        self._voter = voter
+        self._voters: tuple[Voter, ...] = ()
+        self._policy = policy or SnapshotPolicy()
+        self._on_fatal = on_fatal
+        self._snapshots = SnapshotStore(disk, log.path)
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._bytes_since_snapshot = 0
+        self._snapshot_due_ms = clock.wall_ms() + self._policy.interval_ms
+        self._pending = EMPTY_IMAGE
+        self._unpublished: deque[MetadataImage] = deque()
+        self._listeners: list[Listener] = []
+        self._failure: KafkaError | None = None
+
+    # --- start and stop -------------------------------------------------------------------------------
+
+    async def start(self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1) -> None:
+        """Replay, begin a new epoch as leader, and give an empty log its first records."""
+        loaded = load(self._log, self._snapshots)
+        self.image = self._pending = loaded.image
+        self._voters = loaded.voters
+        self._bytes_since_snapshot = loaded.replayed_bytes
+        self._begin_epoch()
+        if self._pending.open_transaction is not None:
+            # A leader before this one died inside it; nobody will end it now.
+            self._append([record_class(25)(reason="the leader that began it is gone")])
+        if METADATA_VERSION not in self._pending.features:
+            bootstrap = read_bootstrap(self._disk, bootstrap_path)
+            self._append(_first_records(bootstrap, min_insync_replicas))
+        await self._commit()
+
+    def _begin_epoch(self) -> None:
+        """The epoch is on disk before anything is written in it: no other life of this node may use it again."""
+        epoch = max(self._read_state().leader_epoch, self._log.epochs.latest_epoch or 0, self.image.epoch) + 1
+        state = QuorumState(leader_id=self._voter.node_id, leader_epoch=epoch)
+        try:
+            self._disk.write_atomic(f"{self._log.path}/{QUORUM_STATE_FILE}", state.to_bytes(), sync=True)
+        except OSError as error:
+            raise self._fatal(self._log.failed(error)) from error
+        self.leader_epoch = epoch
+        kraft_version = self._pending.features.get(KRAFT_VERSION, 0)
+        messages = [leader_change(self._voter.node_id, self._voters or (self._voter,))]
+        if self._voters != (self._voter,) or self._log.log_end_offset == 0:
+            check(
+                not self._voters or any(voter.node_id == self._voter.node_id for voter in self._voters),
+                f"node {self._voter.node_id} is not among the voters in its metadata log",
+            )
+            self._voters = (self._voter,)
+            messages += voter_messages(kraft_version, self._voters)
+        batch = build_control(messages, timestamp=self._clock.wall_ms(), leader_epoch=epoch)
+        last_offset = self._write(batch)
+        self._pending = advance(self._pending, offset=last_offset, epoch=epoch)
+        self._unpublished.append(self._pending)
+
+    def _read_state(self) -> QuorumState:
+        path = f"{self._log.path}/{QUORUM_STATE_FILE}"
+        if not self._disk.exists(path):
+            return QuorumState()
+        try:
+            return QuorumState.from_bytes(self._disk.read_bytes(path))
+        except QuorumStateError as error:
+            # Its epoch is also in the log's own records; one vote to itself is all a lone voter ever gave.
+            logger.warning("%s is ignored: %s", path, error)
+            return QuorumState()
+
+    async def close(self) -> None:
+        """Nothing is left half-written: what was submitted is on disk, a snapshot under way has ended."""
+        if self._snapshot_task is not None:
+            self._snapshot_task.cancel()
+            await asyncio.gather(self._snapshot_task, return_exceptions=True)
+        if self._failure is None:
+            await self._log.flush()
+        self._log.close()
+
+    # --- changes ----------------------------------------------------------------------------------------
+
+    async def submit(self, decide: Callable[[MetadataImage], Decision[R]]) -> R:
+        """The reply, once everything it says is committed. KafkaError from `decide` comes out after the same wait."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            decision = decide(self._pending)
+        except KafkaError:
+            await self._commit()
+            raise
+        if decision.records:
+            self._append(decision.records)
+        await self._commit()
+        return decision.reply
+
+    def subscribe(self, listener: Listener) -> None:
+        """Called with the image before and after, in the order of the log, before the submitter gets its reply."""
+        self._listeners.append(listener)
+
+    def quorum(self) -> QuorumView:
+        return QuorumView(
+            self._voter.node_id,
+            self.leader_epoch,
+            self._log.high_watermark,
+            self._log.log_end_offset,
+            self._voters,
+        )
+
+    def _append(self, records: Sequence[Any]) -> None:
+        """All of a decision's records. Applied first: what can't be applied must not get into the log."""
+        version = _metadata_version(self._pending, records)
+        values = [encode_record(record, version) for record in records]
+        groups = _split(values)
+        if len(groups) > 1:
+            records = [record_class(23)(name="large change"), *records, record_class(24)()]
+            values = [encode_record(record, version) for record in records]
+            groups = _split(values)
+        new = apply(self._pending, records, offset=self._log.log_end_offset + len(values) - 1, epoch=self.leader_epoch)
+        now_ms = self._clock.wall_ms()
+        last_offset = -1
+        for group in groups:
+            batch = build_batch([(now_ms, None, value, ()) for value in group], leader_epoch=self.leader_epoch)
+            last_offset = self._write(batch)
+        check(last_offset == new.offset, "metadata records stand at the offsets that their image says")
+        self._pending = new
+        self._unpublished.append(new)
+
+    def _write(self, batch: bytes) -> int:
+        from penstock.log.log import AppendOrigin
+
+        try:
+            info = self._log.append_as_leader(
+                batch,
+                leader_epoch=self.leader_epoch,
+                now_ms=self._clock.wall_ms(),
+                origin=AppendOrigin.RAFT_LEADER,
+            )
+        except KafkaError as error:
+            raise self._fatal(error) from error
+        self._bytes_since_snapshot += len(batch)
+        return info.last_offset
+
+    async def _commit(self) -> None:
+        """Until what is pending now is on disk and published. Those who wait share an fsync."""
+        goal = self._pending.offset
+        try:
+            await self._log.flushed(goal + 1)
+        except KafkaError as error:
+            raise self._fatal(error) from error
+        self._publish(goal)
+
+    def _publish(self, offset: int) -> None:
+        if not self._unpublished or self._unpublished[0].offset > offset:
+            return  # whoever shared the fsync has done it
+        changes = ImageChanges(self.image.version)
+        new = self.image
+        while self._unpublished and self._unpublished[0].offset <= offset:
+            new = self._unpublished.popleft()
+            changes = changes.then(new.changes)
+        old, self.image = self.image, replace(new, changes=changes)
+        self._log.update_high_watermark(new.offset + 1)
+        self.answers.clear()
+        for listener in self._listeners:
+            try:
+                listener(old, self.image)
+            except Exception:
+                logger.exception("a listener of the metadata log failed at offset %d", new.offset)
+        self._consider_snapshot()
+
+    def _fatal(self, error: KafkaError) -> KafkaError:
+        """Without its metadata log a node can't decide anything: it says so once, and refuses from then on."""
+        if self._failure is None:
+            self._failure = KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed ({error.message}): restart the node."
+            )
+            logger.critical("the metadata log failed: %s", error)
+            if self._on_fatal is not None:
+                self._on_fatal(error)
+        return self._failure
+
+    # --- snapshots ----------------------------------------------------------------------------------------
+
+    def _consider_snapshot(self) -> None:
+        due = self._bytes_since_snapshot >= self._policy.bytes_between or (
+            self._bytes_since_snapshot > 0 and self._clock.wall_ms() >= self._snapshot_due_ms
+        )
+        if due and self._snapshot_task is None and self.image.open_transaction is None:
+            self._snapshot_task = asyncio.get_running_loop().create_task(
+                self._snapshot_and_log(), name="metadata-snapshot"
+            )
+
+    async def _snapshot_and_log(self) -> None:
+        try:
+            await self.snapshot()
+        except (OSError, KafkaError, InvariantError) as error:
+            logger.error("the metadata log could not be snapshotted and keeps growing: %s", error)
+        finally:
+            self._snapshot_task = None
+
+    async def snapshot(self) -> str:
+        """Write the committed image to a checkpoint and drop the log below it. Returns the file's name."""
+        image = self.image
+        self._bytes_since_snapshot = 0
+        self._snapshot_due_ms = self._clock.wall_ms() + self._policy.interval_ms
+        name = await self._snapshots.write(image, self._voters, self._clock.wall_ms())
+        if self._log.active.size:
+            self._log.roll()
+        self._log.advance_log_start_offset(image.offset + 1)
+        self._log.delete_old_segments(self._clock.wall_ms())
+        self._snapshots.remove_before(image.offset + 1)
+        return name
+
+
+def _metadata_version(image: MetadataImage, records: Sequence[Any]) -> int:
+    """The version to write records in: the cluster's, or the one that these records are about to set."""
+    for record in records:
+        if type(record).__name__ == "FeatureLevelRecord" and record.name == METADATA_VERSION:
+            return int(record.feature_level)
+    return image.features.get(METADATA_VERSION, 0)
+
+
+def _split(values: Sequence[bytes]) -> list[list[bytes]]:
+    groups: list[list[bytes]] = [[]]
+    size = 0
+    for value in values:
+        size += len(value) + 32  # its share of lengths, deltas and the header
+        if size > MAX_BATCH_BYTES and groups[-1]:
+            groups.append([])
+            size = len(value) + 32
+        groups[-1].append(value)
+    return groups
+
+
+def _first_records(bootstrap: Sequence[Any], min_insync_replicas: int) -> list[Any]:
+    """What an empty log starts with: the features it was formatted with, in a transaction of their own."""
+    records = list(bootstrap)
+    levels = {record.name: record.feature_level for record in records if type(record).__name__ == "FeatureLevelRecord"}
+    if levels.get(ELR_VERSION, 0) >= 1:
+        # With eligible leader replicas the bound must be the cluster's, not each broker's own.
+        config = record_class(4)
+        records.append(
+            config(
+                resource_type=ResourceType.BROKER,
+                resource_name="",
+                name="min.insync.replicas",
+                value=str(min_insync_replicas),
+            )
+        )
+    return [record_class(23)(name="Bootstrap records"), *records, record_class(24)()]

@@ -1,0 +1,201 @@
+"""The metadata log's files: replay of snapshot and log into an image, and the snapshots themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.log.checkpoints import PARTITION_METADATA_FILE, render_partition_metadata
+from penstock.log.environment import LogEnvironment
+from penstock.log.loading import LogPlace, open_log
+from penstock.metadata.apply import advance, apply
+from penstock.metadata.checkpoint import (
+    CHECKPOINT_SUFFIX,
+    CheckpointError,
+    checkpoint_name,
+    parse_checkpoint_name,
+    read_checkpoint,
+    write_checkpoint,
+)
+from penstock.metadata.configs.topic import LogConfig
+from penstock.metadata.features import MAX_METADATA_VERSION, default_features
+from penstock.metadata.framing import decode_record, record_class
+from penstock.metadata.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION, MetadataImage
+from penstock.metadata.names import METADATA_TOPIC
+from penstock.metadata.snapshot import records_of
+from penstock.metadata.voters import Voter, voters_of
+from penstock.protocol.uuid import METADATA_TOPIC_ID
+from penstock.records.batches import iter_batches
+from penstock.records.control import ControlType, parse_control
+from penstock.records.record import read_records
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from penstock.clock import Clock
+    from penstock.disk.api import Disk
+    from penstock.log.log import Log
+    from penstock.log.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 8 * 1024 * 1024
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+DIRECTORY = f"{METADATA_TOPIC}-0"
+PART_SUFFIX = ".part"
+
+
+class Loaded(NamedTuple):
+    image: MetadataImage
+    voters: tuple[Voter, ...]
+    replayed_bytes: int
+
+
+def open_metadata_log(
+    disk: Disk,
+    log_dir: str,
+    clock: Clock,
+    random: Random,
+    *,
+    segment_bytes: int = 1 << 30,
+    segment_ms: int = 604_800_000,
+) -> Log:
+    """The log in `<log_dir>/__cluster_metadata-0`, made if it isn't there.
+
+    Every batch is checked: a quorum's log is short, because snapshots cut it, and all else stands on it.
+    """
+    path = f"{log_dir}/{DIRECTORY}"
+    disk.mkdir(path)
+    marker = f"{path}/{PARTITION_METADATA_FILE}"
+    if not disk.exists(marker):
+        disk.write_atomic(marker, render_partition_metadata(METADATA_TOPIC_ID))
+    config = LogConfig.from_map(
+        {
+            "segment.bytes": str(segment_bytes),
+            "segment.ms": str(segment_ms),
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "max.message.bytes": str(MAX_BATCH_BYTES),
+        }
+    )
+    environment = LogEnvironment(disk=disk, clock=clock, random=random, discard=_remove)
+    return open_log(environment, LogPlace(log_dir, path, METADATA_TOPIC, 0, METADATA_TOPIC_ID), config, clean=False)
+
+
+def _remove(log: Log, segments: list[Segment]) -> None:
+    """Nobody else reads this log's files: they go at once."""
+    for segment in segments:
+        segment.remove_files()
+
+
+class SnapshotStore:
+    """`<end offset>-<epoch>.checkpoint` files beside the segments."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def names(self) -> list[tuple[int, int, str]]:
+        """(end offset, epoch, file name), oldest first."""
+        found = []
+        for name in self._disk.listdir(self._path):
+            parsed = parse_checkpoint_name(name)
+            if parsed is not None:
+                found.append((*parsed, name))
+        return sorted(found)
+
+    def latest(self) -> tuple[MetadataImage, tuple[Voter, ...]]:
+        """The newest one that is whole; the empty image when there is none."""
+        for end_offset, epoch, name in reversed(self.names()):
+            try:
+                content = read_checkpoint(self._disk.read_bytes(f"{self._path}/{name}"))
+            except CheckpointError as error:
+                logger.error("snapshot %s/%s is passed over: %s", self._path, name, error)
+                continue
+            image = advance(EMPTY_IMAGE, offset=-1, epoch=epoch, kraft_version=content.kraft_version)
+            return apply(image, content.records, offset=end_offset - 1, epoch=epoch), content.voters
+        return EMPTY_IMAGE, ()
+
+    async def write(self, image: MetadataImage, voters: Sequence[Voter], now_ms: int) -> str:
+        parts: list[bytes] = []
+        for batch in write_checkpoint(
+            records_of(image),
+            epoch=image.epoch,
+            timestamp_ms=now_ms,
+            last_contained_timestamp_ms=now_ms,
+            metadata_version=image.features.get(METADATA_VERSION, 0),
+            kraft_version=image.features.get(KRAFT_VERSION, 0),
+            voters=voters,
+        ):
+            parts.append(batch)
+            await asyncio.sleep(0)  # requests go on between the batches of a big image
+        name = checkpoint_name(image.offset + 1, image.epoch)
+        await self._disk.run(self._disk.write_atomic, f"{self._path}/{name}", b"".join(parts))
+        return name
+
+    def remove_before(self, end_offset: int) -> None:
+        for found, _, name in self.names():
+            if found < end_offset:
+                self._disk.remove(f"{self._path}/{name}")
+        for name in self._disk.listdir(self._path):
+            if name.endswith(CHECKPOINT_SUFFIX + PART_SUFFIX):
+                self._disk.remove(f"{self._path}/{name}")
+
+
+def load(log: Log, snapshots: SnapshotStore) -> Loaded:
+    """The image after the newest snapshot and every batch behind it.
+
+    All records are applied in one go: copying the image for each of a hundred thousand batches would take minutes.
+    """
+    image, voters = snapshots.latest()
+    start = image.offset + 1
+    if log.log_end_offset < start:
+        # The snapshot outlived the log's tail, which it contains.
+        log.truncate_fully_and_start_at(start)
+    if log.log_start_offset > start:
+        raise CheckpointError(
+            f"{log.path} starts at offset {log.log_start_offset} and no snapshot holds what came before: restore one."
+        )
+    offset, epoch, size = start, image.epoch, 0
+    kraft_version: int | None = None
+    records: list[Any] = []
+    while offset < log.log_end_offset:
+        data = log.read(offset, READ_BYTES, upper_bound=log.log_end_offset).read_now()
+        before = offset
+        for header, batch in iter_batches(data, allow_partial=True):
+            if header.next_offset <= offset:
+                continue  # the snapshot holds it
+            if header.is_control:
+                for kind, message in filter(None, map(parse_control, read_records(batch))):
+                    if kind is ControlType.KRAFT_VERSION:
+                        kraft_version = message.kraft_version
+                    elif kind is ControlType.KRAFT_VOTERS:
+                        voters = voters_of(message)
+            else:
+                records += [decode_record(record.value) for record in read_records(batch)]
+            offset, epoch = header.next_offset, header.partition_leader_epoch
+            size += header.size
+        if offset == before:
+            break
+    if offset > start:
+        image = apply(image, records, offset=offset - 1, epoch=epoch)
+        if kraft_version is not None:
+            image = advance(image, offset=offset - 1, epoch=epoch, kraft_version=kraft_version)
+    log.update_high_watermark(log.log_end_offset)  # one voter: what it has on disk is committed
+    return Loaded(image, voters, size)
+
+
+def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:
+    """The records that a formatted directory starts with; Kafka 4.3's own for a directory without any."""
+    if path is not None and disk.exists(path):
+        return read_checkpoint(disk.read_bytes(path)).records
+    return bootstrap_records(default_features(MAX_METADATA_VERSION))
+
+
+def bootstrap_records(features: dict[str, int]) -> list[Any]:
+    """Finalized features as records, metadata.version first. The quorum's own version is no record."""
+    feature_level = record_class(12)
+    names = [METADATA_VERSION, *sorted(features.keys() - {METADATA_VERSION, KRAFT_VERSION})]
+    return [feature_level(name=name, feature_level=features[name]) for name in names if features.get(name)]

@@ -1,0 +1,111 @@
+"""Snapshots of the metadata log as Kafka keeps them: `<end offset>-<epoch>.checkpoint`, a small log of its own.
+
+A header batch (with the voters where the log holds them), batches of records, a footer batch. A file without its
+footer is not a snapshot. `bootstrap.checkpoint`, what a formatted directory starts from, has the same form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from penstock.metadata.framing import LATEST_METADATA_VERSION, decode_record, encode_record
+from penstock.metadata.voters import Voter, voter_messages, voters_of
+from penstock.protocol.codec import DecodeError
+from penstock.protocol.errors import KafkaError
+from penstock.records.batches import check_crc, iter_batches
+from penstock.records.build import build_batch
+from penstock.records.control import ControlType, build_control, parse_control
+from penstock.records.record import read_records
+
+BOOTSTRAP_FILE = "bootstrap.checkpoint"
+CHECKPOINT_SUFFIX = ".checkpoint"
+BATCH_BYTES = 256 * 1024
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+
+class CheckpointError(Exception):
+    """The file is no whole snapshot."""
+
+
+class Checkpoint(NamedTuple):
+    records: list[Any]
+    kraft_version: int
+    voters: tuple[Voter, ...]
+
+
+def checkpoint_name(end_offset: int, epoch: int) -> str:
+    """Everything below `end_offset` is inside; `epoch` is that of the last record."""
+    return f"{end_offset:020d}-{epoch:010d}{CHECKPOINT_SUFFIX}"
+
+
+def parse_checkpoint_name(name: str) -> tuple[int, int] | None:
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def write_checkpoint(
+    records: Iterable[Any],
+    *,
+    epoch: int,
+    timestamp_ms: int,
+    last_contained_timestamp_ms: int = 0,
+    metadata_version: int = LATEST_METADATA_VERSION,
+    kraft_version: int = 0,
+    voters: Sequence[Voter] = (),
+) -> Iterator[bytes]:
+    """The file's batches one by one, so that a big one can be written without holding up others."""
+    from penstock.protocol.persisted.raft.snapshot_footer_record import SnapshotFooterRecord
+    from penstock.protocol.persisted.raft.snapshot_header_record import SnapshotHeaderRecord
+
+    header = SnapshotHeaderRecord(version=0, last_contained_log_timestamp=last_contained_timestamp_ms)
+    first = [header, *voter_messages(kraft_version, voters)]
+    yield build_control(first, timestamp=timestamp_ms, base_offset=0, leader_epoch=epoch)
+    offset = len(first)
+    values: list[bytes] = []
+    size = 0
+    for record in records:
+        values.append(encode_record(record, metadata_version))
+        size += len(values[-1])
+        if size >= BATCH_BYTES:
+            yield _data_batch(values, timestamp_ms, offset, epoch)
+            offset += len(values)
+            values, size = [], 0
+    if values:
+        yield _data_batch(values, timestamp_ms, offset, epoch)
+        offset += len(values)
+    footer = SnapshotFooterRecord(version=0)
+    yield build_control([footer], timestamp=timestamp_ms, base_offset=offset, leader_epoch=epoch)
+
+
+def _data_batch(values: list[bytes], timestamp_ms: int, offset: int, epoch: int) -> bytes:
+    return build_batch([(timestamp_ms, None, value, ()) for value in values], base_offset=offset, leader_epoch=epoch)
+
+
+def read_checkpoint(data: bytes) -> Checkpoint:
+    """Raises CheckpointError for a file that is torn, damaged or something else."""
+    records: list[Any] = []
+    kraft_version = 0
+    voters: tuple[Voter, ...] = ()
+    begun = ended = False
+    try:
+        for header, batch in iter_batches(data):
+            check_crc(batch)
+            if ended:
+                raise CheckpointError("something follows the footer")
+            if not header.is_control:
+                records += [decode_record(record.value) for record in read_records(batch)]
+                continue
+            for kind, message in filter(None, map(parse_control, read_records(batch))):
+                begun |= kind is ControlType.SNAPSHOT_HEADER
+                ended |= kind is ControlType.SNAPSHOT_FOOTER
+                if kind is ControlType.KRAFT_VERSION:
+                    kraft_version = message.kraft_version
+                elif kind is ControlType.KRAFT_VOTERS:
+                    voters = voters_of(message)
+    except (KafkaError, DecodeError) as error:
+        raise CheckpointError(str(error)) from None
+    if not begun or not ended:
+        raise CheckpointError("it has no header and footer")
+    return Checkpoint(records, kraft_version, voters)

@@ -1,0 +1,51 @@
+"""The `quorum-state` file: what a voter must not forget between lives. Kafka's JSON, data version 1."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from penstock.protocol.uuid import ZERO_UUID, uuid_from_str, uuid_to_str
+
+QUORUM_STATE_FILE = "quorum-state"
+NOBODY = -1
+DATA_VERSION = 1
+
+
+class QuorumStateError(Exception):
+    """The file is not one that this node can go by."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    leader_id: int = NOBODY
+    leader_epoch: int = 0
+    voted_id: int = NOBODY
+    voted_directory_id: bytes = ZERO_UUID
+
+    def to_bytes(self) -> bytes:
+        fields = {
+            "leaderId": self.leader_id,
+            "leaderEpoch": self.leader_epoch,
+            "votedId": self.voted_id,
+            "votedDirectoryId": uuid_to_str(self.voted_directory_id),
+            "data_version": DATA_VERSION,
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> QuorumState:
+        """Version 0 (without directory ids) is understood too."""
+        try:
+            fields = json.loads(data)
+            version = fields["data_version"]
+            if version not in (0, DATA_VERSION):
+                raise QuorumStateError(f"data_version {version} is unknown; only 0 and {DATA_VERSION} are")
+            return QuorumState(
+                int(fields["leaderId"]),
+                int(fields["leaderEpoch"]),
+                int(fields["votedId"]),
+                uuid_from_str(fields["votedDirectoryId"]) if version else ZERO_UUID,
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise QuorumStateError(f"it can't be read: {error!r}") from None

@@ -1,0 +1,221 @@
+"""Formatting of storage: what `kafka-storage format --standalone` writes, and what `info` reads back.
+
+Each log directory gets `bootstrap.checkpoint` and `meta.properties`; the metadata directory also gets the snapshot that
+names this node as the only voter. `meta.properties` is written last: a directory that has it is wholly formatted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.broker.metadata_storage import DIRECTORY, bootstrap_records
+from penstock.log.checkpoints import META_PROPERTIES_FILE, parse_properties, render_properties
+from penstock.metadata.checkpoint import BOOTSTRAP_FILE, checkpoint_name, write_checkpoint
+from penstock.metadata.features import (
+    DEPENDENCIES,
+    MAX_METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    default_features,
+    metadata_version_level,
+    metadata_version_name,
+)
+from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION
+from penstock.metadata.names import random_uuid
+from penstock.metadata.voters import Voter
+from penstock.protocol.uuid import uuid_from_str, uuid_to_str
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from penstock.disk.api import Disk
+
+
+class StorageError(Exception):
+    """The message says in one line what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    cluster_id: str
+    node_id: int
+    directory_id: bytes | None
+    version: int = 1
+
+    def to_bytes(self) -> bytes:
+        values = {"version": str(self.version), "cluster.id": self.cluster_id, "node.id": str(self.node_id)}
+        if self.directory_id is not None:
+            values["directory.id"] = uuid_to_str(self.directory_id)
+        return render_properties(values)
+
+
+@dataclass(frozen=True, slots=True)
+class FormatPlan:
+    """What to make of which directories."""
+
+    directories: Sequence[str]
+    node_id: int
+    cluster_id: str | None = None  # one is made up
+    metadata_directory: str | None = None  # the first of the directories
+    release_version: str | None = None  # the latest
+    features: Mapping[str, int] = field(default_factory=dict)
+    controller_endpoints: tuple[tuple[str, str, int], ...] = ()  # listener name, host, port
+    ignore_formatted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    cluster_id: str
+    metadata_version: str
+    directories: tuple[str, ...]  # those that were formatted now
+
+
+@dataclass(frozen=True, slots=True)
+class StorageInfo:
+    directories: tuple[str, ...]
+    properties: Mapping[str, MetaProperties]  # of the formatted ones
+    problems: tuple[str, ...]
+
+
+def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
+    """None for a directory that isn't formatted."""
+    path = f"{directory}/{META_PROPERTIES_FILE}"
+    if not disk.exists(path):
+        return None
+    values = parse_properties(disk.read_bytes(path))
+    version = values.get("version", "")
+    try:
+        if version == "1":
+            return MetaProperties(
+                values["cluster.id"],
+                int(values["node.id"]),
+                uuid_from_str(values["directory.id"]) if "directory.id" in values else None,
+            )
+    except (KeyError, ValueError) as error:
+        raise StorageError(f"{path} can't be used ({error!r}): restore it or format the directory again.") from None
+    raise StorageError(
+        f"{path} has version {version or 'none'} and only 1 can be used: it is from a ZooKeeper cluster."
+    )
+
+
+def features_of(plan: FormatPlan) -> dict[str, int]:
+    """Finalized features of a new cluster: a release's defaults with the plan's own levels over them."""
+    level: int | None = MAX_METADATA_VERSION
+    if plan.release_version is not None:
+        level = metadata_version_level(plan.release_version)
+        if level is None:
+            raise StorageError(f"Release version {plan.release_version} is unknown: name one from 3.3-IV3 to 4.3.")
+    assert level is not None
+    features = default_features(level)
+    for name, wanted in plan.features.items():
+        if name not in SUPPORTED_FEATURES or name == METADATA_VERSION:
+            others = ", ".join(sorted(SUPPORTED_FEATURES.keys() - {METADATA_VERSION}))
+            raise StorageError(f"Unsupported feature: {name}. Supported features are: {others}")
+        low, high = SUPPORTED_FEATURES[name]
+        if not low <= wanted <= high:
+            raise StorageError(f"{name} has no level {wanted}: give one from {low} to {high}.")
+        features[name] = wanted
+    for (name, at_level), (needed, least) in DEPENDENCIES.items():
+        if features.get(name, 0) >= at_level and features.get(needed, 0) < least:
+            raise StorageError(f"{name}={features[name]} needs {needed} at {least} or higher.")
+    return features
+
+
+def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int) -> Formatted:
+    """Formats the directories that aren't yet. Nothing is written before everything has been checked."""
+    if not plan.directories:
+        raise StorageError("No log directory is given: set log.dirs.")
+    if plan.node_id < 0:
+        raise StorageError(f"node.id is {plan.node_id}: set it to 0 or more.")
+    features = features_of(plan)
+    known = {path: read_meta_properties(disk, path) for path in plan.directories}
+    cluster_id = _cluster_id(plan, known, random)
+    new = [path for path, properties in known.items() if properties is None]
+    taken = {one.directory_id for one in known.values() if one is not None}
+    metadata_directory = plan.metadata_directory or plan.directories[0]
+    for path in new:
+        directory_id = random_uuid(random)
+        while directory_id in taken:
+            directory_id = random_uuid(random)
+        taken.add(directory_id)
+        disk.mkdir(path)
+        bootstrap = b"".join(write_checkpoint(bootstrap_records(features), epoch=0, timestamp_ms=now_ms))
+        disk.write_atomic(f"{path}/{BOOTSTRAP_FILE}", bootstrap)
+        if path == metadata_directory and features.get(KRAFT_VERSION, 0) >= 1:
+            _write_voter(disk, path, Voter(plan.node_id, directory_id, plan.controller_endpoints), features, now_ms)
+        properties = MetaProperties(cluster_id, plan.node_id, directory_id)
+        disk.write_atomic(f"{path}/{META_PROPERTIES_FILE}", properties.to_bytes())
+    return Formatted(cluster_id, metadata_version_name(features[METADATA_VERSION]), tuple(new))
+
+
+def _cluster_id(plan: FormatPlan, known: Mapping[str, MetaProperties | None], random: Random) -> str:
+    cluster_id = plan.cluster_id
+    for path, properties in known.items():
+        if properties is None:
+            continue
+        if not plan.ignore_formatted:
+            raise StorageError(
+                f"Log directory {path} is already formatted. "
+                "Use --ignore-formatted to ignore this directory and format the others."
+            )
+        if cluster_id not in (None, properties.cluster_id):
+            raise StorageError(f"{path} belongs to cluster {properties.cluster_id}, not {cluster_id}.")
+        if properties.node_id != plan.node_id:
+            raise StorageError(f"{path} belongs to node {properties.node_id}, not {plan.node_id}.")
+        cluster_id = properties.cluster_id
+    return uuid_to_str(random_uuid(random)) if cluster_id is None else cluster_id
+
+
+def _write_voter(disk: Disk, path: str, voter: Voter, features: Mapping[str, int], now_ms: int) -> None:
+    directory = f"{path}/{DIRECTORY}"
+    disk.mkdir(directory)
+    snapshot = write_checkpoint(
+        (),
+        epoch=0,
+        timestamp_ms=now_ms,
+        last_contained_timestamp_ms=now_ms,
+        kraft_version=features[KRAFT_VERSION],
+        voters=(voter,),
+    )
+    disk.write_atomic(f"{directory}/{checkpoint_name(0, 0)}", b"".join(snapshot))
+
+
+def storage_info(disk: Disk, directories: Sequence[str]) -> StorageInfo:
+    """What stands in the directories, and every problem with it."""
+    properties: dict[str, MetaProperties] = {}
+    problems: list[str] = []
+    found: list[str] = []
+    for path in directories:
+        if not disk.exists(path):
+            problems.append(f"{path} does not exist")
+            continue
+        if not disk.is_dir(path):
+            problems.append(f"{path} is not a directory")
+            continue
+        found.append(path)
+        try:
+            read = read_meta_properties(disk, path)
+        except StorageError as error:
+            problems.append(str(error))
+            continue
+        if read is None:
+            problems.append(f"{path} is not formatted.")
+        else:
+            properties[path] = read
+    problems += _conflicts(properties)
+    return StorageInfo(tuple(found), properties, tuple(problems))
+
+
+def _conflicts(properties: Mapping[str, MetaProperties]) -> list[str]:
+    problems = []
+    clusters = sorted({one.cluster_id for one in properties.values()})
+    nodes = sorted({one.node_id for one in properties.values()})
+    if len(clusters) > 1:
+        problems.append(f"The directories belong to different clusters: {', '.join(clusters)}")
+    if len(nodes) > 1:
+        problems.append(f"The directories belong to different nodes: {', '.join(map(str, nodes))}")
+    ids = [one.directory_id for one in properties.values() if one.directory_id is not None]
+    if len(set(ids)) < len(ids):
+        problems.append("Two directories have the same directory.id: one of them is a copy.")
+    return problems

@@ -1,0 +1,355 @@
+"""The metadata log as a shell: commit, restart, crash, snapshots, on a disk that can lose what wasn't synced."""
+
+import asyncio
+import itertools
+from random import Random
+
+import pytest
+
+from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
+from penstock.broker.metadata_storage import DIRECTORY, SnapshotStore, load, open_metadata_log
+from penstock.clock import ManualClock
+from penstock.disk.memory import MemoryDisk
+from penstock.metadata.apply import apply
+from penstock.metadata.controller.brokers import Registration, register_broker, unfence_broker
+from penstock.metadata.controller.topics import TopicDefaults, create_topics, delete_topics
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage, ResourceType
+from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumState
+from penstock.metadata.snapshot import records_of
+from penstock.metadata.voters import Voter
+from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_19_create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.protocol.messages.api_20_delete_topics import DeleteTopicState
+from penstock.protocol.persisted.metadata.begin_transaction_record import BeginTransactionRecord
+from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+
+DIR = "/data"
+ENDPOINTS = (("CONTROLLER", "localhost", 9093),)
+DEFAULTS = TopicDefaults(1, 1)
+
+
+def formatted_disk() -> MemoryDisk:
+    disk = MemoryDisk(crashable=True)
+    plan = FormatPlan([DIR], node_id=1, cluster_id="c", controller_endpoints=ENDPOINTS)
+    format_storage(disk, plan, random=Random(1), now_ms=1)
+    return disk
+
+
+async def started(disk: MemoryDisk, policy: SnapshotPolicy | None = None) -> MetadataLog:
+    clock = ManualClock()
+    properties = read_meta_properties(disk, DIR)
+    assert properties is not None
+    assert properties.directory_id is not None
+    log = open_metadata_log(disk, DIR, clock, Random(2))
+    metadata = MetadataLog(log, disk, clock, Voter(1, properties.directory_id, ENDPOINTS), policy=policy)
+    await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
+    return metadata
+
+
+async def with_broker(metadata: MetadataLog) -> None:
+    registration = Registration(
+        1, bytes(15) + b"\x09", {"PLAINTEXT": Endpoint("localhost", 9092, 0)}, [bytes(15) + b"\x05"]
+    )
+    epoch = await metadata.submit(lambda image: register_broker(image, registration))
+    await metadata.submit(lambda image: unfence_broker(image, 1, epoch))
+
+
+def creating(*names: str, partitions: int = 1, seed: int = 3) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names]
+    )
+
+
+async def create(metadata: MetadataLog, *names: str, partitions: int = 1) -> CreateTopicsResponse:
+    request = creating(*names, partitions=partitions)
+    return await metadata.submit(lambda image: create_topics(image, request, DEFAULTS, Random(str(names))))
+
+
+async def delete(metadata: MetadataLog, name: str) -> None:
+    await metadata.submit(lambda image: delete_topics(image, [DeleteTopicState(name=name)]))
+
+
+def run(coroutine: object) -> None:
+    asyncio.run(coroutine)  # type: ignore[arg-type]
+
+
+def test_a_fresh_log_starts_with_the_features_it_was_formatted_with() -> None:
+    async def scenario() -> None:
+        metadata = await started(formatted_disk())
+        assert metadata.image.features == {
+            "metadata.version": 30,
+            "kraft.version": 1,
+            "eligible.leader.replicas.version": 1,
+            "group.version": 1,
+            "share.version": 1,
+            "streams.version": 1,
+            "transaction.version": 2,
+        }
+        assert metadata.image.config(ResourceType.BROKER, "") == {"min.insync.replicas": "1"}
+        view = metadata.quorum()
+        assert (view.leader_id, view.leader_epoch) == (1, 1)
+        assert view.high_watermark == view.log_end_offset == metadata.image.offset + 1 == 12
+        assert view.voters[0].endpoints == ENDPOINTS
+
+    run(scenario())
+
+
+def test_a_restart_gives_the_same_image_and_a_higher_epoch() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        first = await started(disk)
+        await with_broker(first)
+        await create(first, "a", "b.c", partitions=3)
+        await delete(first, "a")
+        await first.close()
+        second = await started(disk)
+        assert second.leader_epoch == first.leader_epoch + 1
+        assert second.image.topics == first.image.topics
+        assert second.image.brokers == first.image.brokers
+        assert second.image.configs == first.image.configs
+        assert second.image.names_by_collision_key == {"b_c": ("b.c",)}
+        state = QuorumState.from_bytes(disk.read_bytes(f"{DIR}/{DIRECTORY}/{QUORUM_STATE_FILE}"))
+        assert state == QuorumState(leader_id=1, leader_epoch=2)
+
+    run(scenario())
+
+
+def test_replaying_a_log_twice_gives_equal_images() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        metadata = await started(disk)
+        await with_broker(metadata)
+        for index in range(20):
+            await create(metadata, f"t{index}", partitions=2)
+        await delete(metadata, "t7")
+        await metadata.close()
+        images = []
+        for _ in range(2):
+            log = open_metadata_log(disk, DIR, ManualClock(), Random(2))
+            images.append(load(log, SnapshotStore(disk, log.path)).image)
+        assert images[0] == images[1] == metadata.image
+
+    run(scenario())
+
+
+def test_concurrent_submits_see_each_other_before_they_are_committed() -> None:
+    async def scenario() -> None:
+        metadata = await started(formatted_disk())
+        await with_broker(metadata)
+        replies = await asyncio.gather(*(create(metadata, "same") for _ in range(5)))
+        codes = sorted(reply.topics[0].error_code for reply in replies)
+        assert codes == [ErrorCode.NONE, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 4]
+
+    run(scenario())
+
+
+def test_listeners_see_every_change_once_and_before_the_reply() -> None:
+    async def scenario() -> None:
+        metadata = await started(formatted_disk())
+        await with_broker(metadata)
+        seen: list[tuple[MetadataImage, MetadataImage]] = []
+        metadata.subscribe(lambda old, new: seen.append((old, new)))
+
+        async def create_and_look(name: str) -> None:
+            await create(metadata, name)
+            assert name in seen[-1][1].topics
+
+        await asyncio.gather(*(create_and_look(f"t{index}") for index in range(10)))
+        for (_, before), (after, _) in itertools.pairwise(seen):
+            assert before is after
+        changed = set().union(*(new.changes.topics for _, new in seen))
+        assert changed == {f"t{index}" for index in range(10)}
+
+    run(scenario())
+
+
+def test_a_listener_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        metadata = await started(formatted_disk())
+        seen: list[int] = []
+
+        def broken(old: MetadataImage, new: MetadataImage) -> None:
+            raise ValueError("broken")
+
+        metadata.subscribe(broken)
+        metadata.subscribe(lambda old, new: seen.append(new.offset))
+        await with_broker(metadata)
+        assert seen == [12, 13]
+
+    run(scenario())
+
+
+def test_a_refused_decision_leaves_nothing_behind() -> None:
+    async def scenario() -> None:
+        metadata = await started(formatted_disk())
+        before = metadata.quorum().log_end_offset
+
+        def refuse(image: MetadataImage) -> Decision[None]:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "no")
+
+        with pytest.raises(KafkaError):
+            await metadata.submit(refuse)
+        assert metadata.quorum().log_end_offset == before
+
+    run(scenario())
+
+
+def test_an_unfinished_transaction_is_aborted_by_the_next_leader() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        metadata = await started(disk)
+        config = ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="1")
+        await metadata.submit(lambda image: Decision([BeginTransactionRecord(name="x"), config], None))
+        assert metadata.image.open_transaction == (config,)
+        assert metadata.image.topic_config("t") == {}
+        await metadata.close()
+        again = await started(disk)
+        assert again.image.open_transaction is None
+        assert again.image.topic_config("t") == {}
+
+    run(scenario())
+
+
+def test_a_change_larger_than_a_batch_is_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        metadata = await started(disk)
+        await with_broker(metadata)
+        await create(metadata, "wide", partitions=300)
+        assert len(metadata.image.topics["wide"].partitions) == 300
+        await metadata.close()
+        again = await started(disk)
+        assert again.image.topics == metadata.image.topics
+
+    monkeypatch.setattr("penstock.broker.metadata_log.MAX_BATCH_BYTES", 4096)
+    run(scenario())
+
+
+def test_a_snapshot_cuts_the_log_and_restores_the_same_image() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        metadata = await started(disk)
+        await with_broker(metadata)
+        for index in range(10):
+            await create(metadata, f"t{index}", partitions=2)
+        name = await metadata.snapshot()
+        await create(metadata, "tail")
+        names = disk.listdir(f"{DIR}/{DIRECTORY}")
+        assert [found for found in names if found.endswith(".checkpoint")] == [name]
+        assert "00000000000000000000.log" not in names
+        await metadata.close()
+        again = await started(disk)
+        assert again.image.topics == metadata.image.topics
+        assert again.image.brokers == metadata.image.brokers
+        assert again.image.features == metadata.image.features
+        assert again.quorum().voters == metadata.quorum().voters
+
+    run(scenario())
+
+
+def test_snapshots_come_by_themselves_when_enough_was_written() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        metadata = await started(disk, SnapshotPolicy(bytes_between=2000))
+        await with_broker(metadata)
+        for index in range(30):
+            await create(metadata, f"t{index}")
+            await asyncio.sleep(0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await metadata.close()
+        ends = [end for end, _, _ in SnapshotStore(disk, f"{DIR}/{DIRECTORY}").names()]
+        assert len(ends) == 1
+        assert ends[0] > 30
+        again = await started(disk)
+        assert again.image.topics == metadata.image.topics
+
+    run(scenario())
+
+
+def test_a_torn_snapshot_is_passed_over_for_the_one_before() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        metadata = await started(disk)
+        await with_broker(metadata)
+        await create(metadata, "a")
+        await metadata.close()
+        path = f"{DIR}/{DIRECTORY}/{metadata.image.offset + 1:020d}-{metadata.image.epoch:010d}.checkpoint"
+        disk.write_atomic(path, b"\0" * 100)
+        again = await started(disk)
+        assert again.image.topics == metadata.image.topics
+
+    run(scenario())
+
+
+def test_a_snapshot_written_back_as_records_builds_the_same_image() -> None:
+    async def scenario() -> None:
+        metadata = await started(formatted_disk())
+        await with_broker(metadata)
+        await create(metadata, "a.b", "c", partitions=4)
+        image = metadata.image
+        rebuilt = apply(EMPTY_IMAGE, records_of(image), offset=image.offset, epoch=image.epoch)
+        assert rebuilt.topics == image.topics
+        assert rebuilt.topics_by_id == image.topics_by_id
+        assert rebuilt.brokers == image.brokers
+        assert rebuilt.partition_count == image.partition_count == 8
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_was_acknowledged_survives_a_crash_at_any_moment(seed: int) -> None:
+    async def scenario() -> None:
+        random = Random(seed)
+        disk = formatted_disk()
+        acknowledged: set[str] = set()
+        attempted: set[str] = set()
+        policy = SnapshotPolicy(bytes_between=random.choice([1500, 10**9]))
+        for life in range(4):
+            metadata = await started(disk, policy)
+            assert not acknowledged - metadata.image.topics.keys()
+            assert metadata.image.topics.keys() <= attempted
+            if not metadata.image.brokers:
+                await with_broker(metadata)
+            names = [f"t{life}-{index}" for index in range(random.randint(1, 12))]
+            attempted |= set(names)
+            tasks = [asyncio.ensure_future(create(metadata, name)) for name in names]
+            for _ in range(random.randint(0, 12)):
+                await asyncio.sleep(0)
+            disk = disk.crash(random)
+            acknowledged |= {name for name, task in zip(names, tasks, strict=True) if task.done()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(scenario())
+
+
+def test_a_failing_disk_is_fatal_and_said_once() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        fatal: list[Exception] = []
+        clock = ManualClock()
+        log = open_metadata_log(disk, DIR, clock, Random(2))
+        metadata = MetadataLog(log, disk, clock, Voter(1, bytes(16), ENDPOINTS), on_fatal=fatal.append)
+        await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
+        await with_broker(metadata)
+
+        def full(operation: str, path: str) -> None:
+            raise OSError(28, "No space left on device")
+
+        disk.on_write = full
+        for _ in range(2):
+            with pytest.raises(KafkaError) as refusal:
+                await create(metadata, "a")
+            assert refusal.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert len(fatal) == 1
+        assert metadata.image.topics == {}
+
+    run(scenario())

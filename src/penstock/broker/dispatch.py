@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.context import RequestContext
+from penstock.broker.encoded import Encoded
 from penstock.broker.error_replies import error_response
 from penstock.broker.registry import load_handler, served_versions
 from penstock.net.connection import Close, Connection, Reply
@@ -96,7 +97,7 @@ class Dispatcher:
         if throttle_ms:
             ctx.connection.mute_for(throttle_ms / 1000)
         head = CORRELATION.pack(ctx.correlation_id)
-        parts = route.write(response)
+        parts = [response.body] if type(response) is Encoded else route.write(response)
         parts.insert(0, head + b"\0" if route.flexible_response else head)
         return parts
 

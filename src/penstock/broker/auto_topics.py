@@ -1,0 +1,106 @@
+"""Topics that come into being because somebody asked for them: by auto-create, or as a coordinator's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.topics import TopicDefaults, create_topics
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import TopicImage
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+SHARE_GROUP_STATE = "__share_group_state"
+
+
+def topic_to_create(settings: Settings, name: str) -> CreatableTopic:
+    """The topic as its kind wants it: internal ones have counts and configs of their own."""
+    if name == CONSUMER_OFFSETS:
+        return _topic(
+            name,
+            settings.int("offsets.topic.num.partitions"),
+            settings.int("offsets.topic.replication.factor"),
+            {
+                "compression.type": "producer",
+                "cleanup.policy": "compact",
+                "segment.bytes": str(settings.int("offsets.topic.segment.bytes")),
+            },
+        )
+    if name == TRANSACTION_STATE:
+        return _topic(
+            name,
+            settings.int("transaction.state.log.num.partitions"),
+            settings.int("transaction.state.log.replication.factor"),
+            {
+                "compression.type": "uncompressed",
+                "cleanup.policy": "compact",
+                "min.insync.replicas": str(settings.int("transaction.state.log.min.isr")),
+                "segment.bytes": str(settings.int("transaction.state.log.segment.bytes")),
+                "unclean.leader.election.enable": "false",
+            },
+        )
+    if name == SHARE_GROUP_STATE:
+        return _topic(
+            name,
+            settings.int("share.coordinator.state.topic.num.partitions"),
+            settings.int("share.coordinator.state.topic.replication.factor"),
+            {
+                "compression.type": "producer",
+                "cleanup.policy": "delete",
+                "min.insync.replicas": str(settings.int("share.coordinator.state.topic.min.isr")),
+                "segment.bytes": str(settings.int("share.coordinator.state.topic.segment.bytes")),
+                "retention.ms": "-1",
+            },
+        )
+    return _topic(name, -1, -1, {})
+
+
+def _topic(name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> CreatableTopic:
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )
+
+
+def topic_defaults(settings: Settings) -> TopicDefaults:
+    return TopicDefaults(settings.int("num.partitions"), settings.int("default.replication.factor"))
+
+
+async def create_missing(broker: Broker, names: Iterable[str]) -> dict[str, KafkaError]:
+    """Creates those that don't exist. Back come the refusals; a topic that another request made first is none."""
+    settings = broker.settings
+    request = CreateTopicsRequest(topics=[topic_to_create(settings, name) for name in dict.fromkeys(names)])
+    if not request.topics:
+        return {}
+    defaults = topic_defaults(settings)
+    reply = await broker.metadata.submit(lambda image: create_topics(image, request, defaults, broker.random))
+    return {
+        result.name: KafkaError(ErrorCode(result.error_code), result.error_message)
+        for result in reply.topics
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    }
+
+
+async def ensure_topic(broker: Broker, name: str) -> TopicImage:
+    """The topic, made first if need be: how a coordinator gets the topic that holds its state."""
+    found = broker.metadata.image.topics.get(name)
+    if found is None:
+        refused = await create_missing(broker, [name])
+        if name in refused:
+            raise refused[name]
+        found = broker.metadata.image.topics.get(name)
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' was deleted while it was created.")
+    return found

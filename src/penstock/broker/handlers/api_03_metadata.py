@@ -1,0 +1,200 @@
+"""Metadata v0-13: brokers of the client's listener, topics by name or id (v12+), auto-create, authorised operations.
+
+A null list (an empty one in v0) means every topic; that answer is kept, encoded, until the image changes. A missing
+topic that may be auto-created is created before the answer, so that the client needn't come back for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.broker.auto_topics import create_missing
+from penstock.broker.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
+from penstock.broker.encoded import Encoded
+from penstock.metadata.image import TopicImage
+from penstock.metadata.names import INTERNAL_TOPICS, name_problem
+from penstock.protocol.codec import encode
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from penstock.protocol.uuid import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+FIRST_VERSION_BY_ID = 12
+FIRST_VERSION_WITH_LISTENER_ERROR = 6
+_ERROR_BEFORE_IT = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def handle(
+    broker: Broker, ctx: RequestContext, request: MetadataRequest
+) -> MetadataResponse | Encoded | Awaitable[MetadataResponse]:
+    if request.topics is None or (ctx.api_version == 0 and not request.topics):
+        return _all_topics(broker, ctx, request)
+    _check_names(ctx.api_version, request.topics)
+    missing = _missing(broker, request)
+    if missing:
+        return _after_creation(broker, ctx, request, missing)
+    return _answer(broker, ctx, request, _named(broker, ctx, request))
+
+
+def _check_names(version: int, topics: Iterable[MetadataRequestTopic]) -> None:
+    for topic in topics:
+        if version < FIRST_VERSION_BY_ID and topic.name is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic name can not be null for version {version}")
+        if version < FIRST_VERSION_BY_ID and topic.topic_id != ZERO_UUID:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Topic IDs are not supported in requests for version {version}"
+            )
+
+
+def _missing(broker: Broker, request: MetadataRequest) -> list[str]:
+    if not request.allow_auto_topic_creation or not broker.settings.bool("auto.create.topics.enable"):
+        return []
+    known = broker.metadata.image.topics
+    return [
+        topic.name
+        for topic in request.topics or ()
+        if topic.name is not None
+        and topic.topic_id == ZERO_UUID
+        and topic.name not in known
+        and name_problem(topic.name) is None
+    ]
+
+
+async def _after_creation(
+    broker: Broker, ctx: RequestContext, request: MetadataRequest, missing: list[str]
+) -> MetadataResponse:
+    await create_missing(broker, missing)  # one that is refused is simply not there below
+    return _answer(broker, ctx, request, _named(broker, ctx, request))
+
+
+# --- every topic ----------------------------------------------------------------------------------
+
+
+def _all_topics(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | Encoded:
+    key = (
+        "metadata",
+        ctx.api_version,
+        ctx.listener_name,
+        request.include_topic_authorized_operations,
+        request.include_cluster_authorized_operations,
+    )
+    cache = broker.metadata.answers
+    kept = cache.get(key)
+    if kept is None or broker.faults.rules:
+        view = ClusterView.of(broker.metadata.image, ctx.listener_name)
+        operations = _topic_operations(request)
+        topics = [_topic(view, topic, ctx.api_version, operations) for topic in view.image.topics.values()]
+        response = _answer(broker, ctx, request, topics)
+        if broker.faults.rules:
+            return response  # a fault rule may want to rewrite it
+        kept = cache[key] = Encoded(encode(response, ctx.api_version))
+    assert isinstance(kept, Encoded)
+    return kept
+
+
+# --- topics by name or id -------------------------------------------------------------------------
+
+
+def _named(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
+    view = ClusterView.of(broker.metadata.image, ctx.listener_name)
+    operations = _topic_operations(request)
+    answered: dict[str | bytes, MetadataResponseTopic] = {}
+    for asked in request.topics or ():
+        by_id = asked.topic_id != ZERO_UUID
+        key = asked.topic_id if by_id or asked.name is None else asked.name
+        if key in answered:
+            continue
+        found = view.image.topics_by_id.get(asked.topic_id) if by_id else view.image.topics.get(asked.name or "")
+        if found is not None:
+            answered[key] = _topic(view, found, ctx.api_version, operations)
+        elif by_id:
+            answered[key] = MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
+            )
+        else:
+            answered[key] = _unknown(asked.name, operations)
+    return list(answered.values())
+
+
+def _unknown(name: str | None, operations: int) -> MetadataResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if name is None:
+        code = ErrorCode.INVALID_REQUEST
+    elif name_problem(name) is not None:
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    return MetadataResponseTopic(
+        error_code=code,
+        name=name or "",
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=operations,
+    )
+
+
+def _topic_operations(request: MetadataRequest) -> int:
+    return TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+
+
+def _topic(view: ClusterView, topic: TopicImage, version: int, operations: int) -> MetadataResponseTopic:
+    partitions: list[MetadataResponsePartition] = []
+    for index, partition in topic.partitions.items():
+        error, leader, offline = view.partition(partition)
+        if error is ErrorCode.LISTENER_NOT_FOUND and version < FIRST_VERSION_WITH_LISTENER_ERROR:
+            error = _ERROR_BEFORE_IT
+        replicas, isr = list(partition.replicas), list(partition.isr)
+        if version == 0 and offline:
+            # The oldest clients want to know the address of every broker they are told of.
+            replicas = [broker_id for broker_id in replicas if broker_id in view.alive]
+            isr = [broker_id for broker_id in isr if broker_id in view.alive]
+            error = error or ErrorCode.REPLICA_NOT_AVAILABLE
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=error,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=replicas,
+                isr_nodes=isr,
+                offline_replicas=offline,
+            )
+        )
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=partitions,
+        topic_authorized_operations=operations,
+    )
+
+
+def _answer(
+    broker: Broker, ctx: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    image = broker.metadata.image
+    view = ClusterView.of(image, ctx.listener_name)
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
+            )
+            for broker_id, endpoint in view.alive.items()
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )

@@ -1,0 +1,33 @@
+"""DeleteTopics v1-6: by name, and by id from v6. Refused as a whole when `delete.topic.enable` is off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.topics import delete_topics
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_20_delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+FIRST_VERSION_WITH_DISABLED_ERROR = 3
+FIRST_VERSION_BY_ID = 6
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    if not broker.settings.bool("delete.topic.enable"):
+        if ctx.api_version < FIRST_VERSION_WITH_DISABLED_ERROR:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        raise KafkaError(
+            ErrorCode.TOPIC_DELETION_DISABLED, "Set delete.topic.enable=true on the broker to delete topics."
+        )
+    topics = request.topics
+    if ctx.api_version < FIRST_VERSION_BY_ID:
+        topics = [DeleteTopicState(name=name) for name in request.topic_names]
+    return await broker.metadata.submit(lambda image: delete_topics(image, topics))

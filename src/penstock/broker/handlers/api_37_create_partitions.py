@@ -1,0 +1,16 @@
+"""CreatePartitions v0-3: more partitions for existing topics, placed here or as the request says; validate-only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.partitions import create_partitions
+from penstock.protocol.messages.api_37_create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    return await broker.metadata.submit(lambda image: create_partitions(image, request, broker.random))

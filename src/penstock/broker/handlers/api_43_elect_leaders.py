@@ -1,0 +1,16 @@
+"""ElectLeaders v0-2: preferred leaders (v0 knows no other), or unclean ones from v1; null means every partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.elections import elect_leaders
+from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    return await broker.metadata.submit(lambda image: elect_leaders(image, request))

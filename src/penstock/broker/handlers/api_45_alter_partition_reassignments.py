@@ -1,0 +1,21 @@
+"""AlterPartitionReassignments v0-1: start or cancel moves of replicas between registered brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.reassignments import alter_reassignments
+from penstock.protocol.messages.api_45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(
+    broker: Broker, ctx: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    return await broker.metadata.submit(lambda image: alter_reassignments(image, request))

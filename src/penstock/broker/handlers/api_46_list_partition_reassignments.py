@@ -1,0 +1,21 @@
+"""ListPartitionReassignments v0: partitions with replicas on the move; null means of every topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.reassignments import list_reassignments
+from penstock.protocol.messages.api_46_list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+def handle(
+    broker: Broker, ctx: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    return list_reassignments(broker.metadata.image, request)

@@ -1,0 +1,76 @@
+"""DescribeQuorum v0-2: leader, epoch, high watermark and voters of the metadata quorum; v2 adds ids and listeners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.names import METADATA_TOPIC
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_55_describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+    Listener,
+    Node,
+    ReplicaState,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.broker.metadata_log import QuorumView
+
+FIRST_VERSION_WITH_DIRECTORY = 2
+NOT_HOSTED = "This server does not host this topic-partition."
+
+
+def handle(broker: Broker, ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    quorum = broker.metadata.quorum()
+    response = DescribeQuorumResponse()
+    hosted = False
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            if topic.topic_name == METADATA_TOPIC and asked.partition_index == 0:
+                partitions.append(_describe(quorum, ctx))
+                hosted = True
+            else:
+                partitions.append(
+                    DescribeQuorumResponsePartitionData(
+                        partition_index=asked.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        error_message=NOT_HOSTED,
+                    )
+                )
+        response.topics.append(DescribeQuorumResponseTopicData(topic_name=topic.topic_name, partitions=partitions))
+    if hosted and ctx.api_version >= FIRST_VERSION_WITH_DIRECTORY:
+        response.nodes = [
+            Node(
+                node_id=voter.node_id,
+                listeners=[Listener(name=name, host=host, port=port) for name, host, port in voter.endpoints],
+            )
+            for voter in quorum.voters
+        ]
+    return response
+
+
+def _describe(quorum: QuorumView, ctx: RequestContext) -> DescribeQuorumResponsePartitionData:
+    with_directory = ctx.api_version >= FIRST_VERSION_WITH_DIRECTORY
+    return DescribeQuorumResponsePartitionData(
+        partition_index=0,
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=quorum.high_watermark,
+        current_voters=[
+            ReplicaState(
+                replica_id=voter.node_id,
+                replica_directory_id=voter.directory_id if with_directory else bytes(16),
+                log_end_offset=quorum.log_end_offset,
+                # The leader is always caught up with itself, as of now.
+                last_fetch_timestamp=ctx.now_ms,
+                last_caught_up_timestamp=ctx.now_ms,
+            )
+            for voter in quorum.voters
+        ],
+    )

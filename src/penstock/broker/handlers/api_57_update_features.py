@@ -1,0 +1,16 @@
+"""UpdateFeatures v0-2: raise or lower finalized feature levels, all or none; validate-only from v1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.feature_updates import update_features
+from penstock.protocol.messages.api_57_update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    return await broker.metadata.submit(lambda image: update_features(image, request, broker.node_id))

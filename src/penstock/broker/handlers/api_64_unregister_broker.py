@@ -1,0 +1,17 @@
+"""UnregisterBroker v0: forget a broker that is gone for good. One that still runs is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.brokers import unregister_broker
+from penstock.protocol.messages.api_64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+    await broker.metadata.submit(lambda image: unregister_broker(image, request.broker_id))
+    return UnregisterBrokerResponse(error_message=None)

@@ -1,0 +1,109 @@
+"""DescribeTopicPartitions v0: topics in the order of their names, page by page.
+
+At most `response_partition_limit` partitions (and the broker's own limit) stand in one answer; the cursor names the
+first one that didn't fit. An unknown topic takes no room. An empty list of topics means all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.cluster_view import TOPIC_OPERATIONS, ClusterView
+from penstock.metadata.image import TopicImage
+from penstock.metadata.names import INTERNAL_TOPICS, name_problem
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_75_describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+def handle(
+    broker: Broker, ctx: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    view = ClusterView.of(broker.metadata.image, ctx.listener_name)
+    names, first_partition = _wanted(view, request)
+    configured = broker.settings.int("max.request.partition.size.limit")
+    room = max(min(configured, request.response_partition_limit), 1)
+    response = DescribeTopicPartitionsResponse()
+    for position, name in enumerate(names):
+        topic = view.image.topics.get(name)
+        if topic is None:
+            response.topics.append(_unknown(name))
+            continue
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        indexes = sorted(topic.partitions)
+        if position == 0:
+            indexes = [index for index in indexes if index >= first_partition]
+        response.topics.append(_topic(view, topic, indexes[:room]))
+        if len(indexes) > room:
+            response.next_cursor = Cursor(topic_name=name, partition_index=indexes[room])
+            break
+        room -= len(indexes)
+    return response
+
+
+def _wanted(view: ClusterView, request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
+    """Names to describe, and the partition of the first one to start with."""
+    cursor = request.cursor
+    everything = not request.topics
+    names = sorted(view.image.topics if everything else {topic.name for topic in request.topics})
+    if cursor is None:
+        return names, 0
+    if cursor.partition_index < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"DescribeTopicPartitionsRequest cursor partition must be valid: {cursor}"
+        )
+    if not everything and cursor.topic_name not in names:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"DescribeTopicPartitionsRequest topic list should contain the cursor topic: {cursor.topic_name}",
+        )
+    names = [name for name in names if name >= cursor.topic_name]
+    return names, cursor.partition_index if names and names[0] == cursor.topic_name else 0
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    legal = name_problem(name) is None
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _topic(view: ClusterView, topic: TopicImage, indexes: list[int]) -> DescribeTopicPartitionsResponseTopic:
+    partitions = []
+    for index in indexes:
+        partition = topic.partitions[index]
+        error, leader, offline = view.partition(partition)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=error,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                eligible_leader_replicas=list(partition.elr),
+                last_known_elr=list(partition.last_known_elr),
+                offline_replicas=offline,
+            )
+        )
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=partitions,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

@@ -40,6 +40,8 @@ Dispatch = Callable[["Connection", memoryview], Reply | Awaitable[Reply]]
 JOIN_MAX_BYTES = 16 * 1024
 # Small answers of one pass are collected up to this many buffers before they are handed to the transport.
 OUT_MAX_BUFFERS = 64
+_pack_size = SIZE.pack
+_unpack_size = SIZE.unpack_from
 _EAGER_TASKS = sys.version_info >= (3, 12)
 
 
@@ -228,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head = b""
         position = 0
         while count - position >= 4:
-            size: int = SIZE.unpack_from(view, position)[0]
+            size: int = _unpack_size(view, position)[0]
             start = position + 4
             if not 0 < size <= self.max_frame_bytes:
                 self._refuse(size, bytes(view[position:start]))
@@ -325,14 +327,14 @@ class Connection(asyncio.BufferedProtocol):
         self._task = future
         self._held_bytes = size
         self._server.budget.take(size)
-        self._server.busy += 1
+        self._server.in_progress.add(self)
         future.add_done_callback(self._finished)
 
     def _finished(self, future: "asyncio.Future[Reply]") -> None:
         self._busy = False
         self._task = None
         server = self._server
-        server.busy -= 1
+        server.in_progress.discard(self)
         self._answer(future)
         held, self._held_bytes = self._held_bytes, 0
         if self._queue is not None:
@@ -348,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self, future: "asyncio.Future[Reply]") -> None:
         if future.cancelled():
-            self.close("its request was cancelled", "failed")
+            self.close("its request was cancelled", "cancelled")
             return
         try:
             reply = future.result()
@@ -369,10 +371,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         size = sum(map(len, reply))
-        out = self._out
-        out.append(SIZE.pack(size))
-        out += reply
-        if size > JOIN_MAX_BYTES or len(out) > OUT_MAX_BUFFERS:
+        if size <= JOIN_MAX_BYTES:
+            self._out.append(b"".join((_pack_size(size), *reply)))
+            if len(self._out) > OUT_MAX_BUFFERS:
+                self._flush()
+        else:
+            self._out.append(_pack_size(size))
+            self._out += reply
             self._flush()
 
     def _flush(self) -> None:
@@ -380,8 +385,8 @@ class Connection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         transport = self._transport
         if transport is not None and out:
-            if sum(map(len, out)) <= JOIN_MAX_BYTES:
-                transport.write(b"".join(out))
+            if len(out) == 1:
+                transport.write(out[0])
             else:
                 transport.writelines(out)
 
@@ -448,7 +453,10 @@ class Connection(asyncio.BufferedProtocol):
         self._settle()
 
     def abort(self) -> None:
+        """Cuts it off, and the request in progress with it."""
         self._shut(abort=True)
+        if self._task is not None:
+            self._task.cancel()
 
     def idle_expired(self) -> bool:
         if self._busy or self._queue or self._mute_timer is not None:

@@ -24,7 +24,7 @@ class Limits:
     pipelined_max_requests: int = 100
     write_queue_max_bytes: int = 256 * 1024
     """Unsent bytes per connection from which no further request is started. One answer may pass it."""
-    receive_buffer_bytes: int = 64 * 1024
+    receive_buffer_bytes: int = 128 * 1024
     """One per server, lent to the connection that is reading."""
     slow_frame_timeout_ms: int = 30_000
     """How long a frame may take to arrive while others wait for `queued_max_request_bytes`."""

@@ -16,6 +16,8 @@ __all__ = ["CLOSE", "Close", "Connection", "Dispatch", "Limits", "Listener", "Re
 _logger = logging.getLogger("penstock.net")
 
 SLOW_FRAME_CHECK_S = 1.0
+# A handler that ignores its cancellation must not keep a node from stopping.
+CUT_OFF_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -55,8 +57,8 @@ class Server:
         self.budget = ByteBudget(self.limits.queued_max_request_bytes)
         self.wheel = IdleWheel()
         self.receive_view = memoryview(bytearray(self.limits.receive_buffer_bytes))
-        self.busy = 0
-        """Requests in progress."""
+        self.in_progress: set[Connection] = set()
+        """Those with a request in progress, hung up or not."""
         self.accepted = 0
         self.refused = 0
         self.stopping = False
@@ -103,17 +105,23 @@ class Server:
         self._close_listeners()
         for connection in list(self.connections.values()):
             connection.finish()
-        if self.connections or self.busy:
+        if await self._quiet_within(grace_s):
+            return
+        left = {*self.connections.values(), *self.in_progress}
+        self.logger.warning("%d connections cut off after %.1f s of grace", len(left), grace_s)
+        for connection in left:
+            connection.abort()
+        await self._quiet_within(CUT_OFF_S)
+
+    async def _quiet_within(self, seconds: float) -> bool:
+        if self.connections or self.in_progress:
+            self._quiet.clear()
             try:
-                async with asyncio.timeout(grace_s):
+                async with asyncio.timeout(seconds):
                     await self._quiet.wait()
             except TimeoutError:
-                self.logger.warning("%d connections cut off after %.1f s of grace", len(self.connections), grace_s)
-                self._quiet.clear()
-                for connection in list(self.connections.values()):
-                    connection.abort()
-                if self.connections:
-                    await self._quiet.wait()
+                return False
+        return True
 
     def _close_listeners(self) -> None:
         for opened in self._open:
@@ -158,7 +166,7 @@ class Server:
                 self.request_finished()
 
     def request_finished(self) -> None:
-        if not self.connections and not self.busy:
+        if not self.connections and not self.in_progress:
             self._quiet.set()
 
     # Time

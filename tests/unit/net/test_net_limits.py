@@ -1,0 +1,150 @@
+"""The bounds on their own, without sockets."""
+
+import logging
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.net.framing import PARTIAL_MIN_BYTES, PartialFrame, foreign_protocol
+from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits, parse_ip_overrides
+
+
+@dataclass(eq=False)
+class Sleeper:
+    active_tick: int = 0
+    idle_slot: int = 0
+    stays: bool = False
+    expired_at: list[int] = field(default_factory=list)
+    wheel: IdleWheel | None = None
+
+    def idle_expired(self) -> bool:
+        assert self.wheel is not None
+        if self.stays:
+            return False
+        self.expired_at.append(self.wheel.now)
+        return True
+
+
+def test_the_wheel_expires_after_one_whole_period_of_silence() -> None:
+    wheel = IdleWheel()
+    for _ in range(5):
+        wheel.tick()
+    silent, active = Sleeper(wheel=wheel), Sleeper(wheel=wheel)
+    wheel.add(silent)
+    wheel.add(active)
+    for _ in range(100):
+        active.active_tick = wheel.now
+        wheel.tick()
+    assert silent.expired_at == [5 + IdleWheel.SLOTS + 1]
+    assert active.expired_at == []
+
+
+def test_the_wheel_asks_again_soon_when_something_keeps_a_connection() -> None:
+    wheel = IdleWheel()
+    held = Sleeper(wheel=wheel, stays=True)
+    wheel.add(held)
+    for _ in range(40):
+        wheel.tick()
+    held.stays = False
+    wheel.tick()
+    assert held.expired_at == [41]
+
+
+def test_the_wheel_forgets_what_is_removed() -> None:
+    wheel = IdleWheel()
+    gone = Sleeper(wheel=wheel)
+    wheel.add(gone)
+    wheel.remove(gone)
+    for _ in range(40):
+        wheel.tick()
+    assert gone.expired_at == []
+
+
+def test_the_budget_wakes_those_who_wait_in_order_once_there_is_room() -> None:
+    budget = ByteBudget(100)
+    woken: list[str] = []
+
+    def second() -> None:
+        woken.append("second")
+        budget.take(100)
+
+    budget.take(150)
+    assert budget.exhausted
+    budget.wait(lambda: woken.append("first"))
+    budget.wait(second)
+    budget.wait(lambda: woken.append("third"))
+    budget.give_back(40)
+    assert woken == []
+    budget.give_back(60)
+    assert woken == ["first", "second"]
+    assert budget.waiting == 1
+
+
+def test_a_budget_without_a_limit_is_never_exhausted() -> None:
+    budget = ByteBudget(-1)
+    budget.take(1 << 40)
+    assert not budget.exhausted
+
+
+def test_connection_counts_go_back_to_zero() -> None:
+    counts = ConnectionCounts(Limits(max_connections_per_ip=2))
+    counts.add("10.0.0.1")
+    counts.add("10.0.0.1")
+    assert "max.connections.per.ip=2 are open from 10.0.0.1" in str(counts.refusal("10.0.0.1"))
+    assert counts.refusal("10.0.0.2") is None
+    counts.remove("10.0.0.1")
+    counts.remove("10.0.0.1")
+    assert (counts.total, counts.of("10.0.0.1")) == (0, 0)
+
+
+def test_overrides_are_host_and_count() -> None:
+    assert parse_ip_overrides(["127.0.0.1:5", "[::1]:7", "host:0"]) == {"127.0.0.1": 5, "::1": 7, "host": 0}
+    for wrong in ("host", "host:", ":5", "host:many"):
+        with pytest.raises(ValueError, match="is not host:count"):
+            parse_ip_overrides([wrong])
+
+
+def test_a_log_that_is_flooded_counts_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    log = LimitedLog(logging.getLogger("penstock.net"), lambda: now)
+    for number in range(100):
+        log.warning("flood", f"line {number}")
+    log.warning("other", "something else")
+    assert caplog.messages == [*(f"line {number}" for number in range(LimitedLog.LINES)), "something else"]
+    now += LimitedLog.PERIOD_S
+    log.warning("flood", "again")
+    assert caplog.messages[-2:] == [f"{100 - LimitedLog.LINES} more like the next one were not shown", "again"]
+
+
+def test_a_frame_that_only_announces_its_size_owns_little_memory() -> None:
+    partial = PartialFrame(100_000_000, memoryview(b""))
+    assert partial.capacity == PARTIAL_MIN_BYTES
+    received = 0
+    while received < 1_000_000:
+        tail = partial.tail()
+        assert partial.capacity <= max(PARTIAL_MIN_BYTES, 4 * received)
+        partial.advance(len(tail))
+        received += len(tail)
+
+
+def test_a_partial_frame_ends_up_exactly_its_size_also_when_its_tail_is_still_held() -> None:
+    body = bytes(range(256)) * 1000
+    partial = PartialFrame(len(body), memoryview(body)[:10])
+    held = []
+    position = 10
+    while position < len(body):
+        tail = partial.tail()
+        held.append(tail)
+        count = min(len(tail), 5000)
+        tail[:count] = body[position : position + count]
+        position += count
+        whole = partial.advance(count)
+    assert whole
+    assert partial.take() == body
+    assert partial.capacity == len(body)
+
+
+def test_other_protocols_are_recognised_by_their_first_bytes() -> None:
+    assert foreign_protocol(b"\x16\x03\x01\x00") == "a TLS handshake"
+    assert foreign_protocol(b"POST") == "an HTTP request"
+    assert foreign_protocol(b"\x00\x00\x00\x10") is None

@@ -1,0 +1,528 @@
+"""What a client of a listener can rely on, and what one client can't do to another."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+
+import pytest
+from net_harness import LOOPS, echo, frame, run_on, serving, until
+
+from penstock.net.connection import CLOSE, Close, Connection, Reply
+from penstock.net.limits import IdleWheel, Limits
+from penstock.net.server import Listener, Server
+
+
+@pytest.fixture(params=sorted(LOOPS))
+def loop(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Parked:
+    """A dispatcher whose answers wait until the test gives them."""
+
+    def __init__(self) -> None:
+        self.started: list[bytes] = []
+        self.futures: list[asyncio.Future[Reply]] = []
+
+    def __call__(self, connection: Connection, request: memoryview) -> Reply | Awaitable[Reply]:
+        self.started.append(bytes(request))
+        if bytes(request[:4]) == b"sync":
+            return [request]
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
+        return future
+
+    def answer(self, index: int) -> None:
+        self.futures[index].set_result([self.started[index]])
+
+
+def test_a_request_is_answered_with_its_size_in_front(loop: str) -> None:
+    async def scenario() -> None:
+        async with serving() as harness:
+            client = await harness.client()
+            assert await client.ask(b"hello") == b"<hello>"
+
+    run_on(loop, scenario())
+
+
+def test_pipelined_requests_are_answered_in_order(loop: str) -> None:
+    async def scenario() -> None:
+        async with serving() as harness:
+            client = await harness.client()
+            bodies = [b"%d" % number * (number % 300 + 1) for number in range(500)]
+            client.send(*bodies)
+            assert [await client.receive() for _ in bodies] == [b"<" + body + b">" for body in bodies]
+
+    run_on(loop, scenario())
+
+
+def test_the_next_request_starts_only_when_the_one_before_is_answered(loop: str) -> None:
+    async def scenario() -> None:
+        parked = Parked()
+        async with serving(parked) as harness:
+            client = await harness.client()
+            client.send(b"first", b"sync second", b"third")
+            await until(lambda: parked.started)
+            await until(lambda: harness.only_connection._queued_bytes == len(b"sync second" + b"third"))
+            assert parked.started == [b"first"]
+            parked.answer(0)
+            assert await client.receive() == b"first"
+            assert await client.receive() == b"sync second"
+            assert parked.started == [b"first", b"sync second", b"third"]
+            parked.futures[1].set_result([b"th", b"ird"])
+            assert await client.receive() == b"third"
+
+    run_on(loop, scenario())
+
+
+def test_a_coroutine_may_answer(loop: str) -> None:
+    async def answer(request: memoryview) -> Reply:
+        await asyncio.sleep(0)
+        return [bytes(request).upper()]
+
+    async def at_once(request: memoryview) -> Reply:
+        return [request]
+
+    async def scenario() -> None:
+        def dispatch(connection: Connection, request: memoryview) -> Awaitable[Reply]:
+            return at_once(request) if request[0] == ord("!") else answer(request)
+
+        async with serving(dispatch) as harness:
+            client = await harness.client()
+            client.send(b"a", b"!b", b"c")
+            assert [await client.receive() for _ in range(3)] == [b"A", b"!b", b"C"]
+
+    run_on(loop, scenario())
+
+
+def test_frames_split_anywhere_arrive_whole(loop: str) -> None:
+    async def scenario() -> None:
+        async with serving() as harness:
+            witness = await harness.client()
+            stream = frame(b"one") + frame(b"fourteen bytes") + frame(b"x")
+            for cut in range(1, len(stream)):
+                client = await harness.client()
+                # An answer to another connection shows that the loop has polled since the first part was written.
+                client.writer.write(stream[:cut])
+                assert await witness.ask(b"?") == b"<?>"
+                client.writer.write(stream[cut:])
+                answers = [await client.receive() for _ in range(3)]
+                assert answers == [b"<one>", b"<fourteen bytes>", b"<x>"]
+                await client.close()
+
+    run_on(loop, scenario())
+
+
+@pytest.mark.parametrize("size", [100_000, 131_072, 3_000_000])
+def test_large_frames_arrive_whole_and_are_followed_by_the_next(loop: str, size: int) -> None:
+    async def scenario() -> None:
+        async with serving() as harness:
+            client = await harness.client()
+            body = bytes(range(256)) * (size // 256) + b"end"
+            client.send(b"before", body, b"after")
+            assert await client.receive() == b"<before>"
+            assert await client.receive() == b"<" + body + b">"
+            assert await client.receive() == b"<after>"
+
+    run_on(loop, scenario())
+
+
+def test_a_handler_may_keep_its_frame(loop: str) -> None:
+    kept: list[memoryview] = []
+
+    def keep(connection: Connection, request: memoryview) -> Reply:
+        kept.append(request)
+        return [b"ok"]
+
+    async def scenario() -> None:
+        async with serving(keep) as harness:
+            client = await harness.client()
+            bodies = [b"a" * 10, b"b" * 200_000, b"c" * 10, b"d" * 20]
+            for body in bodies:
+                await client.ask(body)
+            assert [bytes(view) for view in kept] == bodies
+
+    run_on(loop, scenario())
+
+
+def test_a_request_without_an_answer_leaves_no_gap(loop: str) -> None:
+    def every_other(connection: Connection, request: memoryview) -> Reply:
+        return None if request[0] == ord("0") else [request]
+
+    async def scenario() -> None:
+        async with serving(every_other) as harness:
+            client = await harness.client()
+            client.send(b"0a", b"1b", b"0c", b"1d")
+            assert [await client.receive(), await client.receive()] == [b"1b", b"1d"]
+
+    run_on(loop, scenario())
+
+
+@pytest.mark.parametrize("way", ["sentinel", "reply", "call"])
+def test_a_refused_request_closes_after_the_answers_before_it(
+    loop: str, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(connection: Connection, request: memoryview) -> Reply:
+        if bytes(request) != b"bad":
+            return [request]
+        if way == "call":
+            connection.close("it asked for nonsense")
+            return None
+        return CLOSE if way == "sentinel" else Close("it asked for nonsense")
+
+    async def scenario() -> None:
+        async with serving(refuse) as harness:
+            client = await harness.client()
+            client.send(b"good", b"bad", b"never")
+            assert await client.receive() == b"good"
+            assert await client.closed_by_server() == b""
+            await until(lambda: not harness.server.connections)
+
+    with caplog.at_level(logging.WARNING, "penstock.net"):
+        run_on(loop, scenario())
+    assert "connection 1 from 127.0.0.1:" in caplog.text
+    if way != "sentinel":
+        assert "closed: it asked for nonsense" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["dispatch", "coroutine"])
+def test_a_bug_in_a_handler_costs_one_connection(loop: str, where: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def later() -> Reply:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    def dispatch(connection: Connection, request: memoryview) -> Reply | Awaitable[Reply]:
+        if bytes(request) == b"bug":
+            if where == "dispatch":
+                raise ZeroDivisionError
+            return later()
+        return [request]
+
+    async def scenario() -> None:
+        async with serving(dispatch) as harness:
+            unlucky, other = await harness.client(), await harness.client()
+            unlucky.send(b"bug")
+            assert await unlucky.closed_by_server() == b""
+            assert await other.ask(b"fine") == b"fine"
+
+    run_on(loop, scenario())
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_client_that_sends_a_byte_at_a_time_holds_up_nobody(loop: str) -> None:
+    async def scenario() -> None:
+        async with serving() as harness:
+            slow, other = await harness.client(), await harness.client()
+            for byte in frame(b"slowly"):
+                slow.writer.write(bytes([byte]))
+                assert await other.ask(b"quick") == b"<quick>"
+            assert await slow.receive() == b"<slowly>"
+
+    run_on(loop, scenario())
+
+
+def test_a_client_that_never_reads_stops_being_served_and_nobody_else_notices(loop: str) -> None:
+    started: list[int] = []
+
+    def big(connection: Connection, request: memoryview) -> Reply:
+        if bytes(request[:4]) == b"more":
+            started.append(connection.id)
+            return [bytes(100_000)]
+        return [request]
+
+    async def scenario() -> None:
+        limits = Limits(write_queue_max_bytes=200_000, pipelined_max_requests=10)
+        async with serving(big, limits) as harness:
+            deaf, other = await harness.client(), await harness.client()
+            connection = harness.server.connections[1]
+            deaf.transport.pause_reading()
+            for _ in range(1000):
+                deaf.send(b"more" * 100)
+            await until(lambda: connection._congested and not connection._reading)
+            transport = connection._transport
+            assert transport is not None
+            served = len(started)
+            # The kernel's socket buffers took some; the server holds no more than its limit and one answer.
+            assert transport.get_write_buffer_size() <= 200_000 + 100_004 * 2
+            assert await other.ask(b"fine") == b"fine"
+            assert len(started) == served < 1000
+            deaf.transport.resume_reading()
+            for _ in range(1000):
+                assert len(await deaf.receive()) == 100_000
+
+    run_on(loop, scenario())
+
+
+def test_reading_pauses_when_enough_requests_wait_and_resumes(loop: str) -> None:
+    async def scenario() -> None:
+        parked = Parked()
+        async with serving(parked, Limits(pipelined_max_bytes=1000)) as harness:
+            client = await harness.client()
+            client.send(b"first")
+            await until(lambda: parked.started)
+            client.send(*[b"sync" + b"x" * 500 for _ in range(5000)])
+            await until(lambda: not harness.only_connection._reading)
+            queued = harness.only_connection._queued_bytes
+            assert 1000 <= queued <= 1000 + 2 * harness.server.limits.receive_buffer_bytes
+            parked.answer(0)
+            assert await client.receive() == b"first"
+            for _ in range(5000):
+                assert len(await client.receive()) == 504
+
+    run_on(loop, scenario())
+
+
+@pytest.mark.parametrize(
+    ("sent", "sentence"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "it sent a TLS handshake, but listener PLAINTEXT speaks"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "it sent an HTTP request, but listener PLAINTEXT speaks"),
+        (b"\xff\xff\xff\xf0garbage", "it announced a request of -16 bytes"),
+        (b"\x00\x00\x00\x00", "it announced a request of 0 bytes"),
+        (b"\x7f\x00\x00\x00", "over socket.request.max.bytes=104857600"),
+    ],
+)
+def test_what_is_not_a_kafka_request_is_named_in_the_log_and_closed(
+    loop: str, sent: bytes, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving() as harness:
+            stranger, other = await harness.client(), await harness.client()
+            stranger.writer.write(sent)
+            assert await stranger.closed_by_server() == b""
+            assert await other.ask(b"fine") == b"<fine>"
+
+    with caplog.at_level(logging.WARNING, "penstock.net"):
+        run_on(loop, scenario())
+    assert sentence in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_a_mute_delays_the_next_request_but_not_the_answer(loop: str) -> None:
+    async def scenario() -> None:
+        def mute(connection: Connection, request: memoryview) -> Reply:
+            if bytes(request) == b"greedy":
+                connection.mute_for(3600)
+                connection.mute_for(1)
+            return [request]
+
+        async with serving(mute) as harness:
+            client = await harness.client()
+            client.send(b"greedy", b"next")
+            assert await client.receive() == b"greedy"
+            connection = harness.only_connection
+            assert connection.requests == 1
+            timer = connection._mute_timer
+            assert timer is not None
+            assert timer.when() > asyncio.get_running_loop().time() + 3000
+            connection._unmute()
+            assert await client.receive() == b"next"
+
+    run_on(loop, scenario())
+
+
+def test_a_mute_ends_by_itself(loop: str) -> None:
+    async def scenario() -> None:
+        def mute(connection: Connection, request: memoryview) -> Reply:
+            connection.mute_for(0.02)
+            return [request]
+
+        async with serving(mute) as harness:
+            client = await harness.client()
+            began = asyncio.get_running_loop().time()
+            client.send(b"a", b"b")
+            assert [await client.receive(), await client.receive()] == [b"a", b"b"]
+            assert asyncio.get_running_loop().time() - began >= 0.015
+
+    run_on(loop, scenario())
+
+
+def test_the_newest_connection_beyond_a_limit_is_refused(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving(limits=Limits(max_connections=2)) as harness:
+            first, second, third = [await harness.client() for _ in range(3)]
+            assert await third.closed_by_server() == b""
+            assert await first.ask(b"1") == b"<1>"
+            assert await second.ask(b"2") == b"<2>"
+            await second.close()
+            await until(lambda: harness.server.counts.total == 1)
+            assert await (await harness.client()).ask(b"4") == b"<4>"
+            assert harness.server.refused == 1
+
+    run_on(loop, scenario())
+    assert "refused: max.connections=2 are open" in caplog.text
+
+
+def test_connections_per_address_are_limited_with_overrides_by_name(loop: str) -> None:
+    async def scenario() -> None:
+        limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"localhost": 1})
+        async with serving(limits=limits) as harness:
+            assert await (await harness.client()).ask(b"1") == b"<1>"
+            assert await (await harness.client()).closed_by_server() == b""
+
+        async with serving(limits=Limits(max_connections_per_ip=1)) as harness:
+            assert await (await harness.client()).ask(b"1") == b"<1>"
+            assert await (await harness.client()).closed_by_server() == b""
+
+    run_on(loop, scenario())
+
+
+def test_an_idle_connection_is_closed_and_an_active_or_busy_one_is_not(loop: str) -> None:
+    async def scenario() -> None:
+        parked = Parked()
+        async with serving(parked) as harness:
+            idle, active, busy = [await harness.client() for _ in range(3)]
+            busy.send(b"wait")
+            assert await active.ask(b"sync") == b"sync"
+            await until(lambda: parked.started == [b"wait", b"sync"] or parked.started == [b"sync", b"wait"])
+            for _ in range(IdleWheel.SLOTS):
+                harness.server.wheel.tick()
+            assert await active.ask(b"sync") == b"sync"
+            harness.server.wheel.tick()
+            assert await idle.closed_by_server() == b""
+            assert await active.ask(b"sync") == b"sync"
+            parked.futures[0].set_result([b"done"])
+            assert await busy.receive() == b"done"
+            harness.server.wheel.tick()
+            harness.server.wheel.tick()
+            await until(lambda: len(harness.server.connections) == 2)
+
+    run_on(loop, scenario())
+
+
+def test_bytes_held_by_the_whole_server_are_bounded(loop: str) -> None:
+    async def scenario() -> None:
+        parked = Parked()
+        async with serving(parked, Limits(queued_max_request_bytes=1000)) as harness:
+            greedy, other = await harness.client(), await harness.client()
+            greedy.send(b"x" * 2000)
+            await until(lambda: parked.started)
+            assert harness.server.budget.exhausted
+            # What a connection has already read is served; then it waits for memory.
+            assert await other.ask(b"sync 1") == b"sync 1"
+            await until(lambda: harness.server.budget.waiting == 2)
+            other.send(b"sync 2")
+            await asyncio.sleep(0)
+            parked.answer(0)
+            assert len(await greedy.receive()) == 2000
+            assert await other.receive() == b"sync 2"
+            assert harness.server.budget.used == 0
+
+    run_on(loop, scenario())
+
+
+def test_a_dribbled_frame_is_dropped_when_others_wait_for_memory(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        limits = Limits(queued_max_request_bytes=1000, slow_frame_timeout_ms=0)
+        async with serving(limits=limits) as harness:
+            slow, other = await harness.client(), await harness.client()
+            slow.writer.write(frame(bytes(100_000))[:2000])
+            await until(lambda: harness.server.budget.exhausted)
+            assert await other.ask(b"1") == b"<1>"
+            await until(lambda: harness.server.budget.waiting == 1)
+            harness.server.shed_slow_frames()
+            assert await slow.closed_by_server() == b""
+            assert await other.ask(b"2") == b"<2>"
+
+    run_on(loop, scenario())
+    assert "its request arrives too slowly while queued.max.request.bytes are in use" in caplog.text
+
+
+def test_a_half_closed_client_gets_the_answers_it_waits_for(loop: str) -> None:
+    async def scenario() -> None:
+        parked = Parked()
+        async with serving(parked) as harness:
+            client = await harness.client()
+            client.send(b"first", b"sync second")
+            client.writer.write_eof()
+            await until(lambda: parked.started)
+            await until(lambda: harness.only_connection._eof)
+            parked.answer(0)
+            assert await client.closed_by_server() == frame(b"first") + frame(b"sync second")
+
+    run_on(loop, scenario())
+
+
+def test_requests_of_a_client_that_hung_up_are_still_done(loop: str) -> None:
+    async def scenario() -> None:
+        parked = Parked()
+        gone: list[int] = []
+        async with serving(parked) as harness:
+            client = await harness.client()
+            client.send(b"first", b"sync second", b"sync third")
+            await until(lambda: harness.server.connections and harness.only_connection._queued_bytes)
+            harness.only_connection.on_close(lambda: gone.append(1))
+            client.writer.transport.abort()
+            await until(lambda: gone or harness.only_connection._eof)
+            parked.answer(0)
+            await until(lambda: parked.started == [b"first", b"sync second", b"sync third"])
+            await until(lambda: gone)
+            assert harness.server.budget.used == 0
+
+    run_on(loop, scenario())
+
+
+def test_stopping_finishes_what_is_in_progress_and_takes_nothing_new(loop: str) -> None:
+    async def scenario() -> None:
+        parked = Parked()
+        async with serving(parked) as harness:
+            busy, idle = await harness.client(), await harness.client()
+            busy.send(b"wait", b"sync too late")
+            await until(lambda: parked.started)
+            await until(lambda: len(harness.server.connections) == 2)
+            stopping = asyncio.ensure_future(harness.server.stop(grace_s=30))
+            assert await idle.closed_by_server() == b""
+            with pytest.raises(ConnectionError):
+                await harness.client()
+            parked.answer(0)
+            assert await busy.closed_by_server() == frame(b"wait")
+            await stopping
+            assert not harness.server.connections
+
+    run_on(loop, scenario())
+
+
+def test_stopping_cuts_off_what_outlasts_the_grace(loop: str) -> None:
+    async def scenario() -> None:
+        parked = Parked()
+        async with serving(parked) as harness:
+            client = await harness.client()
+            client.send(b"wait")
+            await until(lambda: parked.started)
+            await harness.server.stop(grace_s=0.01)
+            assert await client.closed_by_server() == b""
+
+    run_on(loop, scenario())
+
+
+def test_listeners_share_the_server_and_report_their_ports(loop: str) -> None:
+    async def scenario() -> None:
+        listeners = [Listener("INTERNAL"), Listener("EXTERNAL", "localhost")]
+        seen: list[str] = []
+
+        def note(connection: Connection, request: memoryview) -> Reply:
+            seen.append(connection.listener.name)
+            return [request]
+
+        async with serving(note, listeners=listeners) as harness:
+            assert len({listener.port for listener in harness.server.listeners} - {0}) == 2
+            for listener in listeners:
+                reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+                writer.write(frame(b"x"))
+                assert await reader.readexactly(5) == frame(b"x")
+                writer.close()
+                await writer.wait_closed()
+        assert seen == ["INTERNAL", "EXTERNAL"]
+
+    run_on(loop, scenario())
+
+
+def test_a_port_in_use_is_an_error_and_leaves_nothing_open(loop: str) -> None:
+    async def scenario() -> None:
+        async with serving() as harness:
+            second = Server(echo)
+            with pytest.raises(OSError):
+                await second.start([Listener("A"), Listener("B", port=harness.port)])
+            assert second._open == []
+
+    run_on(loop, scenario())

@@ -16,6 +16,7 @@ from penstock.broker.partition import Partition
 from penstock.metadata.configs.topic import effective_log_config
 from penstock.metadata.image import EMPTY_IMAGE, ResourceType, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -103,6 +104,13 @@ class Partitions:
             partition.release_waiters()
             self._logs.delete(topic.name, index)
 
+    def put_strays_aside(self) -> None:
+        """At start: logs of topics that the metadata no longer has are kept, renamed, for the operator to look at."""
+        for log in self._logs:
+            if (log.topic, log.partition) not in self._by_name:
+                logger.warning("%s belongs to no partition of this node: kept as a stray directory", log.path)
+                self._logs.set_stray(log.topic, log.partition)
+
     def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:
         if new.changes.base_version == old.version:
             changed = new.changes.configs
@@ -118,9 +126,15 @@ class Partitions:
         assert self._image is not None
         config = effective_log_config(self._image, partition.topic, self._settings)
         log = self._logs.get(partition.topic, partition.index)
+        if log is not None and log.topic_id not in (partition.topic_id, ZERO_UUID):
+            # The topic was deleted and made again while this directory was away.
+            self._logs.set_stray(partition.topic, partition.index)
+            log = None
         if log is None:
             log = self._logs.create(partition.topic, partition.topic_id, partition.index, config)
         else:
+            if log.topic_id == ZERO_UUID:
+                self._logs.assign_topic_id(log, partition.topic_id)
             log.update_config(config)
         log.update_high_watermark(log.log_end_offset)  # the only replica: all it has is committed
         return log

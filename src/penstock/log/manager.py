@@ -66,7 +66,7 @@ class LogManager:
         self.disk = disk
         self.clock = clock
         self.dirs = [LogDir(disk, path.rstrip("/") or "/") for path in dirs]
-        self._metadata_dir = self._metadata_log_dir(metadata_dir)
+        self.metadata_dir = self._metadata_log_dir(metadata_dir)
         self.on_offline = on_offline
         self.environment = LogEnvironment(
             disk,
@@ -100,7 +100,7 @@ class LogManager:
     @property
     def all_dirs(self) -> list[LogDir]:
         """The directories for partitions, and that of the metadata log if it has its own."""
-        return self.dirs if self._metadata_dir in self.dirs else [*self.dirs, self._metadata_dir]
+        return self.dirs if self.metadata_dir in self.dirs else [*self.dirs, self.metadata_dir]
 
     def __iter__(self) -> Iterator[Log]:
         return iter(list(self._logs.values()))
@@ -158,6 +158,8 @@ class LogManager:
             for count, name in enumerate(directory.log_names()):
                 key = parse_log_name(name)
                 assert key is not None
+                if key[0] == METADATA_TOPIC:  # the quorum's own: it is opened, checked and cut by the metadata log
+                    continue
                 config = config_of(key[0]) if config_of is not None else LogConfig()
                 self._load(directory, name, key, config, recovery_points.get(key, 0), log_starts.get(key, 0))
                 log = self._logs.get(key)
@@ -255,7 +257,7 @@ class LogManager:
 
     def _place_for(self, topic: str, directory_id: bytes | None) -> LogDir:
         if topic == METADATA_TOPIC:
-            candidates = [self._metadata_dir]
+            candidates = [self.metadata_dir]
         else:
             candidates = [each for each in self.dirs if directory_id is None or each.directory_id == directory_id]
         candidates = [each for each in candidates if not each.offline]

@@ -1,0 +1,127 @@
+"""Formatting log directories, and what `info` says about them."""
+
+from random import Random
+
+import pytest
+
+from penstock.disk.memory import MemoryDisk
+from penstock.metadata.checkpoint import read_checkpoint
+from penstock.node.storage import (
+    FormatPlan,
+    StorageError,
+    format_storage,
+    read_meta_properties,
+    storage_info,
+)
+
+
+def formatted(plan: FormatPlan, disk: MemoryDisk | None = None) -> MemoryDisk:
+    disk = disk or MemoryDisk()
+    format_storage(disk, plan, random=Random(1), now_ms=1)
+    return disk
+
+
+def test_every_directory_gets_an_id_of_its_own_and_the_first_the_voter() -> None:
+    disk = formatted(FormatPlan(["/a", "/b"], node_id=3, cluster_id="c", controller_endpoints=(("C", "h", 9093),)))
+    first, second = read_meta_properties(disk, "/a"), read_meta_properties(disk, "/b")
+    assert first is not None
+    assert second is not None
+    assert (first.cluster_id, first.node_id) == (second.cluster_id, second.node_id) == ("c", 3)
+    assert first.directory_id != second.directory_id
+    voters = read_checkpoint(disk.read_bytes("/a/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"))
+    assert [voter.directory_id for voter in voters.voters] == [first.directory_id]
+    assert not disk.exists("/b/__cluster_metadata-0")
+    bootstrap = read_checkpoint(disk.read_bytes("/b/bootstrap.checkpoint"))
+    assert [(record.name, record.feature_level) for record in bootstrap.records] == [
+        ("metadata.version", 30),
+        ("eligible.leader.replicas.version", 1),
+        ("group.version", 1),
+        ("share.version", 1),
+        ("streams.version", 1),
+        ("transaction.version", 2),
+    ]
+
+
+def test_a_cluster_id_is_made_up_when_none_is_given() -> None:
+    properties = read_meta_properties(formatted(FormatPlan(["/a"], node_id=1)), "/a")
+    assert properties is not None
+    assert len(properties.cluster_id) == 22
+
+
+def test_an_older_release_has_its_own_features() -> None:
+    disk = formatted(FormatPlan(["/a"], node_id=1, release_version="3.9", features={"group.version": 1}))
+    bootstrap = read_checkpoint(disk.read_bytes("/a/bootstrap.checkpoint"))
+    assert [(record.name, record.feature_level) for record in bootstrap.records] == [
+        ("metadata.version", 21),
+        ("group.version", 1),
+    ]
+
+
+def test_a_formatted_directory_is_left_alone() -> None:
+    disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
+    with pytest.raises(StorageError, match="already formatted"):
+        formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"), disk)
+    result = format_storage(
+        disk, FormatPlan(["/a", "/b"], node_id=1, ignore_formatted=True), random=Random(2), now_ms=1
+    )
+    assert result.directories == ("/b",)
+    assert result.cluster_id == "c"
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (FormatPlan([], node_id=1), "log.dirs"),
+        (FormatPlan(["/a"], node_id=-1), "node.id"),
+        (FormatPlan(["/a"], node_id=1, release_version="9.9"), "Release version 9.9"),
+        (FormatPlan(["/a"], node_id=1, features={"nosuch": 1}), "Unsupported feature: nosuch"),
+        (FormatPlan(["/a"], node_id=1, features={"group.version": 4}), "group.version has no level 4"),
+        (
+            FormatPlan(["/a"], node_id=1, release_version="3.9", features={"eligible.leader.replicas.version": 1}),
+            "needs metadata.version",
+        ),
+    ],
+)
+def test_a_plan_that_can_not_work_writes_nothing(plan: FormatPlan, message: str) -> None:
+    disk = MemoryDisk()
+    with pytest.raises(StorageError, match=message):
+        formatted(plan, disk)
+    assert not disk.exists("/a")
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (FormatPlan(["/a"], node_id=2, ignore_formatted=True), "belongs to node 1"),
+        (FormatPlan(["/a"], node_id=1, cluster_id="d", ignore_formatted=True), "belongs to cluster c"),
+    ],
+)
+def test_a_directory_of_someone_else_is_refused(plan: FormatPlan, message: str) -> None:
+    disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
+    with pytest.raises(StorageError, match=message):
+        formatted(plan, disk)
+
+
+def test_info_names_every_problem() -> None:
+    disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
+    formatted(FormatPlan(["/b"], node_id=2, cluster_id="d"), disk)
+    disk.mkdir("/c")
+    disk.write_atomic("/file", b"")
+    info = storage_info(disk, ["/a", "/b", "/c", "/file", "/none"])
+    assert info.directories == ("/a", "/b", "/c")
+    assert info.problems == (
+        "/c is not formatted.",
+        "/file is not a directory",
+        "/none does not exist",
+        "The directories belong to different clusters: c, d",
+        "The directories belong to different nodes: 1, 2",
+        "Two directories have the same directory.id: one of them is a copy.",
+    )
+
+
+def test_a_directory_of_a_zookeeper_cluster_is_named_as_such() -> None:
+    disk = MemoryDisk()
+    disk.mkdir("/a")
+    disk.write_atomic("/a/meta.properties", b"version=0\nbroker.id=1\ncluster.id=c\n")
+    with pytest.raises(StorageError, match="ZooKeeper"):
+        read_meta_properties(disk, "/a")

@@ -50,9 +50,6 @@ HANDLERS: dict[int, str] = {
     75: "api_75_describe_topic_partitions",
 }
 
-# Versions that Kafka 4.3 declares but does not yet offer: InitProducerId v6 is two-phase commit (KIP-939).
-UNSTABLE_FROM = {22: 6}
-
 
 class Handler(Protocol):
     def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any: ...
@@ -69,4 +66,4 @@ def served_versions(api_key: int) -> range:
     if api_key not in HANDLERS:
         return range(0)
     api = APIS[api_key]
-    return range(api.min_version, UNSTABLE_FROM.get(api_key, api.max_version + 1))
+    return range(api.min_version, api.latest_stable + 1)

@@ -30,6 +30,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+LEADER_EPOCH_SINCE = 4
 FIRST_VERSION_WITH = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 NOTHING = (-1, -1, -1)  # timestamp, offset, leader epoch
 
@@ -71,7 +72,10 @@ def _answer(
     log = broker.partitions.get(topic, spec.partition_index).leader_log(spec.current_leader_epoch)
     timestamp, offset, epoch = _find(log, spec.timestamp, request.isolation_level)
     return ListOffsetsPartitionResponse(
-        partition_index=spec.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch
+        partition_index=spec.partition_index,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=epoch if ctx.api_version >= LEADER_EPOCH_SINCE else -1,
     )
 
 

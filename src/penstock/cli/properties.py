@@ -1,0 +1,32 @@
+"""A server.properties file as settings, with one line for whatever is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+
+if TYPE_CHECKING:
+    from penstock.metadata.configs.settings import Settings
+
+
+def read_settings(path: str, overrides: Mapping[str, str] | None = None) -> Settings:
+    from penstock.metadata.configs.definition import ConfigError
+    from penstock.metadata.configs.properties import duplicate_properties, parse_properties
+    from penstock.metadata.configs.settings import Settings
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Failure(f"{path} is not there: name a server.properties file", Exit.NOT_FOUND) from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise Failure(f"{path} can't be read: {problem}", Exit.USAGE) from problem
+    try:
+        for name in duplicate_properties(text):
+            output.note(f"warning: {path} sets {name} more than once; the last one counts")
+        return Settings({**parse_properties(text), **(overrides or {})})
+    except ConfigError as problem:
+        raise Failure(f"{path}: {problem}", Exit.USAGE) from problem

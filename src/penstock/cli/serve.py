@@ -1,0 +1,108 @@
+"""A node in the foreground until a signal: the part that `penstock up` and `penstock start` share.
+
+The first SIGTERM or SIGINT is a clean stop, a second one ends the process at once. What keeps a broker from starting
+is said in one line with a code of its own: a port that is taken, a directory that is in use, a setting that can't
+work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.node.node import Node
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def configure_logging(verbosity: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def serve(node: Node, where: str, how: str) -> int:
+    """Starts the node, says `ready`, and waits for a signal."""
+    from penstock.net.loop import run
+
+    return run(_serve(node, where, how))
+
+
+async def _serve(node: Node, where: str, how: str) -> int:
+    with told_in_one_line(node):
+        await node.start()
+    stopped = asyncio.Event()
+    signals = 0
+
+    def on_signal(number: int) -> None:
+        nonlocal signals
+        signals += 1
+        if signals > 1:
+            os._exit(128 + number)
+        stopped.set()
+
+    _on_signals(on_signal)
+    print(ready_line(node.bootstrap, where, os.getpid(), how), flush=True)
+    await stopped.wait()
+    output.note("stopping; once more to stop at once")
+    await node.stop()
+    return Exit.OK
+
+
+def _on_signals(handle: Any) -> None:
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        try:
+            loop.add_signal_handler(number, handle, number)
+        except NotImplementedError:  # Windows: handlers run between byte codes, so hand over to the loop
+            signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(handle, caught))
+
+
+def ready_line(bootstrap: str, where: str, pid: int, how: str) -> str:
+    if how == "json":
+        return json.dumps({"ready": True, "bootstrap": bootstrap, "directory": where, "pid": pid})
+    return f"ready {bootstrap} directory={where} pid={pid}"
+
+
+@contextmanager
+def told_in_one_line(node: Node) -> Iterator[None]:
+    from penstock.disk.api import DirectoryLockedError, DiskError
+    from penstock.metadata.configs.definition import ConfigError
+    from penstock.node.listeners import ListenerError
+    from penstock.node.storage import StorageError
+
+    try:
+        yield
+    except DirectoryLockedError as problem:
+        raise Failure(
+            f"{problem}: stop the process that uses it, or choose another directory", Exit.STORAGE
+        ) from problem
+    except StorageError as problem:
+        raise Failure(str(problem), Exit.STORAGE) from problem
+    except (ConfigError, ListenerError) as problem:
+        raise Failure(str(problem), Exit.USAGE) from problem
+    except DiskError as problem:
+        raise Failure(f"the disk refuses: {problem}", Exit.STORAGE) from problem
+    except OSError as problem:
+        raise _cannot_listen(node, problem) from problem
+
+
+def _cannot_listen(node: Node, problem: OSError) -> Failure:
+    listeners = ", ".join(node.settings.list("listeners"))
+    if problem.errno == errno.EADDRINUSE:
+        return Failure(f"{listeners}: the port is taken; stop what uses it, or choose another", Exit.ADDRESS_IN_USE)
+    if problem.errno in (errno.EADDRNOTAVAIL, errno.EACCES):
+        return Failure(f"{listeners}: can't listen there: {problem.strerror}", Exit.ADDRESS_IN_USE)
+    return Failure(f"can't start: {problem}", Exit.STORAGE)

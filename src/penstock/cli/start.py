@@ -1,0 +1,37 @@
+"""`penstock start server.properties`: a broker from Kafka's own file. What in it does nothing here is warned of."""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import finish, pairs
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("properties", metavar="FILE", help="a server.properties file")
+    parser.add_argument(
+        "--override", action="append", default=[], metavar="NAME=VALUE", help="in place of what FILE says"
+    )
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; twice for everything")
+    finish(parser, run)
+    parser.epilog = "The directories of log.dirs have to be formatted first: penstock storage format."
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.cli.properties import read_settings
+    from penstock.cli.serve import configure_logging, serve
+    from penstock.disk.real import RealDisk
+    from penstock.node.listeners import ListenerError
+    from penstock.node.local import make_node
+
+    configure_logging(args.verbose)
+    settings = read_settings(args.properties, pairs(args.override, "--override"))
+    for sentence in settings.warnings():
+        output.note(f"warning: {sentence}")
+    try:
+        node = make_node(settings, RealDisk())
+    except ListenerError as problem:
+        raise Failure(f"{args.properties}: {problem}", Exit.USAGE) from problem
+    return serve(node, ",".join(settings.log_dirs), args.output)

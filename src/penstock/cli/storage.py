@@ -1,0 +1,135 @@
+"""`penstock storage`: makes directories ready for a broker, and says what they hold."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import pairs, verb
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    form = verb(verbs, "format", "make the directories of a properties file ready for a broker", run_format)
+    _where(form)
+    form.add_argument("-t", "--cluster-id", help="default: a new one")
+    form.add_argument(
+        "-s", "--standalone", action="store_true", help="a quorum of this node alone (the only kind so far)"
+    )
+    form.add_argument("-r", "--release-version", metavar="VERSION", help="the metadata.version to start with, e.g. 4.3")
+    form.add_argument("-f", "--feature", action="append", default=[], metavar="NAME=LEVEL", help="a feature's level")
+    form.add_argument("-g", "--ignore-formatted", action="store_true", help="leave what is formatted as it is")
+
+    info = verb(verbs, "info", "say what directories hold, and what is wrong with them", run_info)
+    _where(info)
+
+    verb(verbs, "random-uuid", "print a new id for a cluster or directory", run_random_uuid)
+
+
+def _where(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("-c", "--config", metavar="FILE", help="the server.properties that names them")
+    where.add_argument(
+        "-d", "--directory", action="append", metavar="DIR", help="the directory itself; may be repeated"
+    )
+
+
+def run_format(args: argparse.Namespace) -> int:
+    import random
+
+    from penstock.cli.properties import read_settings
+    from penstock.disk.real import RealDisk
+    from penstock.node.clock import SystemClock
+    from penstock.node.listeners import ListenerError, plan_listeners
+    from penstock.node.storage import FormatPlan, StorageError, format_storage
+
+    node_id, directories, metadata_directory = 1, _directories(args), None
+    endpoints: tuple[tuple[str, str, int], ...] = ()
+    try:
+        if args.config:
+            settings = read_settings(args.config)
+            node_id, metadata_directory = settings.node_id, settings.optional_str("metadata.log.dir")
+            plans = plan_listeners(settings)
+            endpoints = tuple((plan.name, plan.advertised_host, plan.port) for plan in plans if plan.controller)
+        plan = FormatPlan(
+            directories,
+            node_id,
+            cluster_id=args.cluster_id,
+            metadata_directory=metadata_directory,
+            release_version=args.release_version,
+            features=_levels(args.feature),
+            controller_endpoints=endpoints,
+            ignore_formatted=args.ignore_formatted,
+        )
+        done = format_storage(RealDisk(), plan, random=random.SystemRandom(), now_ms=SystemClock().wall_ms())
+    except ListenerError as problem:
+        raise Failure(str(problem), Exit.USAGE) from problem
+    except StorageError as problem:
+        already = "already formatted" in str(problem)
+        raise Failure(str(problem), Exit.EXISTS if already else Exit.STORAGE) from problem
+    output.record(
+        args.output,
+        {
+            "cluster_id": done.cluster_id,
+            "node_id": node_id,
+            "metadata_version": done.metadata_version,
+            "formatted": list(done.directories),
+        },
+    )
+    return Exit.OK
+
+
+def run_info(args: argparse.Namespace) -> int:
+    from penstock.disk.real import RealDisk
+    from penstock.node.storage import storage_info
+    from penstock.protocol.uuid import uuid_to_str
+
+    info = storage_info(RealDisk(), _directories(args))
+    rows = [
+        {
+            "directory": path,
+            "cluster_id": found.cluster_id,
+            "node_id": found.node_id,
+            "directory_id": None if found.directory_id is None else uuid_to_str(found.directory_id),
+            "formatted": True,
+        }
+        for path, found in info.properties.items()
+    ]
+    rows += [{"directory": path, "formatted": False} for path in info.directories if path not in info.properties]
+    output.rows(args.output, ["directory", "formatted", "cluster_id", "node_id", "directory_id"], rows)
+    for problem in info.problems:
+        output.note(f"problem: {problem}")
+    return Exit.STORAGE if info.problems else Exit.OK
+
+
+def run_random_uuid(args: argparse.Namespace) -> int:
+    import random
+
+    from penstock.metadata.names import random_uuid
+    from penstock.protocol.uuid import uuid_to_str
+
+    made = uuid_to_str(random_uuid(random.SystemRandom()))
+    if args.output == "json":
+        output.record("json", {"uuid": made})
+    else:
+        print(made)
+    return Exit.OK
+
+
+def _directories(args: argparse.Namespace) -> tuple[str, ...]:
+    from penstock.cli.properties import read_settings
+
+    if args.config:
+        return tuple(os.path.abspath(path) for path in read_settings(args.config).log_dirs)
+    return tuple(os.path.abspath(path) for path in args.directory)
+
+
+def _levels(texts: list[str]) -> dict[str, int]:
+    levels = pairs(texts, "--feature")
+    wrong = next((name for name, level in levels.items() if not level.isdigit()), None)
+    if wrong is not None:
+        raise Failure(f"--feature wants NAME=LEVEL with a number, not {wrong}={levels[wrong]}", Exit.USAGE)
+    return {name: int(level) for name, level in levels.items()}

@@ -1,0 +1,80 @@
+"""`penstock up`: a broker here and now. Data goes to --data, else PENSTOCK_DATA, else the user's data directory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import finish, pairs
+
+if TYPE_CHECKING:
+    from penstock.disk.api import Disk
+
+IN_MEMORY = "memory"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=9092, help="0 takes a free one (default: %(default)s)")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--data", metavar="DIR", help=f"where to keep it (default: PENSTOCK_DATA, else {default_data()})")
+    kept.add_argument("--ephemeral", action="store_true", help="keep everything in memory, and nothing after the stop")
+    parser.add_argument("--override", action="append", default=[], metavar="NAME=VALUE", help="a server property")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; twice for everything")
+    finish(parser, run)
+
+
+def default_data() -> str:
+    told = os.environ.get("PENSTOCK_DATA")
+    if told:
+        return told
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", os.path.expanduser("~"))
+    elif sys.platform == "darwin":
+        base = os.path.expanduser("~/Library/Application Support")
+    else:
+        base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return os.path.join(base, "penstock")
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.cli.serve import configure_logging, serve, told_in_one_line
+    from penstock.metadata.configs.definition import ConfigError
+    from penstock.node.listeners import ListenerError
+    from penstock.node.local import format_if_new, local_settings, make_node
+
+    configure_logging(args.verbose)
+    where = IN_MEMORY if args.ephemeral else os.path.abspath(os.path.expanduser(args.data or default_data()))
+    try:
+        settings = local_settings(
+            "/data" if args.ephemeral else where,
+            host=args.host,
+            port=args.port,
+            overrides=pairs(args.override, "--override"),
+        )
+        node = make_node(settings, _disk(args.ephemeral))
+    except (ConfigError, ListenerError) as problem:
+        raise Failure(str(problem), Exit.USAGE) from problem
+    with told_in_one_line(node):
+        format_if_new(node)
+    return serve(node, where, args.output)
+
+
+def _disk(ephemeral: bool) -> Disk:
+    if ephemeral:
+        from penstock.disk.memory import MemoryDisk
+
+        return MemoryDisk()
+    from penstock.disk.real import RealDisk
+
+    return RealDisk()
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
+    return value

@@ -1,0 +1,80 @@
+"""A node with nothing to configure: what `penstock up` and the embedded broker run.
+
+One node that is broker and controller, on one listener and one directory, which is formatted when it is new.
+Replication factors of internal topics are 1, since there is nobody to replicate to; everything else is Kafka's
+default.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.metadata.configs.settings import Settings
+from penstock.net.network import RealNetwork
+from penstock.node.clock import SystemClock
+from penstock.node.node import Node
+from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.disk.api import Disk
+    from penstock.net.network import Network
+
+ALONE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+def local_settings(
+    directory: str, *, host: str = "127.0.0.1", port: int = 9092, overrides: Mapping[str, str] | None = None
+) -> Settings:
+    """Raises ConfigError for an override that its property doesn't take."""
+    address = f"[{host}]" if ":" in host else host
+    own = {"listeners": f"PLAINTEXT://{address}:{port}", "log.dirs": directory}
+    return Settings({**ALONE, **own, **(overrides or {})})
+
+
+def make_node(
+    settings: Settings,
+    disk: Disk,
+    *,
+    clock: Clock | None = None,
+    network: Network | None = None,
+    seed: int | None = None,
+) -> Node:
+    """A node on this machine's own clock and network, and a seed from its entropy, unless others are given."""
+    if seed is None:
+        seed = int.from_bytes(os.urandom(16), "big")
+    return Node(
+        settings,
+        disk=disk,
+        network=network or RealNetwork(),
+        clock=clock or SystemClock(),
+        random=random.Random(seed),  # noqa: S311 - identifiers and jitter; secrets are made elsewhere
+    )
+
+
+def format_if_new(node: Node) -> bool:
+    """Makes directories that hold nothing yet a cluster of their own. Whether there were any."""
+    settings = node.settings
+    directories = settings.log_dirs
+    if all(read_meta_properties(node.disk, path) is not None for path in directories):
+        return False
+    plan = FormatPlan(
+        directories,
+        settings.node_id,
+        metadata_directory=settings.optional_str("metadata.log.dir"),
+        ignore_formatted=True,
+    )
+    format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
+    return True

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # Clients and addresses remembered for each kind of quota; past it the idle ones go, then the oldest.
 MAX_TRACKED = 10_000
 NO_LIMIT = 2**63 - 1
+ANONYMOUS = "ANONYMOUS"
 # A nanosecond of handler time in percent of one second.
 PERCENT_PER_NANOSECOND = 100 / 1e9
 
@@ -163,7 +164,7 @@ class ClientQuota(Generic[Meter]):
         except KeyError:
             if len(self._resolved) >= MAX_TRACKED:
                 self._resolved.clear()
-            meter = self._resolved[who] = self._find(principal.partition(":")[2], client_id or "")
+            meter = self._resolved[who] = self._find(principal.partition(":")[2] or ANONYMOUS, client_id or "")
             return meter
 
     def _find(self, user: str, client_id: str) -> Meter | None:

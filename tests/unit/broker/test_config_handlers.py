@@ -1,0 +1,276 @@
+"""The config and quota handlers over a metadata log that commits at once."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers import (
+    api_32_describe_configs,
+    api_33_alter_configs,
+    api_44_incremental_alter_configs,
+    api_48_describe_client_quotas,
+    api_49_alter_client_quotas,
+    api_74_list_config_resources,
+)
+from penstock.metadata.apply import apply
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import BrokerImage, MetadataImage, TopicImage
+from penstock.protocol.codec import decode, encode
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages import api_33_alter_configs as legacy
+from penstock.protocol.messages import api_44_incremental_alter_configs as incremental
+from penstock.protocol.messages import api_48_describe_client_quotas as describe_quotas
+from penstock.protocol.messages import api_49_alter_client_quotas as alter_quotas
+from penstock.protocol.messages.api_32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from penstock.protocol.messages.api_74_list_config_resources import ListConfigResourcesRequest
+
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND = 0, 1, 2
+
+
+class MetadataInMemory:
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+
+    async def submit(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
+        decision = decide(self.image)
+        self.image = apply(self.image, decision.records)
+        return decision.reply
+
+
+@pytest.fixture
+def broker() -> Any:
+    topic = TopicImage("t", b"t" * 16, {})
+    image = MetadataImage(
+        topics={"t": topic},
+        topics_by_id={topic.topic_id: topic},
+        brokers={1: BrokerImage(1, 1, bytes(16), {})},
+    )
+    return SimpleNamespace(node_id=1, settings=Settings({"node.id": "1"}), metadata=MetadataInMemory(image))
+
+
+def context(version: int = 0) -> RequestContext:
+    return RequestContext(32, version, 0, "c", cast(Any, None), 0)
+
+
+def describe(
+    broker: Any,
+    kind: int,
+    name: str,
+    keys: list[str] | None = None,
+    *,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> DescribeConfigsResult:
+    request = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)],
+        include_synonyms=include_synonyms,
+        include_documentation=include_documentation,
+    )
+    response = api_32_describe_configs.handle(broker, context(4), request)
+    assert decode(DescribeConfigsResponse, 4, encode(response, 4)) == response
+    [result] = response.results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def alter(
+    broker: Any, kind: int, name: str, *ops: tuple[str, int, str | None], validate_only: bool = False
+) -> tuple[str, str | None]:
+    configs = [incremental.AlterableConfig(name=key, config_operation=op, value=value) for key, op, value in ops]
+    resource = incremental.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    request = incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    [reply] = asyncio.run(api_44_incremental_alter_configs.handle(broker, context(1), request)).responses
+    return ErrorCode(reply.error_code).name, reply.error_message
+
+
+def test_a_topics_configs_are_described_as_they_are_altered(broker: Any) -> None:
+    assert alter(broker, TOPIC, "t", ("retention.ms", SET, "5")) == ("NONE", None)
+    [config] = describe(broker, TOPIC, "t", ["retention.ms", "nonsense"], include_synonyms=True).configs
+    assert (config.name, config.value, config.config_source, config.config_type) == ("retention.ms", "5", 1, 5)
+    assert [(each.name, each.value, each.source) for each in config.synonyms] == [("retention.ms", "5", 1)]
+    assert config.documentation is None
+
+
+def test_synonyms_and_documentation_come_when_asked_for(broker: Any) -> None:
+    [config] = describe(broker, TOPIC, "t", ["segment.bytes"]).configs
+    assert config.synonyms == []
+    [config] = describe(broker, TOPIC, "t", ["segment.bytes"], include_documentation=True).configs
+    assert config.documentation
+
+
+@pytest.mark.parametrize("keys", [None, []])
+def test_no_names_mean_all(broker: Any, keys: list[str] | None) -> None:
+    assert len(describe(broker, TOPIC, "t", keys).configs) == 34
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (TOPIC, "nope", "UNKNOWN_TOPIC_OR_PARTITION", ""),
+        (TOPIC, "", "INVALID_TOPIC_EXCEPTION", "Topic name is invalid: the empty string is not allowed"),
+        (BROKER, "77", "INVALID_REQUEST", "Unexpected broker id, expected 1 or empty string, but received 77"),
+        (BROKER, "abc", "INVALID_REQUEST", "Broker id must be an integer, but it is: abc"),
+        (LOGGER, "", "INVALID_REQUEST", "Broker id must not be empty"),
+        (LOGGER, "77", "INVALID_REQUEST", "Unexpected broker id, expected 1 but received 77"),
+        (METRICS, "", "INVALID_REQUEST", "Client metrics subscription name must not be empty"),
+        (GROUP, "", "INVALID_REQUEST", "Group name must not be empty"),
+    ],
+)
+def test_what_can_not_be_described(broker: Any, kind: int, name: str, code: str, message: str) -> None:
+    result = describe(broker, kind, name)
+    assert (ErrorCode(result.error_code).name, result.error_message) == (code, message)
+    assert result.configs == []
+
+
+@pytest.mark.parametrize(("kind", "name"), [(BROKER, "1"), (BROKER, ""), (LOGGER, "1"), (METRICS, "s"), (GROUP, "g")])
+def test_every_other_resource_can_be_described(broker: Any, kind: int, name: str) -> None:
+    result = describe(broker, kind, name, include_synonyms=True, include_documentation=True)
+    assert result.error_code == 0
+    assert bool(result.configs) is (name != "")
+
+
+def test_an_unknown_resource_type_refuses_the_whole_request(broker: Any) -> None:
+    resources = [DescribeConfigsResource(resource_type=kind, resource_name="t") for kind in (TOPIC, 99)]
+    response = api_32_describe_configs.handle(broker, context(), DescribeConfigsRequest(resources=resources))
+    assert [result.error_code for result in response.results] == [42, 42]
+
+
+def test_a_dynamic_setting_of_the_broker_takes_effect_and_is_shown(broker: Any) -> None:
+    assert alter(broker, BROKER, "1", ("max.connections", SET, "7"))[0] == "NONE"
+    broker.settings.apply_image(broker.metadata.image)
+    [config] = describe(broker, BROKER, "1", ["max.connections"]).configs
+    assert (config.value, config.config_source, config.read_only) == ("7", 2, False)
+
+
+def test_the_old_request_replaces_everything(broker: Any) -> None:
+    alter(broker, TOPIC, "t", ("retention.ms", SET, "5"))
+    resource = legacy.AlterConfigsResource(
+        resource_type=TOPIC, resource_name="t", configs=[legacy.AlterableConfig(name="segment.ms", value="9")]
+    )
+    request = legacy.AlterConfigsRequest(resources=[resource])
+    [reply] = asyncio.run(api_33_alter_configs.handle(broker, context(), request)).responses
+    assert reply.error_code == 0
+    assert broker.metadata.image.topic_config("t") == {"segment.ms": "9"}
+
+
+# --- loggers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    found = logging.getLogger("penstock.test_of_levels")
+    yield found
+    found.setLevel(logging.NOTSET)
+
+
+def level(broker: Any, name: str) -> str | None:
+    [config] = describe(broker, LOGGER, "1", [name]).configs
+    assert config.config_source == 6
+    return config.value
+
+
+def test_levels_of_loggers_are_set_and_taken_back(broker: Any, logger: logging.Logger) -> None:
+    before = broker.metadata.image
+    for name, number in (("DEBUG", 10), ("TRACE", 5), ("FATAL", 50), ("WARN", 30)):
+        assert alter(broker, LOGGER, "1", (logger.name, SET, name)) == ("NONE", None)
+        assert logger.level == number
+        assert level(broker, logger.name) == name
+    assert alter(broker, LOGGER, "1", (logger.name, DELETE, None)) == ("NONE", None)
+    assert logger.level == logging.NOTSET
+    assert broker.metadata.image.configs == before.configs
+
+
+def test_validating_a_level_does_not_set_it(broker: Any, logger: logging.Logger) -> None:
+    assert alter(broker, LOGGER, "1", (logger.name, SET, "DEBUG"), validate_only=True) == ("NONE", None)
+    assert logger.level == logging.NOTSET
+
+
+@pytest.mark.parametrize(
+    ("node", "op", "code", "message"),
+    [
+        (
+            "1",
+            ("root", SET, "NOPE"),
+            "INVALID_CONFIG",
+            "Cannot set the log level of root to NOPE as it is not a supported log level. "
+            "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
+        ),
+        ("1", ("nologger", SET, "INFO"), "INVALID_CONFIG", "Logger nologger does not exist!"),
+        ("1", ("root", DELETE, None), "INVALID_REQUEST", "Removing the log level of the root logger is not allowed"),
+        (
+            "1",
+            ("root", APPEND, "INFO"),
+            "INVALID_REQUEST",
+            "APPEND operation is not allowed for the BROKER_LOGGER resource",
+        ),
+        ("77", ("root", SET, "INFO"), "INVALID_REQUEST", "Unexpected node id. Expected 1, but received 77"),
+        ("", ("root", SET, "INFO"), "INVALID_REQUEST", "Node id must be an integer, but it is: "),
+    ],
+)
+def test_levels_that_can_not_be_set(
+    broker: Any, node: str, op: tuple[str, int, str | None], code: str, message: str
+) -> None:
+    assert alter(broker, LOGGER, node, op) == (code, message)
+
+
+# --- lists and quotas -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "kinds", "names"),
+    [
+        (0, [], [("s", METRICS)]),
+        (1, [], [("g", GROUP), ("s", METRICS), ("1", LOGGER), ("1", BROKER), ("t", TOPIC)]),
+        (1, [TOPIC], [("t", TOPIC)]),
+        (1, [TOPIC, METRICS, TOPIC], [("t", TOPIC), ("s", METRICS)]),
+        (1, [GROUP], [("g", GROUP)]),
+    ],
+)
+def test_resources_with_configs_are_listed(
+    broker: Any, version: int, kinds: list[int], names: list[tuple[str, int]]
+) -> None:
+    alter(broker, METRICS, "s", ("metrics", SET, "*"))
+    alter(broker, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"))
+    request = ListConfigResourcesRequest(resource_types=kinds)
+    response = api_74_list_config_resources.handle(broker, context(version), request)
+    assert response.error_code == 0
+    assert [(each.resource_name, each.resource_type) for each in response.config_resources] == names
+
+
+def test_unknown_resource_types_can_not_be_listed(broker: Any) -> None:
+    request = ListConfigResourcesRequest(resource_types=[TOPIC, 99])
+    response = api_74_list_config_resources.handle(broker, context(1), request)
+    assert (response.error_code, response.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
+
+
+def test_quotas_are_described_as_they_are_altered(broker: Any) -> None:
+    entry = alter_quotas.EntryData(
+        entity=[alter_quotas.EntityData(entity_type="user", entity_name=None)],
+        ops=[alter_quotas.OpData(key="producer_byte_rate", value=5.0)],
+    )
+    request = alter_quotas.AlterClientQuotasRequest(entries=[entry])
+    [reply] = asyncio.run(api_49_alter_client_quotas.handle(broker, context(), request)).entries
+    assert reply.error_code == 0
+    shown = api_48_describe_client_quotas.handle(broker, context(), describe_quotas.DescribeClientQuotasRequest())
+    assert shown.entries is not None
+    [quota] = shown.entries
+    assert [(each.key, each.value) for each in quota.values] == [("producer_byte_rate", 5.0)]
+
+
+def test_a_filter_that_makes_no_sense_has_null_entries(broker: Any) -> None:
+    component = describe_quotas.ComponentData(entity_type="user", match_type=9)
+    request = describe_quotas.DescribeClientQuotasRequest(components=[component])
+    response = api_48_describe_client_quotas.handle(broker, context(), request)
+    assert (response.error_code, response.entries) == (42, None)

@@ -1,0 +1,224 @@
+"""Quotas enforced: rates, precedence of entities, and what is shared."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.context import RequestContext
+from penstock.broker.quotas import NO_LIMIT, Quotas
+from penstock.broker.rates import Rate, TokenBucket, Window
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import MetadataImage, QuotaEntity
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+USER, CLIENT, IP = "user", "client-id", "ip"
+START = 1_700_000_000_000
+
+
+def request(user: str = "u", client_id: str | None = "c", now_ms: int = START) -> RequestContext:
+    connection = cast(Any, SimpleNamespace(principal=f"User:{user}"))
+    return RequestContext(0, 0, 0, client_id, connection, now_ms)
+
+
+def quotas(limits: dict[QuotaEntity, dict[str, float]]) -> Quotas:
+    found = Quotas(Settings())
+    found.apply_image(MetadataImage(client_quotas=limits))
+    return found
+
+
+# --- rates ----------------------------------------------------------------------------------------
+
+
+def test_a_burst_of_a_whole_window_passes_and_the_next_byte_waits() -> None:
+    rate = Rate(100, Window(11, 1000))
+    assert rate.record(1000, START) == 0
+    assert rate.record(100, START) == 1000
+
+
+def test_the_wait_is_the_excess_over_the_time_that_was_averaged() -> None:
+    rate = Rate(500, Window(11, 1000))
+    assert not any(rate.record(400, START + second * 1000) for second in range(10))
+    assert rate.record(2300, START + 10_500) == 2100
+
+
+def test_a_steady_rate_below_the_limit_never_waits() -> None:
+    rate = Rate(100, Window(11, 1000))
+    assert not any(rate.record(90, START + second * 1000) for second in range(60))
+
+
+def test_a_steady_rate_of_twice_the_limit_waits_soon() -> None:
+    rate = Rate(100, Window(11, 1000))
+    waits = [rate.record(200, START + second * 1000) for second in range(12)]
+    assert waits[0] == 0
+    assert waits[-1] > 0
+
+
+def test_old_samples_leave_the_window() -> None:
+    rate = Rate(100, Window(11, 1000))
+    rate.record(5000, START)
+    assert not rate.idle(START + 10_999)
+    assert rate.idle(START + 11_000)
+    assert rate.record(1000, START + 11_000) == 0
+
+
+def test_a_clock_that_jumps_back_does_not_lock_a_client_out() -> None:
+    rate = Rate(100, Window(11, 1000))
+    rate.record(5000, START)
+    assert rate.record(10, START - 3_600_000) == 0
+
+
+def test_what_is_taken_back_does_not_count() -> None:
+    rate = Rate(100, Window(11, 1000))
+    rate.record(2000, START)
+    rate.forget(2000, START)
+    assert rate.excess_ms(START) == 0
+
+
+def test_one_sample_is_a_window_too() -> None:
+    rate = Rate(100, Window(1, 1000))
+    assert rate.record(100, START) == 0
+    assert rate.record(100, START + 999) > 0
+    assert rate.record(100, START + 2000) == 0
+
+
+def test_a_bucket_is_full_at_first_and_fills_again() -> None:
+    bucket = TokenBucket(2, Window(11, 1000))
+    assert bucket.take(22, START) == 0
+    assert bucket.take(1, START) == 500
+    assert bucket.excess_ms(START + 500) == 0
+    assert not bucket.idle(START + 500)
+    assert bucket.idle(START + 60_000)
+    assert bucket.tokens == 22
+
+
+# --- whose limit ----------------------------------------------------------------------------------
+
+# Kafka's order: each limit is the place of its entity in it.
+ORDER: list[QuotaEntity] = [
+    ((CLIENT, "c"), (USER, "u")),
+    ((CLIENT, None), (USER, "u")),
+    ((USER, "u"),),
+    ((CLIENT, "c"), (USER, None)),
+    ((CLIENT, None), (USER, None)),
+    ((USER, None),),
+    ((CLIENT, "c"),),
+    ((CLIENT, None),),
+]
+
+
+@pytest.mark.parametrize("first", range(len(ORDER)))
+def test_the_strongest_entity_counts(first: int) -> None:
+    limits = {entity: {"producer_byte_rate": float(place + 1)} for place, entity in enumerate(ORDER) if place >= first}
+    meter = quotas(limits).produce.meter("User:u", "c")
+    assert meter is not None
+    assert meter.limit == first + 1
+
+
+def test_a_quota_of_another_kind_or_client_holds_nobody() -> None:
+    enforced = quotas({((USER, "other"),): {"producer_byte_rate": 1.0}, ((USER, "u"),): {"consumer_byte_rate": 1.0}})
+    assert enforced.record_produce(request(), 10**9) == 0
+
+
+def test_a_client_without_an_id_has_only_its_users_quota() -> None:
+    enforced = quotas({((CLIENT, None),): {"producer_byte_rate": 1.0}})
+    assert enforced.record_produce(request(client_id=None), 10**9) == 0
+    assert enforced.record_produce(request(client_id="x"), 10**9) > 0
+    enforced = quotas({((USER, None),): {"producer_byte_rate": 1.0}})
+    assert enforced.record_produce(request(client_id=None), 10**9) > 0
+
+
+def test_a_users_quota_is_shared_by_its_clients() -> None:
+    enforced = quotas({((USER, "u"),): {"producer_byte_rate": 100.0}})
+    assert enforced.record_produce(request(client_id="c1"), 1000) == 0
+    assert enforced.record_produce(request(client_id="c2"), 100) == 1000
+
+
+def test_a_default_users_quota_is_each_users_own() -> None:
+    enforced = quotas({((USER, None),): {"producer_byte_rate": 100.0}})
+    assert enforced.record_produce(request(user="u1"), 1000) == 0
+    assert enforced.record_produce(request(user="u2"), 1000) == 0
+
+
+def test_a_client_ids_quota_is_shared_by_users() -> None:
+    enforced = quotas({((CLIENT, "c"),): {"producer_byte_rate": 100.0}})
+    assert enforced.record_produce(request(user="u1"), 1000) == 0
+    assert enforced.record_produce(request(user="u2"), 100) == 1000
+
+
+def test_a_changed_quota_holds_at_once_and_keeps_what_was_counted() -> None:
+    enforced = quotas({((USER, "u"),): {"producer_byte_rate": 100.0}})
+    assert enforced.record_produce(request(), 1000) == 0
+    enforced.apply_image(MetadataImage(client_quotas={((USER, "u"),): {"producer_byte_rate": 50.0}}))
+    assert enforced.record_produce(request(), 0) == 10_000
+    enforced.apply_image(MetadataImage(client_quotas={}))
+    assert enforced.record_produce(request(), 10**9) == 0
+
+
+# --- kinds ----------------------------------------------------------------------------------------
+
+
+def test_without_quotas_nothing_waits() -> None:
+    enforced = quotas({})
+    ctx = request()
+    assert enforced.record_produce(ctx, 10**9) == 0
+    assert enforced.record_fetch(ctx, 10**9) == 0
+    assert enforced.record_request(ctx, 10**12) == 0
+    assert enforced.record_mutations(ctx, 10**6, strict=True) == 0
+    assert enforced.mutation_wait_ms(ctx) == 0
+    assert enforced.record_connection("10.0.0.1", START) == 0
+    assert enforced.max_fetch_bytes(ctx) == NO_LIMIT
+
+
+def test_a_fetch_that_must_wait_is_not_counted_because_it_is_answered_empty() -> None:
+    enforced = quotas({((USER, "u"),): {"consumer_byte_rate": 100.0}})
+    assert enforced.max_fetch_bytes(request()) == 1000
+    assert enforced.record_fetch(request(), 900) == 0
+    assert enforced.record_fetch(request(), 600) == 5000
+    assert enforced.record_fetch(request(), 100) == 0
+
+
+def test_a_batch_larger_than_the_window_gets_through_on_its_own() -> None:
+    enforced = quotas({((USER, "u"),): {"consumer_byte_rate": 100.0}})
+    assert enforced.record_fetch(request(), 5000) == 0
+    assert enforced.record_fetch(request(now_ms=START + 1), 1) > 0
+
+
+def test_handler_time_is_a_percentage_and_waits_at_most_a_sample() -> None:
+    enforced = quotas({((USER, "u"),): {"request_percentage": 10.0}})
+    assert enforced.record_request(request(), 900_000_000) == 0
+    assert enforced.record_request(request(), 200_000_000) == 1000
+    assert enforced.record_request(request(), 60_000_000_000) == 1000
+
+
+def test_metadata_changes_wait_or_are_refused_by_the_version_of_the_request() -> None:
+    enforced = quotas({((USER, "u"),): {"controller_mutation_rate": 1.0}})
+    assert enforced.record_mutations(request(), 11, strict=True) == 0
+    assert enforced.record_mutations(request(), 2, strict=True) == 2000
+    assert enforced.mutation_wait_ms(request()) == 2000
+    with pytest.raises(KafkaError) as refused:
+        enforced.record_mutations(request(), 1, strict=True)
+    assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert enforced.record_mutations(request(), 1, strict=False) == 3000
+
+
+def test_connections_are_limited_by_address() -> None:
+    enforced = quotas(
+        {((IP, "localhost"),): {"connection_creation_rate": 1.0}, ((IP, None),): {"connection_creation_rate": 2.0}}
+    )
+    assert [enforced.record_connection("127.0.0.1", START) > 0 for _ in range(12)] == [False] * 10 + [True] * 2
+    assert [enforced.record_connection("10.0.0.1", START) > 0 for _ in range(21)] == [False] * 20 + [True]
+    assert enforced.record_connection("127.0.0.1", START + 11_000) == 0
+
+
+def test_the_number_of_clients_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.quotas.MAX_TRACKED", 5)
+    enforced = quotas(
+        {((CLIENT, None),): {"producer_byte_rate": 1.0}, ((IP, None),): {"connection_creation_rate": 1.0}}
+    )
+    for number in range(50):
+        enforced.record_produce(request(client_id=f"c{number}"), 1)
+        enforced.record_connection(f"10.0.0.{number}", START)
+    assert len(enforced.produce._meters) <= 5
+    assert len(enforced.produce._resolved) <= 5
+    assert len(enforced.connection._meters) <= 5

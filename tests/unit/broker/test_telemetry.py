@@ -1,0 +1,228 @@
+"""Client telemetry: who is asked for what, and which pushes are taken."""
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.context import RequestContext
+from penstock.broker.handlers import api_71_get_telemetry_subscriptions, api_72_push_telemetry
+from penstock.broker.telemetry import Payload, Telemetry
+from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from penstock.protocol.messages.api_72_push_telemetry import PushTelemetryRequest
+from penstock.protocol.uuid import ZERO_UUID
+
+START = 1_700_000_000_000
+ID = b"i" * 16
+
+
+def request(now_ms: int = START, client_id: str | None = "app-1", software: str = "java") -> RequestContext:
+    connection = SimpleNamespace(
+        principal="User:u", peer_host="10.0.0.1", peer_port=5000, state={"software": (software, "4.3.1")}
+    )
+    return RequestContext(71, 0, 0, client_id, cast(Any, connection), now_ms)
+
+
+def telemetry(**subscriptions: dict[str, str]) -> Telemetry:
+    found = Telemetry(max_bytes=1000, random=Random(1))
+    found.set_subscriptions(subscriptions)
+    return found
+
+
+def push(
+    found: Telemetry,
+    subscription_id: int,
+    *,
+    now_ms: int = START,
+    instance_id: bytes = ID,
+    terminating: bool = False,
+    compression: int = 4,
+    metrics: bytes = b"otlp",
+) -> str:
+    """The name of the error."""
+    try:
+        found.push(
+            request(now_ms),
+            instance_id,
+            subscription_id,
+            terminating=terminating,
+            compression=compression,
+            metrics=metrics,
+        )
+    except KafkaError as error:
+        return error.code.name
+    return "NONE"
+
+
+def test_a_client_without_an_id_gets_one_that_stays_its_own() -> None:
+    found = telemetry()
+    first, _ = found.subscribe(request(), ZERO_UUID)
+    second, _ = found.subscribe(request(), ZERO_UUID)
+    assert ZERO_UUID not in (first, second)
+    assert first != second
+    assert found.subscribe(request(), ID)[0] == ID
+
+
+@pytest.mark.parametrize(
+    ("match", "asked"),
+    [
+        ("", True),
+        ("client_id=app-.*", True),
+        ("client_id=app", False),
+        ("client_software_name=java,client_software_version=4\\..*", True),
+        ("client_software_name=java,client_id=other", False),
+        ("client_source_address=10\\.0\\.0\\.1,client_source_port=5000", True),
+        (f"client_instance_id={'aWlpaWlpaWlpaWlpaWlpaQ'}", True),
+    ],
+)
+def test_all_patterns_must_match_the_whole_of_what_they_name(match: str, asked: bool) -> None:
+    _, instance = telemetry(s={"metrics": "a", "match": match}).subscribe(request(), ID)
+    assert instance.metrics == (("a",) if asked else ())
+
+
+def test_a_name_that_is_not_known_or_too_long_matches_no_pattern() -> None:
+    found = telemetry(s={"metrics": "a", "match": "client_id=.*"})
+    assert found.subscribe(request(client_id=None), ID)[1].metrics == ()
+    assert found.subscribe(request(client_id="x" * 2000), b"j" * 16)[1].metrics == ()
+
+
+def test_subscriptions_add_up_and_the_shortest_interval_counts() -> None:
+    found = telemetry(
+        one={"metrics": "b,a", "interval.ms": "60000"}, two={"metrics": "a,c", "interval.ms": "1000"}, three={}
+    )
+    _, instance = found.subscribe(request(), ID)
+    assert (instance.metrics, instance.interval_ms) == (("a", "b", "c"), 1000)
+    found.set_subscriptions({"all": {"metrics": "a,*", "interval.ms": "3600000"}})
+    _, instance = found.subscribe(request(), ID)
+    assert (instance.metrics, instance.interval_ms) == (("*",), 300_000)
+
+
+def test_the_subscription_id_depends_on_what_is_asked_and_who_and_nothing_else() -> None:
+    same = {"s": {"metrics": "a,b", "interval.ms": "1000"}}
+    one = telemetry(**same).subscribe(request(), ID)[1].subscription_id
+    assert telemetry(**same).subscribe(request(client_id="x"), ID)[1].subscription_id == one
+    assert telemetry(s={"metrics": "b,a", "interval.ms": "1000"}).subscribe(request(), ID)[1].subscription_id == one
+    assert telemetry(**same).subscribe(request(), b"j" * 16)[1].subscription_id != one
+    assert telemetry(s={"metrics": "a", "interval.ms": "1000"}).subscribe(request(), ID)[1].subscription_id != one
+    assert -(2**31) <= one < 2**31
+
+
+def test_asking_again_too_early_is_refused_unless_the_subscription_changed() -> None:
+    found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
+    found.subscribe(request(), ID)
+    with pytest.raises(KafkaError) as refused:
+        found.subscribe(request(START + 999), ID)
+    assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    found.subscribe(request(START + 1000), ID)
+    found.set_subscriptions({"s": {"metrics": "b", "interval.ms": "1000"}})
+    assert found.subscribe(request(START + 1001), ID)[1].metrics == ("b",)
+
+
+def test_pushes_come_at_the_interval_and_the_first_one_may_be_early() -> None:
+    found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
+    number = found.subscribe(request(), ID)[1].subscription_id
+    assert push(found, number, now_ms=START + 1) == "NONE"
+    assert push(found, number, now_ms=START + 500) == "THROTTLING_QUOTA_EXCEEDED"
+    assert push(found, number, now_ms=START + 1001) == "NONE"
+    assert found.instances[ID].pushes == 2
+    assert found.instances[ID].last_payload_bytes == 4
+
+
+def test_after_the_last_push_there_is_none() -> None:
+    found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
+    number = found.subscribe(request(), ID)[1].subscription_id
+    assert push(found, number) == "NONE"
+    assert push(found, number, terminating=True) == "NONE"
+    assert push(found, number, now_ms=START + 5000) == "INVALID_REQUEST"
+
+
+@pytest.mark.parametrize("instance_id", [ZERO_UUID, bytes(15) + b"\x01"])
+def test_reserved_ids_can_not_push(instance_id: bytes) -> None:
+    assert push(telemetry(), 0, instance_id=instance_id) == "INVALID_REQUEST"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "metrics", "compression", "error"),
+    [
+        (1, b"x", 0, "UNKNOWN_SUBSCRIPTION_ID"),
+        (0, b"x", 5, "UNSUPPORTED_COMPRESSION_TYPE"),
+        (0, b"x" * 1001, 0, "TELEMETRY_TOO_LARGE"),
+        (0, b"x" * 1000, 0, "NONE"),
+        (0, b"", 0, "NONE"),
+    ],
+)
+def test_what_a_push_may_hold(wrong: int, metrics: bytes, compression: int, error: str) -> None:
+    found = telemetry(s={"metrics": "a"})
+    number = found.subscribe(request(), ID)[1].subscription_id
+    assert push(found, number + wrong, metrics=metrics, compression=compression) == error
+
+
+def test_a_changed_subscription_must_be_asked_for_again() -> None:
+    found = telemetry(s={"metrics": "a"})
+    number = found.subscribe(request(), ID)[1].subscription_id
+    found.set_subscriptions({"s": {"metrics": "b"}})
+    assert push(found, number) == "UNKNOWN_SUBSCRIPTION_ID"
+
+
+def test_payloads_go_to_every_receiver_as_they_came() -> None:
+    found = telemetry()
+    got: list[Payload] = []
+    found.receivers = [got.append, got.append]
+    number = found.subscribe(request(), ID)[1].subscription_id
+    push(found, number, metrics=b"otlp")
+    assert got == [Payload(ID, "app-1", 4, False, b"otlp")] * 2
+
+
+def test_a_receiver_that_fails_is_told_to_the_client(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(payload: Payload) -> None:
+        raise ValueError("disk full")
+
+    found = telemetry()
+    found.receivers = [broken]
+    number = found.subscribe(request(), ID)[1].subscription_id
+    assert push(found, number) == "INVALID_RECORD"
+    assert "receiver failed" in caplog.text
+
+
+def test_instances_are_forgotten_after_a_while_and_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
+    found.subscribe(request(), ID)
+    found.subscribe(request(START + 60_001), b"j" * 16)
+    assert list(found.instances) == [b"j" * 16]
+    monkeypatch.setattr("penstock.broker.telemetry.MAX_INSTANCES", 3)
+    for number in range(10):
+        found.subscribe(request(START + 60_001), bytes([number + 2]) * 16)
+    assert len(found.instances) == 3
+
+
+def test_subscriptions_come_from_the_image_and_a_bad_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    found = telemetry()
+    image = MetadataImage(
+        configs={
+            (ResourceType.CLIENT_METRICS, "good"): {"metrics": "a"},
+            (ResourceType.CLIENT_METRICS, "bad"): {"match": "["},
+            (ResourceType.TOPIC, "t"): {"retention.ms": "1"},
+        }
+    )
+    found.apply_image(MetadataImage(), image)
+    assert found.subscribe(request(), ID)[1].metrics == ("a",)
+    assert "bad is left out" in caplog.text
+
+
+def test_the_handlers_answer_in_kafkas_shape() -> None:
+    broker = cast(Any, SimpleNamespace(telemetry=telemetry(s={"metrics": "a", "interval.ms": "1000"})))
+    response = api_71_get_telemetry_subscriptions.handle(broker, request(), GetTelemetrySubscriptionsRequest())
+    assert response.error_code == 0
+    assert response.accepted_compression_types == [4, 3, 1, 2]
+    assert (response.push_interval_ms, response.telemetry_max_bytes, response.delta_temporality) == (1000, 1000, True)
+    assert response.requested_metrics == ["a"]
+    again = GetTelemetrySubscriptionsRequest(client_instance_id=response.client_instance_id)
+    assert api_71_get_telemetry_subscriptions.handle(broker, request(), again).error_code == 89
+    pushed = PushTelemetryRequest(
+        client_instance_id=response.client_instance_id, subscription_id=response.subscription_id, metrics=b"x"
+    )
+    assert api_72_push_telemetry.handle(broker, request(), pushed).error_code == 0
+    assert api_72_push_telemetry.handle(broker, request(), PushTelemetryRequest()).error_code == 42

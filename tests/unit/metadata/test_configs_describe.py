@@ -1,0 +1,154 @@
+"""What DescribeConfigs shows: every case was first seen on Apache Kafka 4.3."""
+
+import pytest
+
+from penstock.metadata.configs.describe import (
+    Described,
+    created_topic_configs,
+    describe_broker,
+    describe_client_metrics,
+    describe_cluster_defaults,
+    describe_group,
+    describe_topic,
+)
+from penstock.metadata.configs.settings import Settings
+
+TOPIC, DYNAMIC, CLUSTER, STATIC, DEFAULT, METRICS, GROUP = 1, 2, 3, 4, 5, 7, 8
+
+
+def found(described: list[Described], name: str) -> tuple[str | None, int, list[tuple[str, str | None, int]]]:
+    config = next(each for each in described if each.name == name)
+    return config.value, config.source, [(each.name, each.value, each.source) for each in config.synonyms]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(
+        {
+            "node.id": "1",
+            "log.retention.hours": "24",
+            "log.segment.bytes": "2097152",
+            "ssl.key.password": "secret",
+            "foo.bar": "baz",
+        }
+    )
+
+
+def test_a_topic_shows_where_its_values_come_from(settings: Settings) -> None:
+    shown = describe_topic({"cleanup.policy": "delete , compact"}, settings)
+    assert found(shown, "segment.bytes") == (
+        "2097152",
+        STATIC,
+        [("log.segment.bytes", "2097152", STATIC), ("log.segment.bytes", "1073741824", DEFAULT)],
+    )
+    assert found(shown, "cleanup.policy") == (
+        "delete,compact",
+        TOPIC,
+        [("cleanup.policy", "delete,compact", TOPIC), ("log.cleanup.policy", "delete", DEFAULT)],
+    )
+    assert found(shown, "leader.replication.throttled.replicas") == ("", DEFAULT, [])
+    assert found(shown, "flush.ms") == ("9223372036854775807", DEFAULT, [])
+
+
+def test_retention_in_hours_is_shown_in_milliseconds_and_as_a_default(settings: Settings) -> None:
+    assert found(describe_topic({}, settings), "retention.ms") == ("86400000", DEFAULT, [])
+    settings.apply_dynamic({"log.retention.ms": "3600000"}, {})
+    assert found(describe_topic({"retention.ms": " 5 "}, settings), "retention.ms") == (
+        "5",
+        TOPIC,
+        [
+            ("retention.ms", "5", TOPIC),
+            ("log.retention.ms", "3600000", CLUSTER),
+            ("log.retention.hours", "24", STATIC),
+            ("log.retention.hours", "168", DEFAULT),
+        ],
+    )
+
+
+def test_internal_configs_are_shown_only_where_set(settings: Settings) -> None:
+    names = {each.name for each in describe_topic({}, settings)}
+    assert "internal.segment.bytes" not in names
+    shown = describe_topic({"internal.segment.bytes": "5"}, settings)
+    assert found(shown, "internal.segment.bytes") == ("5", TOPIC, [("internal.segment.bytes", "5", TOPIC)])
+
+
+def test_everything_shown_has_a_type_and_documentation(settings: Settings) -> None:
+    for config in [*describe_topic({}, settings), *describe_group({}, settings), *describe_client_metrics({})]:
+        assert config.type
+        assert config.documentation
+        assert not config.read_only
+        assert not config.sensitive
+
+
+def test_a_broker_shows_all_properties_and_hides_secrets(settings: Settings) -> None:
+    shown = {each.name: each for each in describe_broker(settings)}
+    assert len(shown) == 341
+    assert (shown["log.retention.hours"].value, shown["log.retention.hours"].read_only) == ("24", True)
+    assert (shown["log.retention.ms"].value, shown["log.retention.ms"].read_only) == (None, False)
+    secret = shown["ssl.key.password"]
+    assert (secret.value, secret.sensitive, secret.type) == (None, True, 9)
+    assert [each.value for each in secret.synonyms] == [None]
+    unknown = shown["foo.bar"]
+    assert (unknown.value, unknown.sensitive, unknown.type, unknown.read_only) == (None, True, 0, True)
+    assert unknown.source == STATIC
+    assert "unstable.api.versions.enable" not in shown
+
+
+def test_a_broker_shows_dynamic_settings_before_static_ones(settings: Settings) -> None:
+    settings.apply_dynamic({"num.io.threads": "16", "leader.replication.throttled.rate": "7"}, {"num.io.threads": "4"})
+    assert found(describe_broker(settings), "num.io.threads") == (
+        "4",
+        DYNAMIC,
+        [("num.io.threads", "4", DYNAMIC), ("num.io.threads", "16", CLUSTER), ("num.io.threads", "8", DEFAULT)],
+    )
+    rate = found(describe_broker(settings), "leader.replication.throttled.rate")
+    assert rate == ("7", CLUSTER, [("leader.replication.throttled.rate", "7", CLUSTER)])
+
+
+def test_the_clusters_defaults_are_only_what_was_set_on_the_cluster(settings: Settings) -> None:
+    assert describe_cluster_defaults(settings) == []
+    settings.apply_dynamic({"num.io.threads": "16", "foo.baz": "1"}, {"num.io.threads": "4"})
+    shown = describe_cluster_defaults(settings)
+    assert found(shown, "num.io.threads") == ("16", CLUSTER, [("num.io.threads", "16", CLUSTER)])
+    assert found(shown, "foo.baz") == (None, CLUSTER, [("foo.baz", None, CLUSTER)])
+
+
+def test_a_group_inherits_from_the_broker() -> None:
+    settings = Settings({"group.consumer.heartbeat.interval.ms": "6000"})
+    shown = describe_group(
+        {"consumer.session.timeout.ms": "50000", "share.isolation.level": "read_committed"}, settings
+    )
+    assert len(shown) == 17
+    assert found(shown, "consumer.session.timeout.ms") == (
+        "50000",
+        GROUP,
+        [("consumer.session.timeout.ms", "50000", GROUP), ("group.consumer.session.timeout.ms", "45000", DEFAULT)],
+    )
+    assert found(shown, "consumer.heartbeat.interval.ms") == (
+        "6000",
+        STATIC,
+        [
+            ("group.consumer.heartbeat.interval.ms", "6000", STATIC),
+            ("group.consumer.heartbeat.interval.ms", "5000", DEFAULT),
+        ],
+    )
+    assert found(shown, "share.isolation.level") == (
+        "read_committed",
+        GROUP,
+        [
+            ("share.isolation.level", "read_committed", GROUP),
+            ("share.isolation.level", "read_uncommitted", DEFAULT),
+        ],
+    )
+
+
+def test_client_metrics_show_their_defaults() -> None:
+    shown = describe_client_metrics({"interval.ms": "1000"})
+    assert found(shown, "interval.ms") == ("1000", METRICS, [("interval.ms", "1000", METRICS)])
+    assert found(shown, "metrics") == ("", DEFAULT, [])
+
+
+def test_a_created_topic_is_answered_with_its_configs(settings: Settings) -> None:
+    configs = {each.name: (each.value, each.config_source) for each in created_topic_configs({}, settings)}
+    assert configs["segment.bytes"] == ("2097152", STATIC)
+    assert len(configs) == 34

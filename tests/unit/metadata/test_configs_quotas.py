@@ -1,0 +1,201 @@
+"""Client quotas as decisions and descriptions: the cases were first seen on Apache Kafka 4.3."""
+
+import pytest
+
+from penstock.metadata.apply import apply
+from penstock.metadata.controller.quotas import alter_client_quotas, describe_client_quotas
+from penstock.metadata.image import MetadataImage, QuotaEntity
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_48_describe_client_quotas as describe
+from penstock.protocol.messages import api_49_alter_client_quotas as alter
+
+USER, CLIENT, IP = "user", "client-id", "ip"
+PRODUCE = "producer_byte_rate"
+Named = list[tuple[str, str | None]]
+Ops = list[tuple[str, float | None]]
+
+
+def entry(entity: Named, ops: Ops) -> alter.EntryData:
+    return alter.EntryData(
+        entity=[alter.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        ops=[alter.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in ops],
+    )
+
+
+def change(
+    image: MetadataImage, *entries: tuple[Named, Ops], validate_only: bool = False
+) -> tuple[list[tuple[str, str | None]], MetadataImage]:
+    request = alter.AlterClientQuotasRequest(
+        entries=[entry(entity, ops) for entity, ops in entries], validate_only=validate_only
+    )
+    decision = alter_client_quotas(image, request)
+    codes = [(ErrorCode(each.error_code).name, each.error_message) for each in decision.reply.entries]
+    return codes, apply(image, decision.records)
+
+
+def test_quotas_are_set_changed_and_removed() -> None:
+    codes, image = change(
+        MetadataImage(),
+        ([(USER, "a"), (CLIENT, "c")], [(PRODUCE, 3000.0), ("request_percentage", 50.5)]),
+        ([(USER, None)], [(PRODUCE, 2000.0)]),
+        ([(IP, "1.2.3.4")], [("connection_creation_rate", 10.0)]),
+    )
+    assert codes == [("NONE", None)] * 3
+    assert image.client_quotas == {
+        ((CLIENT, "c"), (USER, "a")): {PRODUCE: 3000.0, "request_percentage": 50.5},
+        ((USER, None),): {PRODUCE: 2000.0},
+        ((IP, "1.2.3.4"),): {"connection_creation_rate": 10.0},
+    }
+    _, image = change(image, ([(USER, None)], [(PRODUCE, None)]))
+    assert ((USER, None),) not in image.client_quotas
+
+
+def test_what_changes_nothing_writes_nothing() -> None:
+    image = MetadataImage(client_quotas={((USER, "a"),): {PRODUCE: 5.0}})
+    unchanged: list[Ops] = [[(PRODUCE, 5.0)], [("consumer_byte_rate", None)], [("nope", None)], []]
+    for ops in unchanged:
+        request = alter.AlterClientQuotasRequest(entries=[entry([(USER, "a")], ops)])
+        decision = alter_client_quotas(image, request)
+        assert decision.records == []
+        assert decision.reply.entries[0].error_code == 0
+
+
+def test_validating_changes_nothing() -> None:
+    codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 5.0)]), validate_only=True)
+    assert codes == [("NONE", None)]
+    assert image.client_quotas == {}
+
+
+@pytest.mark.parametrize(
+    ("entity", "ops", "message"),
+    [
+        ([], [(PRODUCE, 1.0)], "Invalid empty client quota entity"),
+        ([("foo", "x")], [(PRODUCE, 1.0)], "Unhandled client quota entity type: foo"),
+        ([(USER, "")], [(PRODUCE, 1.0)], "Empty user not supported"),
+        ([(USER, "a")], [("nope", 1.0)], "Invalid configuration key nope"),
+        ([(USER, "a")], [("connection_creation_rate", 1.0)], "Invalid configuration key connection_creation_rate"),
+        ([(IP, "1.2.3.4")], [(PRODUCE, 1.0)], "Invalid configuration key producer_byte_rate"),
+        ([(USER, "a")], [(PRODUCE, 0.0)], "Quota producer_byte_rate must be greater than 0"),
+        ([(USER, "a")], [(PRODUCE, -1.0)], "Quota producer_byte_rate must be greater than 0"),
+        ([(USER, "a")], [(PRODUCE, float("nan"))], "Quota producer_byte_rate must be greater than 0"),
+        ([(USER, "a")], [(PRODUCE, 1.5)], "producer_byte_rate cannot be a fractional value."),
+        ([(USER, "a")], [(PRODUCE, 1e30)], "Proposed value for producer_byte_rate is too large for a LONG."),
+        (
+            [(IP, None)],
+            [("connection_creation_rate", 3e9)],
+            "Proposed value for connection_creation_rate is too large for an INT.",
+        ),
+        (
+            [(IP, "not a host!!")],
+            [("connection_creation_rate", 1.0)],
+            "not a host!! is not a valid IP or resolvable host.",
+        ),
+        (
+            [(IP, "1.2.3.4"), (USER, "a")],
+            [("connection_creation_rate", 1.0)],
+            "Invalid quota entity combination, IP entity should not be combined with User or ClientId",
+        ),
+        ([(USER, "a")], [(PRODUCE, 1.0), (PRODUCE, 2.0)], "A quota key stands twice for user=a: give each once."),
+    ],
+)
+def test_what_is_refused(entity: Named, ops: Ops, message: str) -> None:
+    codes, image = change(MetadataImage(), (entity, ops))
+    assert codes == [("INVALID_REQUEST", message)]
+    assert image.client_quotas == {}
+
+
+def test_of_an_entity_given_twice_the_first_counts() -> None:
+    codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
+    assert codes == [("INVALID_REQUEST", "Ignoring duplicate entity user=a")]
+    assert image.client_quotas == {((USER, "a"),): {PRODUCE: 1.0}}
+
+
+def test_one_entity_that_is_refused_does_not_stop_the_others() -> None:
+    codes, image = change(MetadataImage(), ([(USER, "")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
+    assert [code for code, _ in codes] == ["INVALID_REQUEST", "NONE"]
+    assert image.client_quotas == {((USER, "a"),): {PRODUCE: 2.0}}
+
+
+# --- describe -------------------------------------------------------------------------------------
+
+A, DEFAULT_USER, A_AND_C, C, A_AND_DEFAULT, ADDRESS = (
+    ((USER, "a"),),
+    ((USER, None),),
+    ((CLIENT, "c"), (USER, "a")),
+    ((CLIENT, "c"),),
+    ((CLIENT, None), (USER, "a")),
+    ((IP, "1.2.3.4"),),
+)
+ALL: list[QuotaEntity] = [A, DEFAULT_USER, A_AND_C, C, A_AND_DEFAULT, ADDRESS]
+IMAGE = MetadataImage(client_quotas={entity: {PRODUCE: 1.0} for entity in ALL})
+EXACT, DEFAULT, SPECIFIED = range(3)
+Filter = list[tuple[str, int, str | None]]
+
+
+def ask(filters: Filter, *, strict: bool = False) -> describe.DescribeClientQuotasRequest:
+    components = [describe.ComponentData(entity_type=kind, match_type=how, match=name) for kind, how, name in filters]
+    return describe.DescribeClientQuotasRequest(components=components, strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("filters", "strict", "entities"),
+    [
+        ([], False, ALL),
+        ([], True, []),
+        ([(USER, EXACT, "a")], False, [A, A_AND_C, A_AND_DEFAULT]),
+        ([(USER, EXACT, "a")], True, [A]),
+        ([(USER, DEFAULT, None)], False, [DEFAULT_USER]),
+        ([(USER, SPECIFIED, None)], False, [A, DEFAULT_USER, A_AND_C, A_AND_DEFAULT]),
+        ([(USER, SPECIFIED, None)], True, [A, DEFAULT_USER]),
+        ([(USER, EXACT, "a"), (CLIENT, SPECIFIED, None)], False, [A_AND_C, A_AND_DEFAULT]),
+        ([(USER, EXACT, "a"), (CLIENT, DEFAULT, None)], True, [A_AND_DEFAULT]),
+        ([(IP, SPECIFIED, None)], False, [ADDRESS]),
+        ([(USER, EXACT, "")], False, []),
+    ],
+)
+def test_filters(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> None:
+    response = describe_client_quotas(IMAGE, ask(filters, strict=strict))
+    assert response.entries is not None
+    found = [tuple((each.entity_type, each.entity_name) for each in entry.entity) for entry in response.entries]
+    assert found == entities
+    assert all([(value.key, value.value) for value in entry.values] == [(PRODUCE, 1.0)] for entry in response.entries)
+
+
+@pytest.mark.parametrize(
+    ("filters", "code", "message"),
+    [
+        ([("", EXACT, "c")], ErrorCode.INVALID_REQUEST, "Invalid empty entity type."),
+        ([("foo", SPECIFIED, None)], ErrorCode.UNSUPPORTED_VERSION, "Unsupported entity type foo"),
+        ([(USER, 3, None)], ErrorCode.INVALID_REQUEST, "Unknown match type 3"),
+        (
+            [(USER, EXACT, None)],
+            ErrorCode.INVALID_REQUEST,
+            "Request specified MATCH_TYPE_EXACT, but set match string to null.",
+        ),
+        (
+            [(USER, DEFAULT, "x")],
+            ErrorCode.INVALID_REQUEST,
+            "Request specified MATCH_TYPE_DEFAULT, but also specified a match string.",
+        ),
+        (
+            [(USER, SPECIFIED, "x")],
+            ErrorCode.INVALID_REQUEST,
+            "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string.",
+        ),
+        (
+            [(USER, EXACT, "a"), (USER, DEFAULT, None)],
+            ErrorCode.INVALID_REQUEST,
+            "Entity type user cannot appear more than once in the filter.",
+        ),
+        (
+            [(USER, SPECIFIED, None), (IP, SPECIFIED, None)],
+            ErrorCode.INVALID_REQUEST,
+            "Invalid entity filter component combination. IP filter component should not be used with user or "
+            "clientId filter component.",
+        ),
+    ],
+)
+def test_filters_that_make_no_sense(filters: Filter, code: ErrorCode, message: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        describe_client_quotas(IMAGE, ask(filters))
+    assert (refused.value.code, refused.value.message) == (code, message)

@@ -34,13 +34,13 @@ def handle(
     room = max(min(configured, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
     for position, name in enumerate(names):
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
         topic = view.image.topics.get(name)
         if topic is None:
             response.topics.append(_unknown(name))
             continue
-        if room == 0:
-            response.next_cursor = Cursor(topic_name=name, partition_index=0)
-            break
         indexes = sorted(topic.partitions)
         if position == 0:
             indexes = [index for index in indexes if index >= first_partition]

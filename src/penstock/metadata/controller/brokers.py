@@ -117,12 +117,28 @@ def unfence_broker(image: MetadataImage, broker_id: int, epoch: int) -> Decision
 def _taken_up(image: MetadataImage, broker_id: int) -> Iterator[PartitionChangeRecord]:
     for topic in image.topics.values():
         for index, partition in topic.partitions.items():
-            if _leads_when_back(partition, broker_id):
-                yield PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id)
+            change = _lead_when_back(partition, broker_id)
+            if change is not None:
+                change.partition_id, change.topic_id = index, topic.topic_id
+                yield change
 
 
-def _leads_when_back(partition: PartitionImage, broker_id: int) -> bool:
-    return partition.leader == broker_id or (partition.leader == NO_LEADER and broker_id in partition.isr)
+def _lead_when_back(partition: PartitionImage, broker_id: int) -> PartitionChangeRecord | None:
+    """How a broker takes the lead again; None when it isn't its to take."""
+    if partition.leader == broker_id:
+        return PartitionChangeRecord(leader=broker_id)
+    if partition.leader != NO_LEADER:
+        return None
+    if broker_id in partition.isr:
+        return PartitionChangeRecord(leader=broker_id)
+    last_known = not partition.isr and not partition.elr and partition.last_known_elr == (broker_id,)
+    if broker_id not in partition.elr and not last_known:
+        return None
+    # It left the ISR last, so it has everything that was ever acknowledged.
+    others = [one for one in partition.elr if one != broker_id]
+    return PartitionChangeRecord(
+        leader=broker_id, isr=[*partition.isr, broker_id], eligible_leader_replicas=others, last_known_elr=[]
+    )
 
 
 def unregister_broker(image: MetadataImage, broker_id: int) -> Decision[None]:

@@ -69,21 +69,6 @@ def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
     return found
 
 
-def addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """`host:port,[v6]:port` as pairs; a port that is left out is Kafka's 9092."""
-    found = []
-    for part in filter(None, (each.strip() for each in bootstrap.split(","))):
-        host, colon, port = part.rpartition(":")
-        if not colon or (part.startswith("[") and part.endswith("]")):
-            host, port = part, "9092"
-        if not port.isdigit() or not 0 < int(port) < 65536:
-            raise Failure(f"--bootstrap wants HOST:PORT, not {part!r}", Exit.USAGE)
-        found.append((host.strip("[]"), int(port)))
-    if not found:
-        raise Failure("--bootstrap names no broker: give HOST:PORT", Exit.USAGE)
-    return found
-
-
 SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 

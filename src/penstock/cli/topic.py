@@ -188,22 +188,24 @@ def run_describe(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect, failure
 
     with connect(args) as broker:
-        topics = [t for t in broker.topics(args.names or None) if args.names or not t.is_internal]
-        for topic in topics:
+        topics: dict[str, Any] = {}
+        for topic in broker.topics(args.names or None):
             if topic.error_code:
                 raise failure(topic.name or "?", topic.error_code, None)
+            if topic.name is not None and (args.names or not topic.is_internal):
+                topics[topic.name] = topic
         offsets = broker.offsets(
-            {t.name: [p.partition_index for p in t.partitions] for t in topics}, [EARLIEST, LATEST]
+            {name: [part.partition_index for part in topic.partitions] for name, topic in topics.items()},
+            [EARLIEST, LATEST],
         )
-        configs = {t.name: broker.configs(TOPIC, t.name) for t in topics}
-    described = [_described(topic, offsets, configs[topic.name]) for topic in topics]
+        described = [_described(topic, offsets, broker.configs(TOPIC, name)) for name, topic in topics.items()]
     if args.output == "json":
         output.rows("json", [], described)
         return Exit.OK
     columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "start_offset", "end_offset"]
-    for topic in described:
-        print(f"{topic['topic']}  id {topic['topic_id']}  configs {output.cell(topic['configs'])}")
-        output.rows("table", columns, topic["partitions"])
+    for shown in described:
+        print(f"{shown['topic']}  id {shown['topic_id']}  configs {output.cell(shown['configs'])}")
+        output.rows("table", columns, shown["partitions"])
     if not described:
         output.note("no topics")
     return Exit.OK

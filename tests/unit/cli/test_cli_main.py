@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cli import main as cli
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import addresses, pairs, size
+from penstock.cli.options import pairs, size
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
@@ -85,15 +85,9 @@ def test_ctrl_c_leaves_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_addresses_take_a_list_ports_left_out_and_ipv6() -> None:
-    assert addresses("a:1, b ,[::1]:3,[::1]") == [("a", 1), ("b", 9092), ("::1", 3), ("::1", 9092)]
-
-
-@pytest.mark.parametrize("wrong", ["", "host:", "host:port", "host:0", "host:70000"])
-def test_a_wrong_address_says_what_is_wanted(wrong: str) -> None:
-    with pytest.raises(Failure, match="HOST:PORT") as caught:
-        addresses(wrong)
-    assert caught.value.code is Exit.USAGE
+def test_a_wrong_address_says_what_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["topic", "list", "--bootstrap", "host:port"]) == Exit.USAGE
+    assert "host:port" in capsys.readouterr().err
 
 
 def test_pairs_keep_equals_signs_of_the_value() -> None:

@@ -8,7 +8,6 @@ take no task and no future.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import struct
 from collections.abc import Awaitable, Callable
@@ -40,6 +39,7 @@ class Route(NamedTuple):
     handle: Callable[[Broker, RequestContext, Any], Any]
     read: Callable[[memoryview, int], tuple[Any, int]]
     write: Callable[[Any], list[Any]]
+    response: type
     flexible_request: bool
     flexible_response: bool
 
@@ -77,9 +77,9 @@ class Dispatcher:
             response = route.handle(broker, ctx, request)
         except Exception as error:
             return self._failed(route, ctx, request, error)
-        if inspect.isawaitable(response):
-            return self._finish_later(route, ctx, request, response)
-        return self._encode(route, ctx, response)
+        if type(response) is route.response or not hasattr(response, "__await__"):
+            return self._encode(route, ctx, response)
+        return self._finish_later(route, ctx, request, response)
 
     async def _finish_later(self, route: Route, ctx: RequestContext, request: Any, pending: Awaitable[Any]) -> Reply:
         try:
@@ -116,6 +116,7 @@ class Dispatcher:
             load_handler(api_key),
             reader(request_class(api_key), version),
             writer(response_class(api_key), version),
+            response_class(api_key),
             request_header_version(api_key, version) >= FLEXIBLE_REQUEST_HEADER,
             response_header_version(api_key, version) >= FLEXIBLE_RESPONSE_HEADER,
         )

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.metadata.configs.describe import (
     Described,
+    created_topic_configs,
     describe_broker,
     describe_client_metrics,
     describe_cluster_defaults,
@@ -145,3 +146,9 @@ def test_client_metrics_show_their_defaults() -> None:
     shown = describe_client_metrics({"interval.ms": "1000"})
     assert found(shown, "interval.ms") == ("1000", METRICS, [("interval.ms", "1000", METRICS)])
     assert found(shown, "metrics") == ("", DEFAULT, [])
+
+
+def test_a_created_topic_is_answered_with_its_configs(settings: Settings) -> None:
+    configs = {each.name: (each.value, each.config_source) for each in created_topic_configs({}, settings)}
+    assert configs["segment.bytes"] == ("2097152", STATIC)
+    assert len(configs) == 34

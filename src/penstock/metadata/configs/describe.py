@@ -1,7 +1,7 @@
 """What DescribeConfigs shows of a resource: each config with its value, where it comes from and what it means.
 
-One form for every resource type. A sensitive value, and the value of a property that nobody knows (it could be a
-plug-in's password), is never shown.
+One form for every resource type, so that CreateTopics' answer, DescribeConfigs and the command line agree. A sensitive
+value, and the value of a property that nobody knows (it could be a plug-in's password), is never shown.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from penstock.metadata.configs.definition import ConfigError, ConfigKey, format_
 from penstock.metadata.configs.group import GROUP_CONFIGS, GROUP_INHERITANCE, Inheritance, group_default
 from penstock.metadata.configs.settings import ConfigSource, Settings, Synonym
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, TOPIC_SYNONYMS
+from penstock.protocol.messages.api_19_create_topics import CreatableTopicConfigs
 
 UNKNOWN_TYPE = 0
 
@@ -121,3 +122,17 @@ def _canonical(key: ConfigKey, text: str | None) -> str | None:
         return format_value(key.parse(text))
     except ConfigError:
         return text
+
+
+def created_topic_configs(overrides: Mapping[str, str], settings: Settings) -> list[CreatableTopicConfigs]:
+    """The configs of a new topic as CreateTopics answers them."""
+    return [
+        CreatableTopicConfigs(
+            name=config.name,
+            value=config.value,
+            read_only=config.read_only,
+            config_source=config.source,
+            is_sensitive=config.sensitive,
+        )
+        for config in describe_topic(overrides, settings)
+    ]

@@ -120,6 +120,10 @@ def test_limits_are_told_with_the_value_that_broke_them(key: ConfigKey, text: st
     assert str(refused.value) == message
 
 
+def test_an_item_given_twice_counts_once() -> None:
+    assert ConfigKey("a", LIST, "", "", ListOf()).parse("x,y, x") == ("x", "y")
+
+
 def test_case_does_not_matter_where_it_need_not() -> None:
     key = ConfigKey("a", STRING, "x", "", OneOf(("UPGRADE",), ignore_case=True))
     assert key.parse("upgrade") == "upgrade"

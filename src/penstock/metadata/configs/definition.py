@@ -150,6 +150,8 @@ class ConfigKey:
     def parse(self, text: str) -> ConfigValue:
         """The typed value, or ConfigError. Accepts exactly what Kafka accepts."""
         value = parse_value(self.name, self.type, text)
+        if isinstance(value, tuple):
+            value = tuple(dict.fromkeys(value))  # said twice is said once
         if self.validator is not None:
             self.validator.check(self.name, value)
         return value

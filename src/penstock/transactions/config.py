@@ -1,0 +1,29 @@
+"""The broker settings that transactions obey, resolved once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+# the method below takes the builtin's name
+_Int: TypeAlias = int
+
+
+class SettingsSource(Protocol):
+    def int(self, name: str, /) -> _Int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
+    abort_retry_ms: int = 10_000
+    """A timed-out transaction that could not be aborted is tried again after this."""
+
+    @classmethod
+    def from_settings(cls, settings: SettingsSource) -> TransactionConfig:
+        return cls(
+            max_timeout_ms=settings.int("transaction.max.timeout.ms"),
+            id_expiration_ms=settings.int("transactional.id.expiration.ms"),
+            abort_retry_ms=settings.int("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        )

@@ -1,0 +1,94 @@
+"""InitProducerId: who owns a transactional id from now on, and with which epoch.
+
+A producer that starts gets the next epoch and so fences the one before it. A producer that goes on after an error names
+the id and epoch it has (KIP-360) and gets the next epoch only if nobody has taken the id from it meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.transactions.ending import fence
+from penstock.transactions.states import DECIDED, State
+from penstock.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, used_up
+from penstock.transactions.turn import Answer, Turn
+
+if TYPE_CHECKING:
+    from penstock.transactions.shard import TransactionShard
+
+
+class Owner(NamedTuple):
+    """The id and epoch that a producer goes on with."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def initialize(
+    shard: TransactionShard, turn: Turn, transactional_id: str, timeout_ms: int, expected: Owner | None = None
+) -> Answer:
+    try:
+        return _initialize(shard, turn, transactional_id, timeout_ms, expected)
+    except KafkaError as error:
+        return Answer(error.code)
+
+
+def _initialize(
+    shard: TransactionShard, turn: Turn, transactional_id: str, timeout_ms: int, expected: Owner | None
+) -> Answer:
+    if not transactional_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+    if not 0 < timeout_ms <= shard.config.max_timeout_ms:
+        raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "Lower transaction.timeout.ms of the producer.")
+    txn = shard.transactions.get(transactional_id)
+    if txn is None:
+        txn = Transaction(transactional_id, shard.new_producer_id(), NO_EPOCH, timeout_ms)
+    elif expected is not None:
+        _check_owner(txn, expected)
+    if txn.state in DECIDED:
+        return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if txn.state is State.ONGOING:
+        fence(shard, turn, txn)
+        return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    renewed = _renew(shard, turn, txn, timeout_ms, expected)
+    turn.write(renewed)
+    return Answer(ErrorCode.NONE, renewed.producer_id, renewed.producer_epoch)
+
+
+def _check_owner(txn: Transaction, expected: Owner) -> None:
+    """The epoch is judged when it is bumped."""
+    if expected.producer_id == txn.producer_id:
+        return
+    if expected.producer_id == txn.previous_producer_id and used_up(expected.producer_epoch):
+        return  # it may have missed the answer that gave it the new id
+    raise KafkaError(ErrorCode.PRODUCER_FENCED, "Another producer has taken the transactional id.")
+
+
+def _renew(
+    shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms: int, expected: Owner | None
+) -> Transaction:
+    producer_id, epoch = txn.producer_id, txn.producer_epoch
+    if epoch == NO_EPOCH:
+        epoch, last_epoch = 0, NO_EPOCH
+    elif expected is None or expected.producer_epoch == epoch:
+        last_epoch = epoch if expected is not None else NO_EPOCH
+        if txn.epochs_used_up:
+            producer_id, epoch = shard.new_producer_id(), 0
+        else:
+            epoch += 1
+    elif expected.producer_epoch == txn.last_epoch:
+        last_epoch = txn.last_epoch  # a retry: had another producer come, the last epoch would be forgotten
+    else:
+        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"Epoch {expected.producer_epoch} is over.")
+    return txn.to(
+        State.EMPTY,
+        turn.wall_ms,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_epoch=last_epoch,
+        next_producer_id=NO_PRODUCER_ID,
+        timeout_ms=timeout_ms,
+        partitions=frozenset(),
+        start_ms=-1,
+    )

@@ -1,0 +1,78 @@
+"""AddPartitionsToTxn: which partitions a transaction writes to, and whether one belongs to it.
+
+A partition's leader asks before it lets the first batch of a transaction in. Clients before transaction version 2 have
+added the partition themselves, and the leader only verifies; since, the leader adds it on the producer's behalf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from penstock.protocol.errors import ErrorCode
+from penstock.transactions.states import AT_REST, DECIDED, State
+from penstock.transactions.transaction import TopicPartition, Transaction
+
+if TYPE_CHECKING:
+    from penstock.transactions.shard import TransactionShard
+    from penstock.transactions.turn import Turn
+
+
+def add(
+    shard: TransactionShard,
+    turn: Turn,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Collection[TopicPartition],
+    client_version: int,
+) -> ErrorCode:
+    txn = _find(shard, transactional_id, producer_id, producer_epoch)
+    if not isinstance(txn, Transaction):
+        return txn
+    begins = txn.state in AT_REST
+    if not begins and txn.partitions.issuperset(partitions):
+        return ErrorCode.NONE
+    ongoing = txn.to(
+        State.ONGOING,
+        turn.wall_ms,
+        partitions=txn.partitions.union(partitions),
+        start_ms=turn.wall_ms if begins else txn.start_ms,
+        client_version=client_version,
+    )
+    turn.write(ongoing)
+    if begins:
+        shard.watch(ongoing, turn.now_ms + ongoing.timeout_ms)
+    return ErrorCode.NONE
+
+
+def verify(
+    shard: TransactionShard,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Collection[TopicPartition],
+) -> dict[TopicPartition, ErrorCode]:
+    txn = _find(shard, transactional_id, producer_id, producer_epoch)
+    if not isinstance(txn, Transaction):
+        return dict.fromkeys(partitions, txn)
+    return {
+        partition: ErrorCode.NONE if partition in txn.partitions else ErrorCode.TRANSACTION_ABORTABLE
+        for partition in partitions
+    }
+
+
+def _find(
+    shard: TransactionShard, transactional_id: str, producer_id: int, producer_epoch: int
+) -> Transaction | ErrorCode:
+    """The producer's transaction, unless it is about to end."""
+    if not transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    txn = shard.transactions.get(transactional_id)
+    if txn is None or txn.producer_id != producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if txn.producer_epoch != producer_epoch:
+        return ErrorCode.PRODUCER_FENCED
+    if txn.state in DECIDED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return txn

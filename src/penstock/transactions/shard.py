@@ -1,0 +1,114 @@
+"""The transactional ids that one partition of `__transaction_state` remembers.
+
+Everything durable changes in `apply`; requests and timers are decided by the functions next door, which get the shard
+and a `Turn` and leave their effects there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.transactions import ending
+from penstock.transactions.config import TransactionConfig
+from penstock.transactions.deadlines import Deadline, Deadlines
+from penstock.transactions.journal import JournalRecord, decode_record, encode_record
+from penstock.transactions.states import DECIDED, State
+from penstock.transactions.transaction import Transaction
+from penstock.transactions.turn import Turn
+
+LATEST_VERSION = 2
+
+
+class TransactionShard:
+    def __init__(
+        self,
+        config: TransactionConfig,
+        take_producer_id: Callable[[], int | None],
+        server_version: Callable[[], int] = lambda: LATEST_VERSION,
+    ) -> None:
+        """`take_producer_id` gives ids that nobody has had, or None while none is at hand."""
+        self.config = config
+        self.transactions: dict[str, Transaction] = {}
+        self.deadlines = Deadlines()
+        self._take_producer_id = take_producer_id
+        self._server_version = server_version
+
+    @property
+    def server_version(self) -> int:
+        """The level of the feature `transaction.version`."""
+        return self._server_version()
+
+    def turn(self, now_ms: int, wall_ms: int) -> Turn:
+        return Turn(now_ms, wall_ms)
+
+    def encode(self, record: JournalRecord) -> tuple[bytes, bytes | None]:
+        return encode_record(record, self.server_version)
+
+    def decode(self, key: bytes | None, value: bytes | None) -> JournalRecord | None:
+        return decode_record(key, value)
+
+    def new_producer_id(self) -> int:
+        producer_id = self._take_producer_id()
+        if producer_id is None:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Producer ids are on their way: try again soon.")
+        return producer_id
+
+    # --- what is remembered
+
+    def apply(self, record: JournalRecord, log_offset: int, producer_id: int = -1) -> None:
+        transactional_id, txn = record
+        if txn is None:
+            self.transactions.pop(transactional_id, None)
+        else:
+            self.transactions[transactional_id] = txn
+
+    def apply_marker(self, producer_id: int, commit: bool) -> None:
+        """No transaction ever writes here."""
+
+    def remembered(self) -> Mapping[str, Transaction]:
+        """All that a replay of the log must bring back."""
+        return self.transactions
+
+    # --- coming and going
+
+    def loaded(self, turn: Turn) -> None:
+        """The log has been replayed: finish what was decided, and start the clocks of what was not."""
+        for txn in self.transactions.values():
+            if txn.state in DECIDED:
+                turn.send_markers(txn)
+            elif txn.state is State.ONGOING:
+                left_ms = max(0, txn.start_ms + txn.timeout_ms - turn.wall_ms)
+                self.watch(txn, turn.now_ms + min(left_ms, txn.timeout_ms))
+
+    def abandon(self, turn: Turn) -> None:
+        """Leadership of the partition is gone. Nobody waits here; who looks after markers finds the state changed."""
+        self.transactions.clear()
+
+    # --- time
+
+    def watch(self, txn: Transaction, at_ms: int) -> None:
+        self.deadlines.add(Deadline(at_ms, txn.transactional_id, txn.producer_id, txn.producer_epoch, txn.start_ms))
+
+    def next_deadline(self) -> int | None:
+        return self.deadlines.next_ms()
+
+    def on_timers(self, turn: Turn) -> None:
+        for deadline in self.deadlines.due(turn.now_ms):
+            txn = self.transactions.get(deadline.transactional_id)
+            if txn is None or txn.state is not State.ONGOING:
+                continue
+            if (txn.producer_id, txn.producer_epoch, txn.start_ms) != deadline[2:]:
+                continue
+            try:
+                ending.fence(self, turn, txn)
+            except KafkaError:  # no producer id at hand
+                self.watch(txn, turn.now_ms + self.config.abort_retry_ms)
+
+    def expire(self, turn: Turn, transactional_id: str) -> None:
+        """Forget an id that nobody has used for `transactional.id.expiration.ms`."""
+        txn = self.transactions.get(transactional_id)
+        if txn is None or txn.state in DECIDED or txn.state is State.ONGOING:
+            return
+        if txn.update_ms <= turn.wall_ms - self.config.id_expiration_ms:
+            turn.erase(transactional_id)

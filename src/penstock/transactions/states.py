@@ -1,0 +1,51 @@
+"""The states of a transactional id, and which follows which.
+
+    Empty ──add──► Ongoing ──end──► PrepareCommit ──markers written──► CompleteCommit ──add──► Ongoing …
+                      │    └─end──► PrepareAbort ───markers written──► CompleteAbort ───add──► Ongoing …
+                      └─ PrepareEpochFence ─► PrepareAbort      a new producer, or the timeout, ends it
+
+PrepareEpochFence lasts no longer than a decision: the record that follows it says PrepareAbort. Dead is a tombstone.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class State(IntEnum):
+    """Numbered as in Kafka's records."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def label(self) -> str:
+        """As requests and tools spell it."""
+        return LABELS[self]
+
+
+LABELS: dict[State, str] = {state: state.name.title().replace("_", "") for state in State}
+BY_LABEL: dict[str, State] = {label: state for state, label in LABELS.items()}
+
+#: Nothing is open and nothing has to be finished.
+AT_REST = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+#: The outcome is decided, and the partitions have to be told.
+DECIDED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
+
+COMES_FROM: dict[State, frozenset[State]] = {
+    State.EMPTY: AT_REST,
+    State.ONGOING: AT_REST | {State.ONGOING},
+    State.PREPARE_COMMIT: frozenset({State.ONGOING}),
+    # From rest: since transaction version 2 a producer may abort what it isn't sure to have begun.
+    State.PREPARE_ABORT: AT_REST | {State.ONGOING, State.PREPARE_EPOCH_FENCE},
+    State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
+    State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
+    State.DEAD: AT_REST,
+    State.PREPARE_EPOCH_FENCE: frozenset({State.ONGOING}),
+}

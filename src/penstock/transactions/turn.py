@@ -1,0 +1,65 @@
+"""One event being decided: the time it happens at and the effects it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.transactions.journal import JournalRecord
+from penstock.transactions.states import DECIDED, State
+from penstock.transactions.transaction import TopicPartition, Transaction
+
+if TYPE_CHECKING:
+    from penstock.protocol.errors import ErrorCode
+
+#: The token under which `Markers` go out: to the partitions of a transaction, once its outcome is committed.
+TO_PARTITIONS: Final = object()
+
+
+class Markers(NamedTuple):
+    """What the partitions of a decided transaction have to be told."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    client_version: int
+    partitions: frozenset[TopicPartition]
+
+
+class Answer(NamedTuple):
+    """To a producer: which id and epoch it has from now on, or why not."""
+
+    code: ErrorCode
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(slots=True)
+class Turn:
+    now_ms: int  # monotonic: for timeouts
+    wall_ms: int  # for what is remembered
+    records: list[JournalRecord] = field(default_factory=list)
+    replies: list[tuple[object, Any]] = field(default_factory=list)
+    after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
+    producer: tuple[int, int] | None = None
+
+    def write(self, txn: Transaction) -> None:
+        self.records.append(JournalRecord(txn.transactional_id, txn))
+        if txn.state in DECIDED:
+            self.send_markers(txn)
+
+    def erase(self, transactional_id: str) -> None:
+        self.records.append(JournalRecord(transactional_id, None))
+
+    def send_markers(self, txn: Transaction) -> None:
+        markers = Markers(
+            txn.transactional_id,
+            txn.producer_id,
+            txn.producer_epoch,
+            txn.state is State.PREPARE_COMMIT,
+            txn.client_version,
+            txn.partitions,
+        )
+        self.replies.append((TO_PARTITIONS, markers))

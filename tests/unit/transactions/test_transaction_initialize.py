@@ -1,0 +1,164 @@
+import pytest
+from transaction_driver import T0, TIMEOUT_MS, WALL_START_MS, Driver
+
+from penstock.protocol.errors import ErrorCode
+from penstock.transactions.config import TransactionConfig
+from penstock.transactions.states import State
+from penstock.transactions.transaction import MAX_EPOCH
+from penstock.transactions.turn import Answer
+
+NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
+LAST_EPOCH = MAX_EPOCH - 1  # the last that a client gets
+
+
+def test_the_first_producer_of_an_id_gets_a_new_producer_id_and_epoch_0() -> None:
+    driver = Driver()
+    assert driver.init() == Answer(NONE, 1000, 0)
+    txn = driver.transaction()
+    assert (txn.state, txn.timeout_ms, txn.start_ms, txn.update_ms) == (State.EMPTY, TIMEOUT_MS, -1, WALL_START_MS)
+
+
+def test_the_next_producer_gets_the_next_epoch_and_fences_the_one_before() -> None:
+    driver = Driver()
+    zombie = driver.init()
+    assert driver.init(timeout_ms=5) == Answer(NONE, 1000, 1)
+    assert driver.transaction().timeout_ms == 5
+    assert driver.add(zombie) is FENCED
+    assert driver.verify(zombie) is FENCED
+    assert driver.commit(zombie) == Answer(FENCED)
+    assert driver.init(expected=zombie) == Answer(FENCED)
+
+
+@pytest.mark.parametrize("state", [State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
+def test_a_producer_that_starts_after_a_finished_transaction_starts_empty(state: State) -> None:
+    driver = Driver()
+    before = driver.in_state(state)
+    assert driver.init() == Answer(NONE, 1000, before.producer_epoch + 1)
+    assert driver.state() is State.EMPTY
+    assert driver.transaction().start_ms == -1
+
+
+@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+def test_a_producer_that_starts_while_markers_are_written_is_asked_to_wait(state: State) -> None:
+    driver = Driver()
+    driver.in_state(state)
+    journal = len(driver.journal)
+    assert driver.init() == Answer(CONCURRENT)
+    assert len(driver.journal) == journal
+
+
+@pytest.mark.parametrize("server_version", [0, 1, 2])
+def test_a_producer_that_starts_aborts_the_open_transaction_first(server_version: int) -> None:
+    driver = Driver(server_version=server_version)
+    zombie = driver.in_state(State.ONGOING)
+    assert driver.init() == Answer(CONCURRENT)
+    assert driver.state() is State.PREPARE_ABORT
+    assert driver.init() == Answer(CONCURRENT)
+    [markers] = driver.write_markers()
+    assert (markers.committed, markers.partitions, markers.producer_epoch) == (False, frozenset({T0}), 1)
+    assert markers.client_version == (2 if server_version == 2 else 0)
+    # the epoch of the markers was nobody's: the new producer gets the one after it
+    assert driver.init() == Answer(NONE, 1000, 2)
+    assert driver.commit(zombie) == Answer(FENCED)
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "code"),
+    [
+        (0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (-1, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (1, NONE),
+        (5000, NONE),
+        (5001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    ],
+)
+def test_a_timeout_is_positive_and_within_the_brokers_limit(timeout_ms: int, code: ErrorCode) -> None:
+    driver = Driver(config=TransactionConfig(max_timeout_ms=5000))
+    assert driver.init(timeout_ms=timeout_ms).code is code
+
+
+def test_an_empty_transactional_id_is_refused() -> None:
+    assert Driver().init("") == Answer(ErrorCode.INVALID_REQUEST)
+
+
+def test_without_a_producer_id_at_hand_the_producer_is_asked_to_come_again() -> None:
+    driver = Driver()
+    driver.next_producer_id = None
+    assert driver.init() == Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert driver.journal == []
+
+
+# --- KIP-360: a producer goes on after an error
+
+
+def test_a_producer_that_goes_on_gets_the_next_epoch() -> None:
+    driver = Driver()
+    who = driver.init()
+    assert driver.init(expected=who) == Answer(NONE, 1000, 1)
+
+
+def test_a_retry_of_going_on_gets_the_same_epoch_again() -> None:
+    driver = Driver()
+    who = driver.init()
+    assert driver.init(expected=who) == driver.init(expected=who) == Answer(NONE, 1000, 1)
+
+
+def test_nobody_goes_on_once_another_producer_has_come() -> None:
+    driver = Driver()
+    who = driver.init()
+    on = driver.init(expected=who)
+    driver.init()
+    assert driver.init(expected=who) == Answer(FENCED)
+    assert driver.init(expected=on) == Answer(FENCED)
+
+
+def test_a_producer_of_another_id_does_not_go_on() -> None:
+    driver = Driver()
+    driver.init()
+    assert driver.init(expected=Answer(NONE, 999, 0)) == Answer(FENCED)
+
+
+def test_a_producer_whose_id_was_forgotten_goes_on_with_a_new_one() -> None:
+    assert Driver().init(expected=Answer(NONE, 5, 17)) == Answer(NONE, 1000, 0)
+
+
+# --- epochs run out
+
+
+def test_a_producer_that_starts_when_epochs_are_used_up_gets_a_new_producer_id() -> None:
+    driver = Driver()
+    driver.init()
+    driver.set_epoch(LAST_EPOCH - 1)
+    assert driver.init() == Answer(NONE, 1000, LAST_EPOCH)
+    assert driver.init() == Answer(NONE, 1001, 0)
+
+
+def test_a_producer_that_goes_on_when_epochs_are_used_up_may_ask_again() -> None:
+    driver = Driver()
+    driver.init()
+    who = driver.set_epoch(LAST_EPOCH)
+    assert driver.init(expected=who) == Answer(NONE, 1001, 0)
+    assert driver.init(expected=who) == Answer(NONE, 1001, 0)
+    assert driver.init() == Answer(NONE, 1001, 1)
+    assert driver.init(expected=who) == Answer(FENCED)
+
+
+def test_fencing_works_with_the_last_epoch_and_leads_to_a_new_producer_id() -> None:
+    driver = Driver()
+    driver.init()
+    who = driver.set_epoch(LAST_EPOCH)
+    driver.add(who)
+    assert driver.init() == Answer(CONCURRENT)
+    [markers] = driver.write_markers()
+    assert (markers.producer_id, markers.producer_epoch) == (1000, MAX_EPOCH)
+    assert driver.init() == Answer(NONE, 1001, 1)
+
+
+def test_fencing_before_version_2_leads_to_a_new_producer_id_when_the_next_producer_starts() -> None:
+    driver = Driver(server_version=1)
+    driver.init()
+    who = driver.set_epoch(LAST_EPOCH)
+    driver.add(who)
+    driver.init()
+    driver.write_markers()
+    assert driver.init() == Answer(NONE, 1001, 0)

@@ -61,3 +61,53 @@ def foreign_protocol(start: bytes) -> str | None:
 
 
 _HTTP_STARTS = frozenset({b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "})
+
+
+class FrameError(Exception):
+    """The stream announced a frame that can't be."""
+
+
+class FrameReader:
+    """Cuts one stream into frames: for the side of a connection that waits for few, large answers.
+
+    The server cuts its streams itself, from a buffer that all its connections share.
+    """
+
+    __slots__ = ("_head", "_partial", "_view", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int, buffer_bytes: int = 64 * 1024) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._view = memoryview(bytearray(buffer_bytes))
+        self._head = 0
+        self._partial: PartialFrame | None = None
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes of the stream belong."""
+        return self._partial.tail() if self._partial is not None else self._view[self._head :]
+
+    def received(self, count: int) -> list[memoryview]:
+        """The frames that `count` more bytes complete, each with memory of its own. Raises FrameError."""
+        if self._partial is not None:
+            if not self._partial.advance(count):
+                return []
+            whole = self._partial.take()
+            self._partial = None
+            return [whole]
+        frames = []
+        view = self._view
+        end = self._head + count
+        position = 0
+        while end - position >= 4:
+            size: int = SIZE.unpack_from(view, position)[0]
+            if not 0 <= size <= self.max_frame_bytes:
+                raise FrameError(f"a frame of {size} bytes was announced and at most {self.max_frame_bytes} are taken")
+            position += 4
+            if position + size > end:
+                self._partial = PartialFrame(size, view[position:end])
+                position = end
+                break
+            frames.append(memoryview(bytes(view[position : position + size])))
+            position += size
+        self._head = end - position
+        view[: self._head] = bytes(view[position:end])
+        return frames

@@ -1,0 +1,234 @@
+"""Topics, configs and offsets, managed. One call asks one thing and raises KafkaError for the first item refused."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.client.client import AsyncClient
+from penstock.client.cluster import Node, TopicInfo
+from penstock.client.offsets import READ_UNCOMMITTED, FoundOffset, list_offsets
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_19_create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.protocol.messages.api_20_delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from penstock.protocol.messages.api_21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from penstock.protocol.messages.api_32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from penstock.protocol.messages.api_37_create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from penstock.protocol.messages.api_44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+
+TOPIC = 2
+BROKER = 4
+BROKER_LOGGER = 8
+CLIENT_METRICS = 16
+GROUP = 32
+
+SET = 0
+DELETE = 1
+APPEND = 2
+SUBTRACT = 3
+
+# Only the node itself knows these.
+_NODE_RESOURCES = (BROKER, BROKER_LOGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """-1 partitions or replicas: what the cluster has as its default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[Sequence[int]] = ()
+    """Replica ids by partition, instead of counts."""
+    configs: Mapping[str, str | None] | None = None
+
+
+class _Result(Protocol):
+    error_code: int
+    error_message: str | None
+
+
+def _raise_first(results: Iterable[tuple[str, _Result]]) -> None:
+    for what, result in results:
+        if result.error_code:
+            raise KafkaError(ErrorCode(result.error_code), f"{what}: {result.error_message or 'refused.'}")
+
+
+class Admin:
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self._client.settings.request_timeout_s * 1000)
+
+    # Topics
+
+    async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> CreateTopicsResponse:
+        request = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in topics], timeout_ms=self._timeout_ms, validate_only=validate_only
+        )
+        answer: CreateTopicsResponse = await self._client.request(request)
+        _raise_first((f"Topic {topic.name!r}", topic) for topic in answer.topics)
+        return answer
+
+    async def create_topic(
+        self, name: str, partitions: int = -1, replication_factor: int = -1, **configs: str | None
+    ) -> None:
+        """Configs as keywords, with underscores for dots: `retention_ms="1000"`."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        await self.create_topics([NewTopic(name, partitions, replication_factor, configs=named)])
+
+    async def delete_topics(self, names: Iterable[str] = (), *, ids: Iterable[bytes] = ()) -> None:
+        names = list(names)
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in names] + [DeleteTopicState(topic_id=each) for each in ids],
+            topic_names=names,
+            timeout_ms=self._timeout_ms,
+        )
+        answer: DeleteTopicsResponse = await self._client.request(request)
+        for name in names:
+            self._client.cluster.forget(name)
+        _raise_first((f"Topic {topic.name!r}", topic) for topic in answer.responses)
+
+    async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        await self._client.metadata(None)
+        topics = self._client.cluster.topics.values()
+        return sorted((topic for topic in topics if internal or not topic.is_internal), key=lambda topic: topic.name)
+
+    async def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
+        """Fresh from the broker. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        names = list(names)
+        for name in names:
+            self._client.cluster.forget(name)
+        return [await self._client.topic(name) for name in names]
+
+    async def create_partitions(self, topic: str, total: int, *, validate_only: bool = False) -> None:
+        grown = CreatePartitionsTopic(name=topic, count=total, assignments=None)
+        request = CreatePartitionsRequest(topics=[grown], timeout_ms=self._timeout_ms, validate_only=validate_only)
+        answer: CreatePartitionsResponse = await self._client.request(request)
+        self._client.cluster.forget(topic)
+        _raise_first((f"Topic {result.name!r}", result) for result in answer.results)
+
+    # Offsets and records
+
+    async def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = READ_UNCOMMITTED
+    ) -> dict[tuple[str, int], FoundOffset]:
+        """(topic, partition) → timestamp, or EARLIEST, LATEST and the like."""
+        return await list_offsets(self._client, wanted, isolation_level=isolation_level)
+
+    async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Deletes what is before these offsets (-1: everything so far). To the new first offsets."""
+        low_watermarks: dict[tuple[str, int], int] = {}
+
+        async def ask_the_rest() -> None:
+            missing = [each for each in before if each not in low_watermarks]
+            for node, partitions in (await self._client.by_leader(missing)).items():
+                topics: dict[str, DeleteRecordsTopic] = {}
+                for name, index in partitions:
+                    topic = topics.setdefault(name, DeleteRecordsTopic(name=name, partitions=[]))
+                    topic.partitions.append(DeleteRecordsPartition(partition_index=index, offset=before[name, index]))
+                request = DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=self._timeout_ms)
+                answer: DeleteRecordsResponse = await self._client.request(request, node=node)
+                for result in answer.topics:
+                    for part in result.partitions:
+                        if part.error_code:
+                            sentence = f"Records of {result.name}-{part.partition_index} can't be deleted."
+                            raise KafkaError(ErrorCode(part.error_code), sentence)
+                        low_watermarks[result.name, part.partition_index] = part.low_watermark
+
+        await self._client.retrying(ask_the_rest, refresh=sorted({topic for topic, _ in before}))
+        return low_watermarks
+
+    # Configs
+
+    async def describe_configs(
+        self,
+        kind: int,
+        name: str,
+        *,
+        keys: Sequence[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+    ) -> list[DescribeConfigsResourceResult]:
+        resource = DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
+        )
+        request = DescribeConfigsRequest(
+            resources=[resource], include_synonyms=synonyms, include_documentation=documentation
+        )
+        answer: DescribeConfigsResponse = await self._client.request(request, node=_node_of(kind, name))
+        _raise_first((f"Configs of {result.resource_name!r}", result) for result in answer.results)
+        return answer.results[0].configs
+
+    async def alter_configs(
+        self, kind: int, name: str, changes: Iterable[tuple[str, int, str | None]], *, validate_only: bool = False
+    ) -> None:
+        """(key, SET | DELETE | APPEND | SUBTRACT, value) each."""
+        configs = [AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes]
+        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        answer: IncrementalAlterConfigsResponse = await self._client.request(request, node=_node_of(kind, name))
+        _raise_first((f"Configs of {result.resource_name!r}", result) for result in answer.responses)
+
+    # Cluster
+
+    async def describe_cluster(self) -> DescribeClusterResponse:
+        answer: DescribeClusterResponse = await self._client.request(DescribeClusterRequest())
+        _raise_first([("The cluster", answer)])
+        return answer
+
+    async def nodes(self) -> list[Node]:
+        await self._client.refresh([])
+        return sorted(self._client.cluster.nodes.values(), key=lambda node: node.node_id)
+
+    async def ask_every_node(self, message: Any) -> dict[int, Any]:
+        """The same request to each node, for what only the node itself knows (log directories, producers)."""
+        return {node.node_id: await self._client.request(message, node=node.node_id) for node in await self.nodes()}
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if topic.assignments else topic.partitions,
+        replication_factor=-1 if topic.assignments else topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index, replicas in enumerate(topic.assignments)
+        ],
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in (topic.configs or {}).items()],
+    )
+
+
+def _node_of(kind: int, name: str) -> int | None:
+    return int(name) if kind in _NODE_RESOURCES and name else None

@@ -1,0 +1,245 @@
+"""The core of the client: connections by node, the cluster's metadata, routing to leaders, retries."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from penstock.client.cluster import Cluster, TopicInfo
+from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.client.retry import Retry
+from penstock.net.network import Network, RealNetwork
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.protocol.schema import Message
+
+T = TypeVar("T")
+
+DEFAULT_PORT = 9092
+BOOTSTRAP = -1
+"""The node id of the connection to a bootstrap address: whatever node that is."""
+
+
+def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[tuple[str, int]]:
+    """`host:port,host:port` or a list of such. Raises ValueError."""
+    entries = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = []
+    for entry in entries:
+        text = entry.strip()
+        host, separator, port = text.rpartition(":")
+        if not separator or text.endswith("]"):
+            host, port = text, str(DEFAULT_PORT)
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{entry!r} is no bootstrap address: give host:port")
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
+class AsyncClient:
+    """Use as `async with AsyncClient("host:port") as client`. One event loop, no threads.
+
+    A node has one connection per channel. A channel keeps a request that the broker may hold, such as a long-polling
+    Fetch, from delaying the others: a broker works on one request of a connection at a time.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        settings: ConnectionSettings | None = None,
+        retry: Retry | None = None,
+        random: Random | None = None,
+        network: Network | None = None,
+    ) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.settings = settings or ConnectionSettings()
+        self.retry = retry or Retry()
+        # It only spreads pauses and partitions: a fixed seed will do for a lone client; a node passes its own.
+        self.random = random or Random(0)  # noqa: S311
+        self.network: Network = network or RealNetwork()
+        self.cluster = Cluster()
+        self._connections: dict[tuple[int, str], BrokerConnection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
+
+    async def __aenter__(self) -> "AsyncClient":
+        await self.connection()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for opening in list(self._opening.values()):
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # Connections
+
+    async def connection(self, node: int | None = None, channel: str = "") -> BrokerConnection:
+        """The connection to a node, opened if need be; None is any node. Raises KafkaError."""
+        if node is None:
+            node = self._any_connected(channel)
+        key = (node, channel)
+        known = self._connections.get(key)
+        if known is not None and not known.closed:
+            return known
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(node))
+            self._opening[key] = opening
+            opening.add_done_callback(lambda done: self._opened(key, done))
+        return await asyncio.shield(opening)
+
+    def _any_connected(self, channel: str) -> int:
+        for (node, of), connection in self._connections.items():
+            if of == channel and not connection.closed:
+                return node
+        return BOOTSTRAP
+
+    def _opened(self, key: tuple[int, str], done: "asyncio.Task[BrokerConnection]") -> None:
+        del self._opening[key]
+        if not done.cancelled() and done.exception() is None:
+            self._connections[key] = done.result()
+
+    async def _open(self, node: int) -> BrokerConnection:
+        if node != BOOTSTRAP:
+            if node not in self.cluster.nodes:
+                await self.refresh([])
+            known = self.cluster.nodes.get(node)
+            if known is None:
+                raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"The cluster has no live node {node}.")
+            return await BrokerConnection.open(self.network, known.host, known.port, self.settings)
+        addresses = self.bootstrap + [(known.host, known.port) for known in self.cluster.nodes.values()]
+        failure: KafkaError | None = None
+        for host, port in dict.fromkeys(addresses):
+            try:
+                return await BrokerConnection.open(self.network, host, port, self.settings)
+            except KafkaError as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    # Requests
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        node: int | None = None,
+        channel: str = "",
+        version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Asks one node, once; the answer's error codes are the caller's. Raises KafkaError when no answer came."""
+        connection = await self.connection(node, channel)
+        return await connection.request(message, version=version, timeout_s=timeout_s)
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], refresh: Iterable[str] = ()) -> T:
+        """Runs `attempt` until it doesn't raise a retriable KafkaError, with fresh metadata of `refresh` in between."""
+        topics = list(refresh)
+        for failures in range(1, self.retry.attempts + 1):
+            try:
+                return await attempt()
+            except KafkaError as error:
+                if not error.code.retriable or failures == self.retry.attempts:
+                    raise
+            await self.pause(failures)
+            if topics:
+                await self.refresh_quietly(topics)
+        raise AssertionError
+
+    async def pause(self, failures: int) -> None:
+        await asyncio.sleep(self.retry.pause_s(failures, self.random))
+
+    # Metadata
+
+    async def metadata(self, topics: Sequence[str] | None = None, *, create: bool = False) -> MetadataResponse:
+        """The raw answer about these topics, or all; also kept in `cluster`."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+
+        async def ask() -> MetadataResponse:
+            request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+            connection = await self.connection()
+            version = connection.version_of(request.API_KEY)
+            if version == 0 and wanted is None:
+                request.topics = []
+            answer: MetadataResponse = await connection.request(request, version=version)
+            if answer.error_code:
+                raise KafkaError(ErrorCode(answer.error_code), "The broker can't give metadata.")
+            return answer
+
+        answer = await self.retrying(ask)
+        self.cluster.update(answer, all_topics=topics is None)
+        return answer
+
+    async def refresh(self, topics: Sequence[str]) -> None:
+        """Metadata of the topics that exist; no topic is none, so nodes only."""
+        await self.metadata(topics)
+
+    async def refresh_quietly(self, topics: Sequence[str]) -> None:
+        """Before another attempt: if this fails too, the attempt says so."""
+        try:
+            await self.refresh(topics)
+        except KafkaError as error:
+            if not error.code.retriable:
+                raise
+
+    async def topic(self, name: str, *, create: bool = False) -> TopicInfo:
+        """A topic's partitions, from the cache if they are known. Raises UNKNOWN_TOPIC_OR_PARTITION and others."""
+        known = self.cluster.topics.get(name)
+        if known is not None:
+            return known
+
+        async def ask() -> TopicInfo:
+            answer = await self.metadata([name], create=create)
+            for topic in answer.topics:
+                if topic.name == name and topic.error_code:
+                    code = ErrorCode(topic.error_code)
+                    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
+                        raise _NoTopicError(name)
+                    raise KafkaError(code, f"Topic {name!r} can't be used.")
+            return self.cluster.topics[name]
+
+        try:
+            return await self.retrying(ask)
+        except _NoTopicError:
+            sentence = f"There is no topic {name!r}: create it first."
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, waiting for one to be elected within the bounds of `retry`."""
+
+        async def find() -> int:
+            leader = self.cluster.leader(topic, partition)
+            if leader is not None:
+                return leader
+            info = await self.topic(topic)
+            if partition not in info.partitions:
+                await self.refresh([topic])
+                if partition not in (await self.topic(topic)).partitions:
+                    raise _NoTopicError(f"{topic}-{partition}")
+            leader = self.cluster.leader(topic, partition)
+            if leader is None:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader.")
+            return leader
+
+        try:
+            return await self.retrying(find, refresh=[topic])
+        except _NoTopicError:
+            count = len(self.cluster.topics[topic].partitions) if topic in self.cluster.topics else 0
+            sentence = f"Topic {topic!r} has {count} partitions and no partition {partition}."
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
+
+    async def by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
+        """Partitions grouped by the node that leads them."""
+        grouped: dict[int, list[tuple[str, int]]] = {}
+        for topic, partition in partitions:
+            grouped.setdefault(await self.leader(topic, partition), []).append((topic, partition))
+        return grouped
+
+
+class _NoTopicError(Exception):
+    """The topic or partition isn't there: unlike Kafka's code for it, nothing to try again."""

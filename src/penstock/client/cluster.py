@@ -1,0 +1,101 @@
+"""What Metadata answers told about the cluster: nodes, topics, leaders. A value to look things up in; no I/O."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_03_metadata import MetadataResponse, MetadataResponseTopic
+from penstock.protocol.uuid import ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    index: int
+    leader: int
+    """-1: none."""
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: dict[int, PartitionInfo]
+
+
+class LeaderHint(Protocol):
+    """The KIP-951 part of a refusal: who leads now."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class Cluster:
+    cluster_id: str | None = None
+    controller_id: int = -1
+    nodes: dict[int, Node] = field(default_factory=dict)
+    topics: dict[str, TopicInfo] = field(default_factory=dict)
+    names_by_id: dict[bytes, str] = field(default_factory=dict)
+
+    def update(self, answer: MetadataResponse, *, all_topics: bool = False) -> None:
+        """Takes over what the answer says; topics it doesn't mention stay, unless it was about all of them."""
+        if all_topics:
+            self.topics.clear()
+            self.names_by_id.clear()
+        self.cluster_id = answer.cluster_id
+        self.controller_id = answer.controller_id
+        self.nodes = {each.node_id: Node(each.node_id, each.host, each.port, each.rack) for each in answer.brokers}
+        for topic in answer.topics:
+            if topic.name is None:
+                continue
+            if topic.error_code:
+                self.forget(topic.name)
+            else:
+                self._take(topic, topic.name)
+
+    def _take(self, topic: MetadataResponseTopic, name: str) -> None:
+        self.forget(name)
+        partitions = {
+            each.partition_index: PartitionInfo(
+                each.partition_index,
+                each.leader_id,
+                each.leader_epoch,
+                tuple(each.replica_nodes),
+                tuple(each.isr_nodes),
+                tuple(each.offline_replicas),
+                ErrorCode(each.error_code),
+            )
+            for each in topic.partitions
+        }
+        self.topics[name] = TopicInfo(name, topic.topic_id, topic.is_internal, dict(sorted(partitions.items())))
+        if topic.topic_id != ZERO_UUID:
+            self.names_by_id[topic.topic_id] = name
+
+    def forget(self, name: str) -> None:
+        known = self.topics.pop(name, None)
+        if known is not None:
+            self.names_by_id.pop(known.topic_id, None)
+
+    def topic_id(self, name: str) -> bytes:
+        topic = self.topics.get(name)
+        return topic.topic_id if topic else ZERO_UUID
+
+    def leader(self, name: str, partition: int) -> int | None:
+        """None when it isn't known or there is none."""
+        topic = self.topics.get(name)
+        known = topic.partitions.get(partition) if topic else None
+        return known.leader if known is not None and known.leader in self.nodes else None

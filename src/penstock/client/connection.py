@@ -1,0 +1,251 @@
+"""One connection to a broker: versions agreed on, requests out, answers matched to them in order."""
+
+import asyncio
+import ssl
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from penstock import __version__
+from penstock.net.framing import SIZE, FrameError, FrameReader
+from penstock.net.network import Network
+from penstock.protocol.apis import (
+    API_VERSIONS,
+    APIS,
+    request_header_version,
+    response_class,
+    response_header_version,
+)
+from penstock.protocol.codec import DecodeError, EncodeError, decode, decode_prefix, encode, encode_parts
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
+from penstock.protocol.schema import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    client_id: str = "penstock"
+    connect_timeout_s: float = 10.0
+    request_timeout_s: float = 30.0
+    max_response_bytes: int = 256 * 1024 * 1024
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    correlation_id: int
+    future: "asyncio.Future[memoryview]"
+    timer: asyncio.TimerHandle
+
+
+@dataclass(slots=True, eq=False)
+class _Stream(asyncio.BufferedProtocol):
+    """The transport's side: frames to the requests that wait for them."""
+
+    address: str
+    reader: FrameReader
+    transport: asyncio.Transport | None = None
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    writable: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: KafkaError | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = f": {exc}" if exc else ""
+        self.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} closed the connection{why}."))
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self.reader.received(nbytes)
+        except FrameError as error:
+            self.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} is no Kafka broker: {error}."))
+            return
+        for frame in frames:
+            self._answer(frame)
+
+    def _answer(self, frame: memoryview) -> None:
+        correlation_id = SIZE.unpack_from(frame)[0] if len(frame) >= SIZE.size else None
+        if not self.waiting or self.waiting[0].correlation_id != correlation_id:
+            self.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} answered what nobody asked."))
+            return
+        entry = self.waiting.popleft()
+        entry.timer.cancel()
+        if not entry.future.done():
+            entry.future.set_result(frame)
+
+    def timed_out(self, timeout_s: float) -> None:
+        # Answers come in order, so what is late holds up everything behind it: only a new connection helps.
+        sentence = f"{self.address} didn't answer within {timeout_s:g} s."
+        self.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, sentence))
+
+    def fail(self, error: KafkaError) -> None:
+        if self.lost is None:
+            self.lost = error
+        self.writable.set()
+        if self.transport is not None:
+            self.transport.abort()
+            self.transport = None
+        while self.waiting:
+            entry = self.waiting.popleft()
+            entry.timer.cancel()
+            if not entry.future.done():
+                # An exception of its own for each: a traceback that is shared grows with every raise.
+                entry.future.set_exception(KafkaError(error.code, error.message))
+
+
+class BrokerConnection:
+    """Requests may overlap: the broker answers them in order. Once it fails it stays failed (`closed`)."""
+
+    def __init__(self, stream: _Stream, settings: ConnectionSettings) -> None:
+        self._stream = stream
+        self._settings = settings
+        self._next_correlation_id = 0
+        self.versions: dict[int, tuple[int, int]] = {}
+        """What the broker serves: API key to first and last version."""
+        self.features: dict[str, int] = {}
+        """The cluster's finalized features."""
+
+    @classmethod
+    async def open(
+        cls, network: Network, host: str, port: int, settings: ConnectionSettings | None = None
+    ) -> "BrokerConnection":
+        """Connects and asks what the broker serves. Raises KafkaError."""
+        settings = settings or ConnectionSettings()
+        stream = _Stream(f"{host}:{port}", FrameReader(settings.max_response_bytes))
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                await network.connect(host, port, lambda: stream, tls=settings.tls)
+        except (OSError, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"Can't connect to {host}:{port}: {why}.") from None
+        connection = cls(stream, settings)
+        try:
+            await connection._negotiate()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def address(self) -> str:
+        return self._stream.address
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.lost is not None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._stream.waiting)
+
+    def version_of(self, api_key: int, at_most: int | None = None) -> int:
+        """The highest version that both sides know. Raises UNSUPPORTED_VERSION."""
+        api = APIS[api_key]
+        low, high = self.versions.get(api_key, (0, -1))
+        low, high = max(low, api.min_version), min(high, api.latest_stable)
+        if at_most is not None:
+            high = min(high, at_most)
+        if low > high:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} doesn't serve {api.name} as asked here.")
+        return high
+
+    async def request(self, message: Message, *, version: int | None = None, timeout_s: float | None = None) -> Any:
+        """Sends and waits for the answer, decoded; its error codes are the caller's to look at. Raises KafkaError."""
+        if version is None:
+            version = self.version_of(message.API_KEY)
+        frame = await self._ask(message, version, timeout_s)
+        return self._decoded(frame, message.API_KEY, version)
+
+    async def send(self, message: Message, *, version: int | None = None) -> None:
+        """Sends what the broker won't answer: Produce with acks=0."""
+        if version is None:
+            version = self.version_of(message.API_KEY)
+        await self._write(message, version)
+
+    def close(self) -> None:
+        self._stream.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"The connection to {self.address} was closed."))
+
+    async def _ask(self, message: Message, version: int, timeout_s: float | None) -> memoryview:
+        loop = asyncio.get_running_loop()
+        timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        future: asyncio.Future[memoryview] = loop.create_future()
+        timer = loop.call_later(timeout_s, self._stream.timed_out, timeout_s)
+        try:
+            await self._write(message, version, future, timer)
+        except BaseException:
+            timer.cancel()
+            raise
+        return await future
+
+    async def _write(
+        self,
+        message: Message,
+        version: int,
+        future: "asyncio.Future[memoryview] | None" = None,
+        timer: asyncio.TimerHandle | None = None,
+    ) -> None:
+        stream = self._stream
+        while not stream.writable.is_set():
+            await stream.writable.wait()
+        if stream.lost is not None or stream.transport is None:
+            lost = stream.lost
+            raise KafkaError(lost.code if lost else ErrorCode.NETWORK_EXCEPTION, lost.message if lost else None)
+        correlation_id = self._next_correlation_id
+        header = RequestHeader(
+            request_api_key=message.API_KEY,
+            request_api_version=version,
+            correlation_id=correlation_id,
+            client_id=self._settings.client_id,
+        )
+        try:
+            parts = [encode(header, request_header_version(message.API_KEY, version)), *encode_parts(message, version)]
+        except EncodeError as error:
+            sentence = f"{self.address} serves only {APIS[message.API_KEY].name} v{version}: {error}."
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, sentence) from None
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        if future is not None and timer is not None:
+            stream.waiting.append(_Waiting(correlation_id, future, timer))
+        stream.transport.writelines([SIZE.pack(sum(map(len, parts))), *parts])
+
+    def _decoded(self, frame: memoryview, api_key: int, version: int) -> Any:
+        try:
+            _, start = decode_prefix(ResponseHeader, response_header_version(api_key, version), frame)
+            return decode(response_class(api_key), version, frame, start)
+        except DecodeError as error:
+            self.close()
+            sentence = f"{self.address} sent an answer that is no {APIS[api_key].name} v{version}: {error}."
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence) from None
+
+    async def _negotiate(self) -> None:
+        request = ApiVersionsRequest(client_software_name="penstock", client_software_version=__version__)
+        version = APIS[API_VERSIONS].latest_stable
+        frame = await self._ask(request, version, self._settings.connect_timeout_s)
+        if _error_code(frame) == ErrorCode.UNSUPPORTED_VERSION:
+            # A broker that doesn't know the version answers in version 0, with what it does know.
+            known: ApiVersionsResponse = self._decoded(frame, API_VERSIONS, 0)
+            version = max((api.max_version for api in known.api_keys if api.api_key == API_VERSIONS), default=0)
+            version = min(version, APIS[API_VERSIONS].latest_stable - 1)
+            frame = await self._ask(request, version, self._settings.connect_timeout_s)
+        answer: ApiVersionsResponse = self._decoded(frame, API_VERSIONS, version)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), f"{self.address} doesn't say what it serves.")
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+
+
+def _error_code(frame: memoryview) -> int:
+    """The error code behind the correlation id of an ApiVersions answer: at the same place in every version."""
+    return int.from_bytes(frame[4:6], "big", signed=True) if len(frame) >= 6 else 0

@@ -1,0 +1,267 @@
+"""Reads assigned partitions: one fetch per leader always under way, so that the next data is there when asked for.
+
+There is no group here: who assigns partitions and keeps offsets is the caller. A partition has a position; what a fetch
+brings for another position than the current one (after a seek) is thrown away.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.client.client import AsyncClient
+from penstock.client.fetched import Fetched, visible_batches
+from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    isolation_level: int = READ_UNCOMMITTED
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 50 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
+    check_crc: bool = True
+    reset: int | None = None
+    """Where to go on when the position is gone: EARLIEST, LATEST, or None to raise OFFSET_OUT_OF_RANGE."""
+
+
+class Since(NamedTuple):
+    """A position by time: the first record at or after it, the end if there is none."""
+
+    timestamp_ms: int
+
+
+Position = int | Since
+"""An offset, EARLIEST, LATEST or a time."""
+
+
+class Consumer:
+    def __init__(self, client: AsyncClient, settings: ConsumerSettings | None = None) -> None:
+        self._client = client
+        self._settings = settings or ConsumerSettings()
+        self._positions: dict[TopicPartition, int] = {}
+        self._ready: list[Fetched] = []
+        self._failures: dict[TopicPartition, int] = {}
+        self._fetches: dict[int, asyncio.Task[list[Fetched]]] = {}
+
+    async def assign(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Reads these partitions from now on and no others."""
+        self._positions = {}
+        await self.seek(positions)
+
+    async def seek(self, positions: Mapping[TopicPartition, Position]) -> None:
+        for topic in {topic for topic, _ in positions}:
+            await self._client.topic(topic)
+        self._positions.update(await self._resolve(positions))
+
+    def unassign(self, partition: TopicPartition) -> None:
+        self._positions.pop(partition, None)
+
+    @property
+    def assignment(self) -> set[TopicPartition]:
+        return set(self._positions)
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset that `poll` returns next."""
+        return self._positions[partition]
+
+    async def poll(self, timeout_s: float = 1.0) -> list[Fetched]:
+        """What has arrived, as soon as something has; empty after `timeout_s`. Positions move past what is returned."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            self._take_finished()
+            got = self._deliver()
+            await self._start_fetches()
+            if got or not self._positions:
+                return got
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return []
+            await asyncio.wait(self._fetches.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        fetches = list(self._fetches.values())
+        self._fetches.clear()
+        for fetch in fetches:
+            fetch.cancel()
+        await asyncio.gather(*fetches, return_exceptions=True)
+
+    async def __aenter__(self) -> "Consumer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Positions
+
+    async def _resolve(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+        wanted: dict[TopicPartition, int] = {}
+        resolved: dict[TopicPartition, int] = {}
+        for partition, position in positions.items():
+            if isinstance(position, Since):
+                wanted[partition] = position.timestamp_ms
+            elif position < 0:
+                wanted[partition] = position
+            else:
+                resolved[partition] = position
+        if wanted:
+            resolved |= await self._look_up(wanted)
+        return resolved
+
+    async def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        level = self._settings.isolation_level
+        found = await list_offsets(self._client, wanted, isolation_level=level)
+        resolved = {partition: each.offset for partition, each in found.items()}
+        late = dict.fromkeys((partition for partition, offset in resolved.items() if offset < 0), LATEST)
+        if late:
+            ends = await list_offsets(self._client, late, isolation_level=level)
+            resolved |= {partition: each.offset for partition, each in ends.items()}
+        return resolved
+
+    # Fetching
+
+    def _take_finished(self) -> None:
+        for node, fetch in list(self._fetches.items()):
+            if fetch.done():
+                del self._fetches[node]
+                self._ready += fetch.result()
+
+    def _deliver(self) -> list[Fetched]:
+        got = []
+        for fetched in self._ready:
+            partition = (fetched.topic, fetched.partition)
+            if self._positions.get(partition) == fetched.fetch_offset:
+                self._positions[partition] = fetched.next_offset
+                if fetched.next_offset > fetched.fetch_offset:
+                    got.append(fetched)
+        self._ready.clear()
+        return got
+
+    async def _start_fetches(self) -> None:
+        grouped = await self._client.by_leader(self._positions)
+        for node, partitions in grouped.items():
+            if node not in self._fetches:
+                positions = {partition: self._positions[partition] for partition in partitions}
+                self._fetches[node] = asyncio.ensure_future(self._fetch(node, positions))
+
+    async def _fetch(self, node: int, positions: dict[TopicPartition, int]) -> list[Fetched]:
+        settings = self._settings
+        timeout_s = self._client.settings.request_timeout_s + settings.max_wait_ms / 1000
+        try:
+            answer: FetchResponse = await self._client.request(
+                self._request(positions), node=node, channel="fetch", timeout_s=timeout_s
+            )
+            if answer.error_code:
+                raise KafkaError(ErrorCode(answer.error_code), f"Node {node} refused to be read.")
+        except KafkaError as error:
+            if not error.code.retriable:
+                raise
+            await self._failed(list(positions), error)
+            return []
+        fetched: list[Fetched] = []
+        failed: dict[TopicPartition, ErrorCode] = {}
+        for topic in answer.responses:
+            name = topic.topic or self._client.cluster.names_by_id.get(topic.topic_id, "")
+            for data in topic.partitions:
+                partition = (name, data.partition_index)
+                if partition not in positions:
+                    continue
+                if data.error_code:
+                    failed[partition] = ErrorCode(data.error_code)
+                else:
+                    self._failures.pop(partition, None)
+                    fetched.append(self._fetched(partition, positions[partition], data))
+        if failed:
+            await self._recover(failed)
+        return fetched
+
+    def _request(self, positions: dict[TopicPartition, int]) -> FetchRequest:
+        settings = self._settings
+        cluster = self._client.cluster
+        topics: dict[str, FetchTopic] = {}
+        for (name, partition), offset in positions.items():
+            known = cluster.topics.get(name)
+            info = known.partitions.get(partition) if known else None
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = FetchTopic(topic=name, topic_id=cluster.topic_id(name), partitions=[])
+            topic.partitions.append(
+                FetchPartition(
+                    partition=partition,
+                    fetch_offset=offset,
+                    current_leader_epoch=info.leader_epoch if info else -1,
+                    partition_max_bytes=settings.partition_max_bytes,
+                )
+            )
+        return FetchRequest(
+            max_wait_ms=settings.max_wait_ms,
+            min_bytes=settings.min_bytes,
+            max_bytes=settings.max_bytes,
+            isolation_level=settings.isolation_level,
+            topics=list(topics.values()),
+        )
+
+    def _fetched(self, partition: TopicPartition, offset: int, data: PartitionData) -> Fetched:
+        committed_only = self._settings.isolation_level == READ_COMMITTED
+        batches, next_offset = visible_batches(
+            memoryview(data.records or b""),
+            offset,
+            aborted=(data.aborted_transactions or ()) if committed_only else None,
+            check_crc=self._settings.check_crc,
+        )
+        return Fetched(
+            partition[0],
+            partition[1],
+            offset,
+            next_offset,
+            data.high_watermark,
+            data.last_stable_offset,
+            data.log_start_offset,
+            batches,
+        )
+
+    # When a fetch is refused
+
+    async def _recover(self, failed: dict[TopicPartition, ErrorCode]) -> None:
+        retried = []
+        for partition, code in failed.items():
+            if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._reset(partition)
+            elif code.retriable:
+                retried.append(partition)
+            else:
+                raise KafkaError(code, f"{partition[0]}-{partition[1]} can't be read.")
+        if retried:
+            first = failed[retried[0]]
+            await self._failed(retried, KafkaError(first, f"{retried[0][0]}-{retried[0][1]} can't be read now."))
+
+    async def _reset(self, partition: TopicPartition) -> None:
+        offset = self._positions.get(partition)
+        if offset is None:
+            return
+        if self._settings.reset is None:
+            bounds = [(await self._look_up({partition: position}))[partition] for position in (EARLIEST, LATEST)]
+            sentence = f"{partition[0]}-{partition[1]} holds offsets {bounds[0]} to {bounds[1]}, and not {offset}."
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, sentence)
+        self._positions |= await self._look_up({partition: self._settings.reset})
+
+    async def _failed(self, partitions: list[TopicPartition], error: KafkaError) -> None:
+        failures = 0
+        for partition in partitions:
+            self._failures[partition] = self._failures.get(partition, 0) + 1
+            failures = max(failures, self._failures[partition])
+        if failures >= self._client.retry.attempts:
+            raise error
+        await self._client.pause(failures)
+        await self._client.refresh_quietly(sorted({topic for topic, _ in partitions}))

@@ -1,0 +1,71 @@
+"""What a fetch brought of one partition: batches that a reader of its isolation level may see. Pure."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import AbortedTransaction
+from penstock.records.batches import crc_ok, iter_batches
+from penstock.records.control import read_end_txn
+from penstock.records.header import BatchHeader
+from penstock.records.record import Record, read_records
+
+
+@dataclass(slots=True)
+class Fetched:
+    topic: str
+    partition: int
+    fetch_offset: int
+    """Where reading began: the first batch may hold records before it."""
+    next_offset: int
+    """Where to read on."""
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    batches: list[tuple[BatchHeader, memoryview]]
+    """Data only: no control batches, and nothing aborted if the reader wants committed data."""
+
+    def records(self) -> list[Record]:
+        """Every record from `fetch_offset` on, decompressed."""
+        records: list[Record] = []
+        for header, batch in self.batches:
+            found = read_records(batch)
+            if header.base_offset < self.fetch_offset:
+                found = [record for record in found if record.offset >= self.fetch_offset]
+            records += found
+        return records
+
+
+def visible_batches(
+    data: memoryview,
+    fetch_offset: int,
+    *,
+    aborted: Iterable[AbortedTransaction] | None = None,
+    check_crc: bool = True,
+) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
+    """The data batches of a fetch and the offset behind all its batches. `aborted` is given for committed reads.
+
+    A transaction's records are dropped from its first offset until its abort marker, which names the same producer.
+    """
+    upcoming = deque(sorted(aborted or (), key=lambda each: each.first_offset))
+    dropping: set[int] = set()
+    visible = []
+    next_offset = fetch_offset
+    for header, batch in iter_batches(data, allow_partial=True):
+        if check_crc and not crc_ok(batch):
+            sentence = f"The batch at offset {header.base_offset} came damaged: its checksum is wrong."
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, sentence)
+        if header.next_offset <= fetch_offset:
+            continue
+        next_offset = header.next_offset
+        while upcoming and upcoming[0].first_offset <= header.last_offset:
+            dropping.add(upcoming.popleft().producer_id)
+        if header.is_control:
+            if header.producer_id in dropping:
+                marker = read_end_txn(batch)
+                if marker is not None and not marker.committed:
+                    dropping.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in dropping):
+            visible.append((header, batch))
+    return visible, next_offset

@@ -1,0 +1,82 @@
+"""Offsets by position or time: ListOffsets, asked of each partition's leader."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.client.client import AsyncClient
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+# Timestamps that ask for a position instead of a time.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+# The first version that knows each of the special timestamps: an older broker would take it for a time.
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+
+
+class FoundOffset(NamedTuple):
+    offset: int
+    """-1: no record is that late."""
+    timestamp: int
+    leader_epoch: int
+
+
+async def list_offsets(
+    client: AsyncClient, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = READ_UNCOMMITTED
+) -> dict[tuple[str, int], FoundOffset]:
+    """(topic, partition) → timestamp or special position, to offsets. All or a KafkaError."""
+    found: dict[tuple[str, int], FoundOffset] = {}
+    topics = sorted({topic for topic, _ in wanted})
+
+    async def ask_the_rest() -> None:
+        missing = [each for each in wanted if each not in found]
+        for node, partitions in (await client.by_leader(missing)).items():
+            request = _request(client, {each: wanted[each] for each in partitions}, isolation_level)
+            connection = await client.connection(node)
+            version = connection.version_of(request.API_KEY)
+            for timestamp in wanted.values():
+                if version < _SINCE.get(timestamp, 0):
+                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} is too old for {timestamp}.")
+            _take(await connection.request(request, version=version), found)
+
+    await client.retrying(ask_the_rest, refresh=topics)
+    return found
+
+
+def _request(client: AsyncClient, wanted: Mapping[tuple[str, int], int], isolation_level: int) -> ListOffsetsRequest:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for (topic, partition), timestamp in wanted.items():
+        info = client.cluster.topics[topic].partitions[partition]
+        topics.setdefault(topic, ListOffsetsTopic(name=topic, partitions=[])).partitions.append(
+            ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=info.leader_epoch)
+        )
+    timeout_ms = int(client.settings.request_timeout_s * 1000)
+    return ListOffsetsRequest(
+        replica_id=-1, isolation_level=isolation_level, topics=list(topics.values()), timeout_ms=timeout_ms
+    )
+
+
+def _take(answer: ListOffsetsResponse, found: dict[tuple[str, int], FoundOffset]) -> None:
+    failure: KafkaError | None = None
+    for topic in answer.topics:
+        for part in topic.partitions:
+            if part.error_code:
+                sentence = f"No offset of {topic.name}-{part.partition_index} could be had."
+                failure = KafkaError(ErrorCode(part.error_code), sentence)
+            else:
+                key = (topic.name, part.partition_index)
+                found[key] = FoundOffset(part.offset, part.timestamp, part.leader_epoch)
+    if failure is not None:
+        raise failure

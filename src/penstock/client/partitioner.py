@@ -1,0 +1,33 @@
+"""Which partition a record goes to: the same one that Kafka's own producer would choose for its key."""
+
+from random import Random
+
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_SEED = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit MurmurHash2 of Kafka's producers, unsigned."""
+    length = len(data)
+    h = _SEED ^ length
+    whole = length & ~3
+    for position in range(0, whole, 4):
+        k = int.from_bytes(data[position : position + 4], "little") * _M & _MASK
+        k = (k ^ (k >> 24)) * _M & _MASK
+        h = (h * _M & _MASK) ^ k
+    if whole < length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ (h >> 13)) * _M & _MASK
+    return h ^ (h >> 15)
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def another_partition(partitions: int, last: int | None, random: Random) -> int:
+    """For records without a key: the next batch goes somewhere else than the last one."""
+    if last is None or partitions == 1:
+        return random.randrange(partitions)
+    return (last + random.randrange(1, partitions)) % partitions

@@ -1,0 +1,335 @@
+"""Writes records: gathered into batches, sent to leaders, repeated until they are there or their time is up.
+
+A partition has one batch on its way at a time, so order holds through every repetition. With idempotence (the default) a
+batch carries a producer id and a sequence number, and a repetition that was already written is not written again.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from penstock.client.accumulator import Accumulator, Appended, PendingBatch, Sent, TopicPartition, record_size
+from penstock.client.client import AsyncClient
+from penstock.client.partitioner import another_partition, partition_for_key
+from penstock.clock import Clock
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_00_produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.protocol.uuid import ZERO_UUID
+from penstock.records.build import build_batch
+from penstock.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, sequence_after
+from penstock.records.record import Headers
+
+ALL = -1
+_LAST_VERSION_WITH_NAMES = 12
+
+# The broker lost track of our sequence numbers: a new producer id starts them again.
+_NEEDS_NEW_ID = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    acks: int = ALL
+    idempotent: bool = True
+    """Needs acks=ALL; without it a repeated batch may be written twice."""
+    compression: int = 0
+    compression_level: int | None = None
+    linger_s: float = 0.005
+    batch_bytes: int = 256 * 1024
+    request_max_bytes: int = 1024 * 1024
+    buffer_bytes: int = 32 * 1024 * 1024
+    """Of records not yet settled; then `send` waits."""
+    delivery_timeout_s: float = 120.0
+    create_topics: bool = False
+    """Whether a topic that isn't there is asked for, if the broker creates topics by itself."""
+
+
+class Producer:
+    """Use as `async with Producer(client, clock) as producer`; leaving it flushes."""
+
+    def __init__(self, client: AsyncClient, clock: Clock, settings: ProducerSettings | None = None) -> None:
+        self._client = client
+        self._clock = clock
+        self._settings = settings or ProducerSettings()
+        self._idempotent = self._settings.idempotent and self._settings.acks == ALL
+        self._pending = Accumulator(self._settings.batch_bytes)
+        self._sticky: dict[str, int] = {}
+        self._id: tuple[int, int] | None = None
+        self._getting_id = asyncio.Lock()
+        self._sequences: dict[TopicPartition, int] = {}
+        self._on_its_way: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._flushing = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> "Producer":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.flush()
+        await self.close()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> Sent:
+        """Queues a record; waits only for room. Await the result for its offset."""
+        info = self._client.cluster.topics.get(topic)
+        if info is None:
+            info = await self._client.topic(topic, create=self._settings.create_topics)
+        size = record_size(key, value, headers)
+        if partition is None:
+            partition = self._choose(topic, key, size, len(info.partitions))
+        elif partition not in info.partitions:
+            await self._client.leader(topic, partition)
+        while not self._room.is_set():
+            self._drain()
+            await self._room.wait()
+        timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        batch = self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
+        index = batch.add((timestamp, key, value, headers), size)
+        self._pending.bytes += size
+        if self._pending.bytes >= self._settings.buffer_bytes:
+            self._room.clear()
+        if batch.size >= self._settings.batch_bytes:
+            self._drain()
+        return Sent(batch, index)
+
+    async def flush(self) -> None:
+        """Waits until everything queued so far is settled. Raises the first failure."""
+        batches = self._pending.all()
+        self._flushing += 1
+        try:
+            self._drain()
+            failures = await asyncio.gather(*(batch.done for batch in batches), return_exceptions=True)
+        finally:
+            self._flushing -= 1
+        for failure in failures:
+            if isinstance(failure, BaseException):
+                raise failure
+
+    async def close(self) -> None:
+        """Drops what isn't settled."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._on_its_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for batch in self._pending.all():
+            self._settle(batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, "The producer was closed first."))
+
+    # Gathering
+
+    def _choose(self, topic: str, key: bytes | None, size: int, partitions: int) -> int:
+        if key is not None:
+            return partition_for_key(key, partitions)
+        current = self._sticky.get(topic)
+        if current is None or self._pending.open_batch((topic, current), size) is None:
+            current = self._sticky[topic] = another_partition(partitions, current, self._client.random)
+        return current
+
+    def _new_batch(self, partition: TopicPartition) -> PendingBatch:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        settings = self._settings
+        batch = PendingBatch(
+            partition, now + settings.linger_s, now + settings.delivery_timeout_s, loop.create_future()
+        )
+        # Nobody has to await a promise; `flush` and `close` see to its failure.
+        batch.done.add_done_callback(_seen)
+        self._pending.append(batch)
+        self._pending.bytes += batch.size
+        self._wake_at(batch.due_at)
+        return batch
+
+    def _wake_at(self, when: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= when and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self._drain()
+
+    # Sending
+
+    def _drain(self) -> None:
+        """Sends what is ready: one batch a partition, one request a leader."""
+        now = asyncio.get_running_loop().time()
+        hurry = self._flushing > 0 or not self._room.is_set()
+        by_leader: dict[int | None, list[PendingBatch]] = {}
+        for batch, complete in self._pending.heads():
+            if batch.partition in self._on_its_way:
+                continue
+            ready_at = batch.retry_at if complete or hurry else max(batch.due_at, batch.retry_at)
+            if ready_at > now:
+                self._wake_at(ready_at)
+                continue
+            by_leader.setdefault(self._client.cluster.leader(*batch.partition), []).append(batch)
+        for leader, batches in by_leader.items():
+            for group in self._requests(batches) if leader is not None else [[batch] for batch in batches]:
+                task = asyncio.ensure_future(self._deliver(leader, group))
+                for batch in group:
+                    self._on_its_way[batch.partition] = task
+
+    def _requests(self, batches: list[PendingBatch]) -> list[list[PendingBatch]]:
+        groups: list[list[PendingBatch]] = []
+        room = 0
+        for batch in batches:
+            if batch.size > room:
+                groups.append([])
+                room = self._settings.request_max_bytes
+            groups[-1].append(batch)
+            room -= batch.size
+        return groups
+
+    async def _deliver(self, leader: int | None, batches: list[PendingBatch]) -> None:
+        try:
+            if leader is None:
+                leader = await self._client.leader(*batches[0].partition)
+            await self._encode(batches)
+            await self._produce(leader, batches)
+        except KafkaError as error:
+            for batch in batches:
+                await self._failed(batch, error)
+        finally:
+            for batch in batches:
+                self._on_its_way.pop(batch.partition, None)
+        self._drain()
+
+    async def _encode(self, batches: list[PendingBatch]) -> None:
+        producer_id, epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        if self._idempotent and any(batch.encoded is None for batch in batches):
+            producer_id, epoch = await self._producer_id()
+        for batch in batches:
+            if batch.encoded is not None:
+                continue
+            sequence = NO_SEQUENCE
+            if self._idempotent:
+                sequence = self._sequences.get(batch.partition, 0)
+                self._sequences[batch.partition] = sequence_after(sequence, len(batch.records))
+            batch.encoded = build_batch(
+                batch.records,
+                compression=self._settings.compression,
+                level=self._settings.compression_level,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
+
+    async def _producer_id(self) -> tuple[int, int]:
+        async with self._getting_id:
+            if self._id is None:
+                self._id = await self._client.retrying(self._ask_producer_id)
+                self._sequences.clear()
+            return self._id
+
+    async def _ask_producer_id(self) -> tuple[int, int]:
+        answer: InitProducerIdResponse = await self._client.request(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        )
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), "The broker gives no producer id.")
+        return answer.producer_id, answer.producer_epoch
+
+    async def _produce(self, leader: int, batches: list[PendingBatch]) -> None:
+        connection = await self._client.connection(leader)
+        request = self._request(batches)
+        with_names = any(topic.topic_id == ZERO_UUID for topic in request.topic_data)
+        version = connection.version_of(request.API_KEY, _LAST_VERSION_WITH_NAMES if with_names else None)
+        if self._settings.acks == 0:
+            await connection.send(request, version=version)
+            for batch in batches:
+                self._settle(batch, Appended(-1, -1))
+            return
+        answer: ProduceResponse = await connection.request(request, version=version)
+        waiting = {batch.partition: batch for batch in batches}
+        for topic in answer.responses:
+            name = topic.name or self._client.cluster.names_by_id.get(topic.topic_id, "")
+            for result in topic.partition_responses:
+                answered = waiting.pop((name, result.index), None)
+                if answered is not None:
+                    await self._answered(answered, result)
+        for batch in waiting.values():
+            await self._failed(batch, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "The answer left the partition out."))
+
+    def _request(self, batches: list[PendingBatch]) -> ProduceRequest:
+        topics: dict[str, TopicProduceData] = {}
+        for batch in batches:
+            name, index = batch.partition
+            topic = topics.get(name)
+            if topic is None:
+                topic_id = self._client.cluster.topic_id(name)
+                topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
+            topic.partition_data.append(PartitionProduceData(index=index, records=batch.encoded))
+        timeout_ms = int(self._client.settings.request_timeout_s * 1000)
+        return ProduceRequest(acks=self._settings.acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+
+    # Outcomes
+
+    async def _answered(self, batch: PendingBatch, result: PartitionProduceResponse) -> None:
+        code = ErrorCode(result.error_code)
+        if code is ErrorCode.NONE:
+            self._settle(batch, Appended(result.base_offset, result.log_append_time_ms))
+        elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._settle(batch, Appended(-1, -1))
+        else:
+            await self._failed(batch, KafkaError(code, result.error_message))
+
+    async def _failed(self, batch: PendingBatch, error: KafkaError) -> None:
+        """Another attempt later, unless it is pointless or too late."""
+        now = asyncio.get_running_loop().time()
+        batch.failures += 1
+        new_id = self._idempotent and error.code in _NEEDS_NEW_ID and batch.failures == 1
+        if not (error.code.retriable or new_id) or now >= batch.gives_up_at:
+            if batch.encoded is not None:
+                # Its sequence numbers may or may not be taken: the next batch can't follow them.
+                self._id = None
+            self._settle(batch, error)
+            return
+        if new_id:
+            self._id = None
+            batch.encoded = None
+        pause = self._client.retry.pause_s(batch.failures, self._client.random)
+        batch.retry_at = min(now + pause, batch.gives_up_at)
+        await self._client.refresh_quietly([batch.partition[0]])
+
+    def _settle(self, batch: PendingBatch, outcome: Appended | KafkaError) -> None:
+        self._pending.remove(batch)
+        if self._pending.bytes < self._settings.buffer_bytes:
+            self._room.set()
+        if batch.done.done():
+            return
+        if isinstance(outcome, KafkaError):
+            topic, partition = batch.partition
+            why = outcome.message or "refused."
+            batch.done.set_exception(KafkaError(outcome.code, f"Records for {topic}-{partition}: {why}"))
+        else:
+            batch.done.set_result(outcome)
+
+
+def _seen(done: "asyncio.Future[Appended]") -> None:
+    if not done.cancelled():
+        done.exception()

@@ -44,8 +44,10 @@ Tag = tuple[str, str]
 class Quotas:
     """All kinds. `apply_image` is called when the metadata image's quotas change."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, nanoseconds: Callable[[], int] = lambda: 0) -> None:
+        """`nanoseconds` is a fine clock to measure handler time with; without one it is free."""
         window = _window(settings, "quota")
+        self.nanoseconds = nanoseconds
         self._window = window
         self.produce = ClientQuota(PRODUCER_BYTE_RATE, window, Rate)
         self.fetch = ClientQuota(CONSUMER_BYTE_RATE, window, Rate)

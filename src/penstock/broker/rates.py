@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+# How long a request may have waited before it is counted: longer than any fetch's maximum wait in practice.
+PARKED_MAX_MS = 300_000
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -32,7 +35,7 @@ class Rate:
 
     def record(self, amount: float, now_ms: int) -> int:
         """Counts the amount, and says for how many milliseconds the source should be silent to be back at its limit."""
-        self._count(amount, now_ms)
+        now_ms = self._count(amount, now_ms)
         return self.excess_ms(now_ms)
 
     def forget(self, amount: float, now_ms: int) -> None:
@@ -40,7 +43,7 @@ class Rate:
         self._count(-amount, now_ms)
 
     def excess_ms(self, now_ms: int) -> int:
-        self._purge(now_ms)
+        now_ms = self._purge(now_ms)
         elapsed_ms = self._elapsed_ms(now_ms)
         rate = sum(amount for _, amount in self._samples) * 1000 / elapsed_ms
         if rate <= self.limit:
@@ -51,19 +54,28 @@ class Rate:
         self._purge(now_ms)
         return not self._samples
 
-    def _count(self, amount: float, now_ms: int) -> None:
-        self._purge(now_ms)
+    def _count(self, amount: float, now_ms: int) -> int:
+        now_ms = self._purge(now_ms)
         if not self._samples or now_ms - self._samples[-1][0] >= self.window.sample_ms:
             self._samples.append([now_ms, 0.0])
         self._samples[-1][1] += amount
+        return now_ms
 
-    def _purge(self, now_ms: int) -> None:
-        """Drops samples that have left the window, and those from a future that a clock jumped back from."""
-        oldest = now_ms - self.window.samples * self.window.sample_ms
-        while self._samples and self._samples[0][0] <= oldest:
+    def _purge(self, now_ms: int) -> int:
+        """Drops samples that have left the window; returns the time to go on with.
+
+        A request that was parked comes with the time of its arrival, a little behind the newest sample: it counts
+        there. Far behind, the clock has jumped back, and the samples mean nothing any more.
+        """
+        span = self.window.samples * self.window.sample_ms
+        if self._samples and now_ms < self._samples[-1][0]:
+            if self._samples[-1][0] - now_ms > span + PARKED_MAX_MS:
+                self._samples.clear()
+            else:
+                now_ms = int(self._samples[-1][0])
+        while self._samples and self._samples[0][0] <= now_ms - span:
             self._samples.popleft()
-        while self._samples and self._samples[-1][0] > now_ms:
-            self._samples.pop()
+        return now_ms
 
     def _elapsed_ms(self, now_ms: int) -> int:
         elapsed = now_ms - int(self._samples[0][0]) if self._samples else 0
@@ -101,6 +113,8 @@ class TokenBucket:
         return self.limit * self.window.samples * self.window.sample_ms / 1000
 
     def _refill(self, now_ms: int) -> None:
-        if self.updated_ms is not None and now_ms > self.updated_ms:
+        if self.updated_ms is None or self.updated_ms - now_ms > PARKED_MAX_MS:
+            self.updated_ms = now_ms
+        elif now_ms > self.updated_ms:
             self.tokens = min(self._most(), self.tokens + (now_ms - self.updated_ms) * self.limit / 1000)
-        self.updated_ms = now_ms
+            self.updated_ms = now_ms

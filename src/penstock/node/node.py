@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as random_module
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -186,7 +187,7 @@ class Node:
                 partitions=partitions,
                 metadata=metadata,
             ),
-            quotas=Quotas(settings),
+            quotas=Quotas(settings, time.perf_counter_ns),
             telemetry=Telemetry(settings.int("telemetry.max.bytes"), self.random),
             fetch_max_bytes=settings.int("fetch.max.bytes"),
         )

@@ -68,6 +68,21 @@ def test_a_clock_that_jumps_back_does_not_lock_a_client_out() -> None:
     assert rate.record(10, START - 3_600_000) == 0
 
 
+def test_a_request_that_was_parked_counts_where_the_time_has_got_to() -> None:
+    rate = Rate(100, Window(11, 1000))
+    rate.record(900, START + 5000)
+    assert rate.record(200, START) == 1000
+    assert not rate.idle(START)
+
+
+def test_a_bucket_stands_still_while_the_clock_goes_back() -> None:
+    bucket = TokenBucket(1, Window(11, 1000))
+    bucket.take(11, START)
+    assert bucket.take(1, START - 1000) == 1000
+    assert bucket.take(0, START - 3_600_000) == 1000
+    assert bucket.take(0, START - 3_600_000 + 1000) == 0
+
+
 def test_what_is_taken_back_does_not_count() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(2000, START)

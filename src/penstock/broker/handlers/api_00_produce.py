@@ -55,6 +55,8 @@ def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answ
     response.throttle_time_ms = broker.quotas.record_produce(ctx, produce.bytes)
     if request.acks == 0:
         if produce.failed is None:
+            if response.throttle_time_ms:  # no answer to tell it in: the connection just waits
+                ctx.connection.mute_for(response.throttle_time_ms / 1000)
             return None
         return Close(f"acks=0 and {produce.failed.code.name}: closing is the only way to tell the client")
     if produce.unsynced:

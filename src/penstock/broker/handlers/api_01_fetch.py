@@ -44,11 +44,12 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
             return FetchResponse(throttle_time_ms=throttle_ms, session_id=session.id if session else NO_SESSION)
         return _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
 
+    max_bytes = min(request.max_bytes, broker.fetch_max_bytes, broker.quotas.max_fetch_bytes(ctx))
     fetching = Fetching(
         broker.partitions,
         wanted,
-        min_bytes=min(request.min_bytes, request.max_bytes),
-        max_bytes=min(request.max_bytes, broker.fetch_max_bytes),
+        min_bytes=min(request.min_bytes, max_bytes),
+        max_bytes=max_bytes,
         isolation=request.isolation_level,
         finish=finish,
     )

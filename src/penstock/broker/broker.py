@@ -37,4 +37,5 @@ class Broker:
     quotas: Quotas
     telemetry: Telemetry
     fetch_max_bytes: int
+    controller_listeners: frozenset[str] = frozenset()
     faults: Faults = field(default_factory=Faults)

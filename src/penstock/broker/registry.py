@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from penstock.protocol.apis import APIS
 
@@ -50,6 +50,8 @@ HANDLERS: dict[int, str] = {
     75: "api_75_describe_topic_partitions",
 }
 
+Role = Literal["BROKER", "CONTROLLER"]
+
 
 class Handler(Protocol):
     def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any: ...
@@ -61,9 +63,9 @@ def load_handler(api_key: int) -> Handler:
     return handler
 
 
-def served_versions(api_key: int) -> range:
-    """Empty for an API without a handler."""
-    if api_key not in HANDLERS:
+def served_versions(api_key: int, role: Role = "BROKER") -> range:
+    """Empty for an API that has no handler, or not on listeners of this role."""
+    api = APIS.get(api_key)
+    if api is None or api_key not in HANDLERS or role not in api.listeners:
         return range(0)
-    api = APIS[api_key]
     return range(api.min_version, api.latest_stable + 1)

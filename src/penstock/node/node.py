@@ -39,7 +39,7 @@ from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage
 from penstock.metadata.names import random_uuid
 from penstock.metadata.voters import Voter
 from penstock.net.limits import Limits
-from penstock.net.server import Connection, Listener, Reply, Server
+from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
 from penstock.node.listeners import SUPPORTED_PROTOCOLS, ListenerPlan, plan_listeners
 from penstock.node.storage import StorageError, read_meta_properties
 
@@ -115,7 +115,7 @@ class Node:
             raise
         self._maintenance = Maintenance(logs, self._intervals())
         self._maintenance.start()
-        self._server.dispatch = Dispatcher(self.broker)
+        self._server.dispatch = self._dispatch()
         self._ready.set()
 
     def _open_logs_manager(self) -> LogManager:
@@ -190,6 +190,7 @@ class Node:
             quotas=Quotas(settings, time.perf_counter_ns),
             telemetry=Telemetry(settings.int("telemetry.max.bytes"), self.random),
             fetch_max_bytes=settings.int("fetch.max.bytes"),
+            controller_listeners=frozenset(plan.name for plan in self._plans if plan.controller),
         )
 
     def _follow_image(self) -> None:
@@ -236,6 +237,19 @@ class Node:
     async def _allocate_producer_ids(self) -> tuple[int, int]:
         submit = self.broker.metadata.submit
         return await submit(lambda image: allocate_producer_ids(image, self.settings.node_id, self.broker_epoch))
+
+    def _dispatch(self) -> Dispatch:
+        broker = self.broker
+        clients = Dispatcher(broker)
+        if not broker.controller_listeners:
+            return clients
+        controllers = Dispatcher(broker, "CONTROLLER")
+
+        def by_listener(connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+            chosen = controllers if connection.listener.name in broker.controller_listeners else clients
+            return chosen(connection, frame)
+
+        return by_listener
 
     def _hold(self, connection: Connection, frame: memoryview) -> Awaitable[Reply]:
         """A listener is open a moment before the node is ready: early requests wait for it."""

@@ -39,7 +39,7 @@ def describe(shard: GroupShard, group_id: str, api_version: int) -> DescribedGro
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.metadata(protocol) if stable else b"",
-                member_assignment=member.assignment if stable else b"",
+                member_assignment=member.assignment,
             )
             for member in group.members.values()
         ],
@@ -56,12 +56,12 @@ def list_groups(shard: GroupShard, states: frozenset[str], types: frozenset[str]
             group_type=group_type(group),
         )
         for group in shard.groups.values()
-        if (not states or group.state.lower() in states) and (not types or group_type(group).lower() in types)
+        if (not states or group.state.lower() in states) and (not types or group_type(group) in types)
     ]
 
 
 def group_type(group: ClassicGroup) -> str:
-    return "Classic"
+    return "classic"
 
 
 def delete_group(shard: GroupShard, turn: Turn, group_id: str) -> ErrorCode:

@@ -16,12 +16,14 @@ def test_a_stable_group_is_described_with_metadata_and_assignments() -> None:
     assert {(each.client_id, each.client_host) for each in group.members} == {("client", "/127.0.0.1")}
 
 
-def test_a_group_in_motion_is_described_without_metadata() -> None:
+def test_a_group_in_motion_is_described_by_its_last_assignment_and_without_metadata() -> None:
     driver = Driver()
+    [member] = driver.stable()
     driver.join()
     group = admin.describe(driver.shard, "g", 6)
-    assert (group.group_state, group.protocol_data) == ("CompletingRebalance", "")
-    assert [each.member_metadata for each in group.members] == [b""]
+    assert (group.group_state, group.protocol_data) == ("PreparingRebalance", "")
+    assert [each.member_metadata for each in group.members] == [b"", b""]
+    assert [each.member_assignment for each in group.members] == [b"to " + member.encode(), b""]
 
 
 def test_a_group_that_is_not_there_is_dead_to_old_clients_and_an_error_to_new_ones() -> None:
@@ -43,8 +45,8 @@ def test_groups_are_listed_by_state_and_type() -> None:
             for each in admin.list_groups(driver.shard, frozenset(states), frozenset(types))
         ]
 
-    stable = ("stable", "consumer", "Stable", "Classic")
-    simple = ("simple", "", "Empty", "Classic")
+    stable = ("stable", "consumer", "Stable", "classic")
+    simple = ("simple", "", "Empty", "classic")
     assert listed(set(), set()) == [stable, simple]
     assert listed({"empty"}, set()) == [simple]
     assert listed({"stable", "empty"}, {"classic"}) == [stable, simple]

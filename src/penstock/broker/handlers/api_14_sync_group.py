@@ -1,6 +1,6 @@
 """SyncGroup v0-5: the leader brings the assignment, everybody fetches theirs; answered when it is committed.
 
-Static members since v3, protocol checks since v5.
+Static members since v3, the protocol must be named since v5.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.groups import membership
+from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
 
 
+PROTOCOL_REQUIRED_SINCE = 5
+
+
 async def handle(broker: Broker, ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    if ctx.api_version >= PROTOCOL_REQUIRED_SINCE and None in (request.protocol_type, request.protocol_name):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     waiting: asyncio.Future[SyncGroupResponse] = asyncio.get_running_loop().create_future()
     coordinator = broker.groups.coordinator(request.group_id)
     coordinator.post(lambda shard, turn: membership.sync(shard, turn, request, waiting))

@@ -17,30 +17,45 @@ from penstock.protocol.messages.api_47_offset_delete import (
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
+    from penstock.metadata.image import MetadataImage
 
 
 def handle(broker: Broker, ctx: RequestContext, request: OffsetDeleteRequest) -> Any:
-    known = broker.metadata.image.topics
-    unknown = [
-        OffsetDeleteResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetDeleteResponsePartition(
-                    partition_index=partition.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in request.topics
-        if topic.name not in known
-    ]
-    request.topics = [topic for topic in request.topics if topic.name in known]
+    unknown = _take_out_unknown(broker.metadata.image, request)
     coordinator = broker.groups.coordinator(request.group_id)
     result = coordinator.run(lambda shard, turn: offset_requests.delete_offsets(shard, turn, request))
-    return finish(result, lambda response: _with_unknown(response, unknown))
+    return finish(result, lambda response: _merge(response, unknown))
 
 
-def _with_unknown(response: OffsetDeleteResponse, unknown: list[OffsetDeleteResponseTopic]) -> OffsetDeleteResponse:
-    if not response.error_code:
-        response.topics += unknown
+def _take_out_unknown(image: MetadataImage, request: OffsetDeleteRequest) -> dict[str, OffsetDeleteResponseTopic]:
+    """Leaves in the request what exists; gives the answers for the rest, by topic."""
+    unknown: dict[str, OffsetDeleteResponseTopic] = {}
+    for topic in request.topics:
+        known = image.topics.get(topic.name)
+        missing = [
+            partition.partition_index
+            for partition in topic.partitions
+            if known is None or partition.partition_index not in known.partitions
+        ]
+        if missing:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            unknown[topic.name] = OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[OffsetDeleteResponsePartition(partition_index=index, error_code=code) for index in missing],
+            )
+            topic.partitions = [each for each in topic.partitions if each.partition_index not in missing]
+    request.topics = [topic for topic in request.topics if topic.partitions]
+    return unknown
+
+
+def _merge(response: OffsetDeleteResponse, unknown: dict[str, OffsetDeleteResponseTopic]) -> OffsetDeleteResponse:
+    if response.error_code:
+        return response
+    for topic in response.topics:
+        same = unknown.get(topic.name)
+        if same is not None:
+            same.partitions += topic.partitions
+        else:
+            unknown[topic.name] = topic
+    response.topics = list(unknown.values())
     return response

@@ -45,7 +45,7 @@ class Route(NamedTuple):
 
 
 class Dispatcher:
-    """For the listeners of one role: what a controller's listener serves, a client's may not, and the other way round."""
+    """For the listeners of one role: a controller's listener serves other APIs than a client's."""
 
     def __init__(self, broker: Broker, role: Role = "BROKER") -> None:
         self._broker = broker

@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.check import check
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
 from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
@@ -250,6 +251,7 @@ def _recover_segment(segment: Segment, recovery_point: int) -> tuple[int, bool]:
         segment.file.truncate(segment.size)
         segment.file.sync_now()
         return expected, False
+    check(segment.size == segment.file.size, "a recovered segment ends where its file ends")
     return expected, True
 
 
@@ -257,13 +259,13 @@ def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
     """Position and offset from which on the segment must be checked; its indexes are cut back to there."""
     if recovery_point > segment.base_offset and segment.size:
         try:
+            segment.reset_indexes(recovery_point)
             # The batch before the recovery point must end right there, else index and log don't belong together.
             found = segment.locate(recovery_point - 1)
             if found is not None:
                 position = found[0] + found[1]
                 header = next(scan_headers(segment.file, found[0], position))[1]
                 if header.next_offset == recovery_point:
-                    segment.reset_indexes(recovery_point)
                     segment.synced_size = position
                     return position, recovery_point
             logger.warning("%s has no batch that ends at %d: checking all of it", segment.file.path, recovery_point)
@@ -287,7 +289,7 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
 def _restore_epochs(log: Log, start: int) -> None:
     """Epochs of the batches from `start` on are as the batches say."""
     epochs = log.epochs
-    epochs.truncate_from_end(log.log_end_offset + 1)
+    epochs.truncate_from_end(min(start, log.log_end_offset))
     if start < log.log_end_offset:
         for _, _, header in batches_between(log.segments, start, log.log_end_offset):
             epochs.assign(header.partition_leader_epoch, header.base_offset)

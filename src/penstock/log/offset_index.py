@@ -91,8 +91,18 @@ class OffsetIndex:
             return
         del self._offsets[:]
         del self._positions[:]
-        stored, _ = _unpack(self._file.read(0, self._file.stored)) if self._file.stored else (array(INT32), None)
-        self._file.truncate(bisect_left(stored, relative))
+        self._file.truncate(self._good_entries(relative))
+
+    def _good_entries(self, relative: int) -> int:
+        """How many stored entries from the first on are in order and below: after a crash the rest may be anything."""
+        if not self._file.stored:
+            return 0
+        last_offset, last_position, keep = -1, -1, 0
+        for offset, position in zip(*_unpack(self._file.read(0, self._file.stored))):
+            if not (last_offset < offset < relative and last_position < position):
+                break
+            last_offset, last_position, keep = offset, position, keep + 1
+        return keep
 
     def clear(self) -> None:
         del self._offsets[:]

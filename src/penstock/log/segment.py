@@ -147,12 +147,17 @@ class Segment:
         """From the headers of the whole segment."""
         self.reset_indexes(0)
         size, self.size = self.size, 0
-        for position, header in scan_headers(self.file, 0, size):
-            self.account(header, position)
-        self.size = size
+        try:
+            for position, header in scan_headers(self.file, 0, size):
+                self.account(header, position)
+        finally:
+            self.size = size
 
     def reset_indexes(self, offset: int) -> None:
-        """Forget what is indexed at or above `offset` (0: everything), and all that is derived from it."""
+        """Forget what is indexed at or above `offset` (0: everything), and all that is derived from it.
+
+        Works on index files that nobody has judged yet: a crash may have left anything above `offset`.
+        """
         if self._index is None or self._time_index is None:
             self._index = OffsetIndex(self.disk, self.path(INDEX_SUFFIX), self.base_offset)
             self._time_index = TimeIndex(self.disk, self.path(TIME_INDEX_SUFFIX), self.base_offset)
@@ -304,26 +309,29 @@ class Segment:
             self._index.file.create()
             self._time_index.file.create()
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop every batch that ends at or after `offset`, on disk before this returns.
-
-        Returns the offset that follows: lower than asked if a batch straddled it, since no part of one can stay.
-        """
+    def boundary(self, offset: int) -> int:
+        """`offset`, or the start of the batch that it falls into: where the log can be cut."""
         found = self.locate(offset)
-        position = self.size
-        if found is not None:
-            position = found[0]
-            header = next(scan_headers(self.file, position, position + found[1]))[1]
-            offset = min(offset, header.base_offset)
+        if found is None:
+            return offset
+        header = next(scan_headers(self.file, found[0], found[0] + found[1]))[1]
+        return min(offset, header.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that ends at or after `offset`, on disk before this returns."""
+        position = self.position_of(offset)
         self.file.truncate(position)
         self.file.sync_now()
         self.size = self.synced_size = position
         self.trusted_from = min(self.trusted_from, position)
         self.checked_to = min(self.checked_to, position)
         self.reset_indexes(offset if position else 0)
+        # The recovery point may pass this segment without another look at its indexes.
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            if self.disk.exists(self.path(suffix)):
+                self.disk.sync_file(self.path(suffix))
         if self.has_aborted:
             self.replace_aborted([each for each in self.aborted if each.last_offset < offset])
-        return offset
 
     def replace_aborted(self, aborted: list[AbortedTransaction]) -> None:
         self._aborted = aborted

@@ -22,36 +22,42 @@ def truncate_to(log: Log, offset: int) -> bool:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"A log can't be cut at offset {offset}.")
     if offset >= log.log_end_offset:
         return False
-    if offset <= log.bases[0]:
-        truncate_fully_and_start_at(log, offset)
-        return True
-    log.truncations += 1
-    _lower_recovery_point(log, offset)
     try:
-        later = [segment for segment in log.segments if segment.base_offset >= offset]
-        if later:
-            log.drop_segments(later[::-1])
-            # Else a crash could bring one back, right behind what is appended from now on.
-            log.environment.disk.sync_dir(log.path)
-            log.active = log.segments[-1]
-        before = log.active.size
-        offset = log.active.truncate_to(offset)
-        log.size -= before - log.active.size
-        log.flushed_offset = min(log.flushed_offset, offset)
-        log.recovery_point = min(log.recovery_point, offset)
-        log.log_end_offset = offset
-        log.log_start_offset = min(log.log_start_offset, offset)
-        log.epochs.truncate_from_end(offset)
-        log.save_epochs()
-        log.snapshots.remove_above(offset)
-        rebuild_producers(log)
+        # A batch stays whole or goes whole: a cut inside of one takes all of it.
+        offset = log.segments_from(offset)[0].boundary(offset)
+        if offset <= log.bases[0]:
+            truncate_fully_and_start_at(log, offset)
+        else:
+            _cut(log, offset)
     except CorruptBatchError as error:
         log.report_corruption(str(error))
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The log can't be cut: {error}.") from error
     except OSError as error:
         raise log.failed(error) from error
-    log.high_watermark = min(log.high_watermark, offset)
     return True
+
+
+def _cut(log: Log, offset: int) -> None:
+    log.truncations += 1
+    _lower_recovery_point(log, offset)
+    later = [segment for segment in log.segments if segment.base_offset >= offset]
+    if later:
+        log.drop_segments(later[::-1])
+        # Else a crash could bring one back, right behind what is appended from now on.
+        log.environment.disk.sync_dir(log.path)
+        log.active = log.segments[-1]
+    before = log.active.size
+    log.active.truncate_to(offset)
+    log.size -= before - log.active.size
+    log.log_end_offset = offset
+    log.log_start_offset = min(log.log_start_offset, offset)
+    log.high_watermark = min(log.high_watermark, offset)
+    log.epochs.truncate_from_end(offset)
+    log.save_epochs()
+    log.snapshots.remove_above(offset)
+    # Nothing that describes what is gone may come back with a crash, once other records have these offsets.
+    log.environment.disk.sync_dir(log.path)
+    rebuild_producers(log)
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
@@ -59,7 +65,6 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     _lower_recovery_point(log, min(offset, log.log_start_offset))
     try:
         log.drop_segments(log.segments[::-1])
-        log.environment.disk.sync_dir(log.path)
         log.active = Segment.create(
             log.environment.disk,
             log.path,
@@ -75,6 +80,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
         log.save_epochs()
         log.snapshots.remove_all()
         log.producers.clear(offset)
+        log.environment.disk.sync_dir(log.path)
         log.environment.recovery_point_lowered(log)
     except OSError as error:
         raise log.failed(error) from error

@@ -80,15 +80,20 @@ class TimeIndex:
         del self._timestamps[keep:]
         del self._offsets[keep:]
         if not keep:
-            low, high = 0, self._file.stored
-            while low < high:
-                middle = (low + high) // 2
-                if self._stored_entry(middle)[1] < offset:
-                    low = middle + 1
-                else:
-                    high = middle
-            self._file.truncate(low)
+            self._file.truncate(self._good_entries(relative))
         self._last_timestamp = self.last[0]
+
+    def _good_entries(self, relative: int) -> int:
+        """How many stored entries from the first on are in order and below: after a crash the rest may be anything."""
+        if not self._file.stored:
+            return 0
+        last_timestamp, last_offset, keep = -1, -1, 0
+        data = self._file.read(0, self._file.stored)
+        for timestamp, offset in _ENTRY.iter_unpack(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]):
+            if not (last_timestamp < timestamp and last_offset <= offset < relative):
+                break
+            last_timestamp, last_offset, keep = timestamp, offset, keep + 1
+        return keep
 
     def clear(self) -> None:
         del self._timestamps[:]

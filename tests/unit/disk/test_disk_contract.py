@@ -1,0 +1,147 @@
+"""What every disk promises, held by the real one (with and without Linux's calls) and the one in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.disk import real
+from penstock.disk.api import DirectoryLockedError, Disk, DiskError
+from penstock.disk.memory import MemoryDisk
+from penstock.disk.real import RealDisk
+
+FLAGS = ("HAVE_NOWAIT_READ", "HAVE_WRITEV", "HAVE_PREAD", "HAVE_FDATASYNC", "HAVE_FSYNC_DIR")
+
+
+@pytest.fixture(params=["linux", "portable", "memory"])
+def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    if request.param == "memory":
+        yield MemoryDisk()
+        return
+    if request.param == "portable":
+        for flag in FLAGS:
+            monkeypatch.setattr(real, flag, False)
+    disk = RealDisk()
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def root(disk: Disk, tmp_path: Path) -> str:
+    path = f"{tmp_path}/data"
+    disk.mkdir(path)
+    return path
+
+
+def test_appended_buffers_are_read_back_at_their_places(disk: Disk, root: str) -> None:
+    file = disk.create(f"{root}/a")
+    file.append(b"hello ", bytearray(b"wor"), memoryview(b"ld"))
+    file.append(b"!")
+    assert file.size == 12
+    assert file.pread(5, 6) == b"world"
+    assert file.pread(100, 6) == b"world!"
+    assert file.pread(5, 12) == b""
+
+
+def test_more_buffers_than_one_gathered_write_takes_arrive_in_order(disk: Disk, root: str) -> None:
+    file = disk.create(f"{root}/a")
+    file.append(*[bytes([number % 256]) for number in range(3000)])
+    assert file.pread(3000, 0) == bytes(number % 256 for number in range(3000))
+
+
+def test_a_cached_read_gives_all_or_says_that_it_cannot(disk: Disk, root: str) -> None:
+    file = disk.create(f"{root}/a")
+    file.append(b"x" * 10_000)
+    cached = file.pread_cached(4000, 1000)
+    assert cached is None or bytes(cached) == b"x" * 4000
+    at_end = file.pread_cached(4000, 9000)
+    assert at_end is None or bytes(at_end) == b"x" * 1000
+
+
+def test_reads_and_syncs_may_be_awaited(disk: Disk, root: str) -> None:
+    file = disk.create(f"{root}/a")
+    file.append(b"abcdef")
+
+    async def work() -> bytes:
+        await file.sync()
+        return await file.read(3, 2)
+
+    assert asyncio.run(work()) == b"cde"
+
+
+def test_truncation_and_overwriting_change_the_size_that_appends_go_by(disk: Disk, root: str) -> None:
+    file = disk.create(f"{root}/a")
+    file.append(b"0123456789")
+    file.truncate(4)
+    file.append(b"AB")
+    file.pwrite(b"zz", 1)
+    assert file.size == 6
+    assert file.pread(10, 0) == b"0zz3AB"
+
+
+def test_a_handle_knows_the_size_of_a_file_that_was_there(disk: Disk, root: str) -> None:
+    disk.create(f"{root}/a").append(b"12345")
+    again = disk.open(f"{root}/a")
+    assert again.size == 5
+    again.append(b"6")
+    assert disk.read_bytes(f"{root}/a") == b"123456"
+    assert disk.size(f"{root}/a") == 6
+
+
+def test_reading_a_file_that_is_not_there_is_a_disk_error_and_makes_none(disk: Disk, root: str) -> None:
+    with pytest.raises(DiskError):
+        disk.read_bytes(f"{root}/missing")
+    with pytest.raises(DiskError):
+        disk.size(f"{root}/missing")
+    assert disk.open(f"{root}/missing").size == 0
+    assert not disk.exists(f"{root}/missing")
+
+
+def test_a_file_larger_than_its_limit_is_not_read_into_memory(disk: Disk, root: str) -> None:
+    disk.create(f"{root}/a").append(bytes(100))
+    with pytest.raises(DiskError):
+        disk.read_bytes(f"{root}/a", limit=99)
+
+
+def test_an_atomic_write_replaces_the_file_and_leaves_nothing_else(disk: Disk, root: str) -> None:
+    disk.write_atomic(f"{root}/a", b"old")
+    disk.write_atomic(f"{root}/a", b"new", sync=False)
+    assert disk.read_bytes(f"{root}/a") == b"new"
+    assert disk.listdir(root) == ["a"]
+
+
+def test_files_and_directories_are_renamed_and_removed(disk: Disk, root: str) -> None:
+    disk.mkdir(f"{root}/d/e")
+    disk.create(f"{root}/d/e/f").append(b"1")
+    disk.rename(f"{root}/d", f"{root}/g")
+    assert disk.is_dir(f"{root}/g/e")
+    assert not disk.exists(f"{root}/d")
+    assert disk.read_bytes(f"{root}/g/e/f") == b"1"
+    disk.rename(f"{root}/g/e/f", f"{root}/g/h")
+    assert sorted(disk.listdir(f"{root}/g")) == ["e", "h"]
+    disk.remove(f"{root}/g/h")
+    disk.remove(f"{root}/g/h")
+    disk.remove_tree(f"{root}/g")
+    disk.remove_tree(f"{root}/g")
+    assert disk.listdir(root) == []
+
+
+def test_syncing_a_directory_and_a_file_by_name_works(disk: Disk, root: str) -> None:
+    disk.create(f"{root}/a").append(b"1")
+    disk.sync_file(f"{root}/a")
+    disk.sync_dir(root)
+    assert disk.mtime_ms(f"{root}/a") >= 0
+    total, usable = disk.free_bytes(root)
+    assert total >= usable
+
+
+def test_a_directory_has_one_holder_at_a_time(disk: Disk, root: str) -> None:
+    lock = disk.lock(root)
+    with pytest.raises(DirectoryLockedError, match="already uses"):
+        disk.lock(root)
+    lock.release()
+    lock.release()
+    disk.lock(root).release()

@@ -1,0 +1,91 @@
+"""The crash model of the disk in memory: what is synced stays, what is not may be lost in ways real disks lose it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from penstock.disk.api import DiskError
+from penstock.disk.memory import MemoryDisk
+
+
+def crashed(disk: MemoryDisk) -> list[MemoryDisk]:
+    return [disk.crash(Random(seed)) for seed in range(200)]
+
+
+def crashable() -> MemoryDisk:
+    disk = MemoryDisk(crashable=True)
+    disk.mkdir("/d")
+    return disk
+
+
+def test_synced_bytes_survive_and_later_ones_are_lost_from_any_point() -> None:
+    disk = crashable()
+    file = disk.create("/d/a")
+    file.append(b"kept")
+    file.sync_now()
+    disk.sync_dir("/d")
+    file.append(b"maybe")
+    contents = {each.read_bytes("/d/a") for each in crashed(disk)}
+    assert all(content.startswith(b"kept") for content in contents)
+    assert {b"kept", b"keptm", b"keptmaybe"} <= contents
+    assert any(content.endswith(b"\0") for content in contents), "a size that grew before its data"
+
+
+def test_a_file_whose_directory_was_not_synced_may_be_missing() -> None:
+    disk = crashable()
+    disk.create("/d/a").sync_now()
+    assert {each.exists("/d/a") for each in crashed(disk)} == {True, False}
+
+
+def test_a_rename_happens_whole_or_not_at_all() -> None:
+    disk = crashable()
+    disk.write_atomic("/d/a", b"old")
+    disk.write_atomic("/d/b", b"new")
+    disk.rename("/d/b", "/d/a")
+    seen = {(each.read_bytes("/d/a"), each.exists("/d/b")) for each in crashed(disk)}
+    assert seen == {(b"old", True), (b"new", False)}
+
+
+def test_an_atomic_write_with_sync_survives_and_one_without_may_be_torn() -> None:
+    disk = crashable()
+    disk.write_atomic("/d/a", b"synced")
+    assert {each.read_bytes("/d/a") for each in crashed(disk)} == {b"synced"}
+    disk.write_atomic("/d/a", b"unsynced", sync=False)
+    contents = {each.read_bytes("/d/a") for each in crashed(disk)}
+    assert {b"synced", b"unsynced", b""} <= contents
+
+
+def test_an_unsynced_truncation_may_be_undone() -> None:
+    disk = crashable()
+    file = disk.create("/d/a")
+    file.append(b"123456")
+    file.sync_now()
+    disk.sync_dir("/d")
+    file.truncate(2)
+    assert {each.read_bytes("/d/a") for each in crashed(disk)} == {b"123456", b"12"}
+
+
+def test_the_write_hook_can_refuse_any_change() -> None:
+    disk = crashable()
+    file = disk.create("/d/a")
+
+    def full(operation: str, path: str) -> None:
+        raise DiskError(28, "no space", path)
+
+    disk.on_write = full
+    changes: tuple[Callable[[], None], ...] = (
+        lambda: file.append(b"1"),
+        lambda: file.truncate(0),
+        lambda: disk.write_atomic("/d/b", b""),
+        lambda: disk.rename("/d/a", "/d/b"),
+        lambda: disk.remove("/d/a"),
+        lambda: disk.sync_dir("/d"),
+        file.sync_now,
+    )
+    for change in changes:
+        with pytest.raises(DiskError):
+            change()
+    assert file.size == 0

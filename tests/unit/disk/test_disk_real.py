@@ -1,0 +1,143 @@
+"""The real disk: bounded descriptors, errors that leave files whole, locks between processes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.disk import real
+from penstock.disk.api import DirectoryLockedError, DiskError
+from penstock.disk.real import RealDisk
+
+
+def test_descriptors_are_bounded_and_files_open_again_when_used(tmp_path: Path) -> None:
+    disk = RealDisk(max_open_files=16)
+    files = [disk.create(f"{tmp_path}/{number}") for number in range(100)]
+    for turn in range(3):
+        for number, file in enumerate(files):
+            file.append(b"%d:%d;" % (turn, number))
+            assert disk.open_files <= 16
+    assert files[42].pread(100, 0) == b"0:42;1:42;2:42;"
+    disk.close()
+
+
+def test_a_descriptor_in_use_by_a_thread_is_not_closed_under_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk(max_open_files=2)
+    file = disk.create(f"{tmp_path}/slow")
+    file.append(b"slow data")
+    others = [disk.create(f"{tmp_path}/{number}") for number in range(8)]
+    reading, go_on = threading.Event(), threading.Event()
+    pread = os.pread
+
+    def slow_pread(fd: int, size: int, offset: int) -> bytes:
+        if size == 9:
+            reading.set()
+            assert go_on.wait(10)
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", slow_pread)
+
+    async def work() -> bytes:
+        task = asyncio.ensure_future(file.read(9, 0))
+        await asyncio.to_thread(reading.wait, 10)
+        for other in others:
+            other.append(b"x" * 9)
+        go_on.set()
+        return await task
+
+    assert asyncio.run(work()) == b"slow data"
+    disk.close()
+
+
+def test_an_append_that_fails_half_way_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk()
+    file = disk.create(f"{tmp_path}/a")
+    file.append(b"whole")
+    pwritev = os.pwritev
+
+    def short_write(fd: int, buffers: tuple[bytes, ...], offset: int) -> int:
+        return pwritev(fd, (buffers[0][:2],), offset)
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwritev", short_write)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DiskError) as refused:
+        file.append(b"broken")
+    assert refused.value.errno == errno.ENOSPC
+    assert file.size == 5
+    assert Path(f"{tmp_path}/a").read_bytes() == b"whole"
+    monkeypatch.undo()
+    file.append(b"!")
+    assert Path(f"{tmp_path}/a").read_bytes() == b"whole!"
+    disk.close()
+
+
+def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RealDisk()
+    file = disk.create(f"{tmp_path}/a")
+    pwritev = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: pwritev(fd, (buffers[0][:3],), offset))
+    file.append(b"abcdef", b"ghi")
+    assert Path(f"{tmp_path}/a").read_bytes() == b"abcdefghi"
+    disk.close()
+
+
+def test_a_read_past_the_page_cache_says_so_instead_of_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RealDisk()
+    file = disk.create(f"{tmp_path}/a")
+    file.append(b"x" * 100)
+
+    def nothing_cached(fd: int, buffers: object, offset: int, flags: int) -> int:
+        raise BlockingIOError(errno.EAGAIN, "would block")
+
+    monkeypatch.setattr(os, "preadv", nothing_cached)
+    if real.HAVE_NOWAIT_READ:
+        assert file.pread_cached(10, 0) is None
+    assert file.pread(10, 0) == b"x" * 10
+    disk.close()
+
+
+def test_a_directory_held_by_another_process_is_refused(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from penstock.disk.real import RealDisk; RealDisk().lock(sys.argv[1]);"
+            "print('held', flush=True); sys.stdin.read()",
+            str(tmp_path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(DirectoryLockedError, match="stop it, or give this one another directory"):
+            RealDisk().lock(str(tmp_path))
+    finally:
+        holder.communicate()
+    RealDisk().lock(str(tmp_path)).release()
+
+
+def test_a_file_deleted_behind_a_handle_is_an_error_not_a_new_file(tmp_path: Path) -> None:
+    disk = RealDisk()
+    disk.create(f"{tmp_path}/a").append(b"1")
+    handle = disk.open(f"{tmp_path}/a", size=1)
+    os.remove(f"{tmp_path}/a")
+    with pytest.raises(DiskError):
+        handle.pread(1, 0)
+    assert not os.path.exists(f"{tmp_path}/a")
+    disk.close()

@@ -1,0 +1,270 @@
+"""Random histories with crashes: what comes back is always a prefix of what was written, without a gap, and never less
+than what was fsynced. Indexes, leader epochs, producer state and aborted transactions match the batches that survived.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from log_harness import TOPIC_ID, check_indexes, finish, manager, read_all, run, scan
+
+from penstock.clock import ManualClock
+from penstock.disk.memory import MemoryDisk
+from penstock.log.log import AppendOrigin, Log
+from penstock.log.manager import LogManager
+from penstock.log.producers import ProducerStateManager
+from penstock.log.replay import aborted_entry
+from penstock.log.txn_index import AbortedTransaction
+from penstock.metadata.configs.topic import LogConfig
+from penstock.records.build import build_batch
+from penstock.records.control import EndTxn, build_end_txn, read_end_txn
+from penstock.records.header import BatchHeader, parse_header
+
+EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "60"))
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=1200, index_interval_bytes=100, retention_ms=-1)
+
+
+class PowerLossError(Exception):
+    """The machine is off."""
+
+
+@dataclass
+class Producer:
+    producer_id: int
+    epoch: int = 0
+    sequence: int = 0
+    in_transaction: bool = False
+
+
+@dataclass
+class Model:
+    batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
+    #: Offsets below this were promised to be on disk.
+    durable: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][0].next_offset if self.batches else 0
+
+    def cut(self, offset: int) -> None:
+        self.batches = [each for each in self.batches if each[0].last_offset < offset]
+        self.durable = min(self.durable, self.end)
+
+
+class CrashingLog(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock(NOW)
+        self.disk = MemoryDisk(crashable=True, now_ms=self.clock.wall_ms)
+        self.disk.mkdir("/logs")
+        self.logs: LogManager = manager(self.disk, self.clock)
+        self.log: Log = self.logs.create("t", TOPIC_ID, 0, CONFIG)
+        self.logs.write_checkpoints()
+        self.model = Model()
+        self.epoch = 0
+        self.producers = [Producer(10), Producer(11)]
+
+    # What a broker does.
+
+    @rule(count=st.integers(1, 5), size=st.integers(0, 200), skew=st.integers(-50, 50))
+    def append(self, count: int, size: int, skew: int) -> None:
+        records = [(NOW + self.model.end + skew, b"k", bytes(size), ())] * count
+        self._append(build_batch(records))
+
+    @rule(which=st.integers(0, 1), count=st.integers(1, 3), transactional=st.booleans())
+    def append_idempotent(self, which: int, count: int, transactional: bool) -> None:
+        producer = self.producers[which]
+        transactional = transactional or producer.in_transaction
+        data = build_batch(
+            [(NOW, b"k", b"v", ())] * count,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=producer.sequence,
+            transactional=transactional,
+        )
+        self._append(data)
+        producer.sequence += count
+        producer.in_transaction = transactional
+
+    @rule(which=st.integers(0, 1), committed=st.booleans())
+    def end_transaction(self, which: int, committed: bool) -> None:
+        producer = self.producers[which]
+        if producer.in_transaction:
+            marker = build_end_txn(
+                EndTxn(committed, 1), producer_id=producer.producer_id, producer_epoch=producer.epoch, timestamp=NOW
+            )
+            self._append(marker, AppendOrigin.COORDINATOR)
+            producer.in_transaction = False
+
+    def _append(self, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
+        start = self.log.log_end_offset
+        self.log.append_as_leader(data, leader_epoch=self.epoch, now_ms=NOW, origin=origin)
+        stored = self.log.read(start, 1 << 20, upper_bound=self.log.log_end_offset).read_now()
+        self.model.batches.append((parse_header(stored), bytes(stored)))
+        self.log.update_high_watermark(self.log.log_end_offset)
+
+    @rule()
+    def new_leader_epoch(self) -> None:
+        self.epoch += 1
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll()
+
+    @rule()
+    def flush(self) -> None:
+        finish(self.log.flush())
+        self.model.durable = self.model.end
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.logs.write_checkpoints()
+
+    @precondition(lambda self: self.model.batches)
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(max(0, self.log.log_start_offset), self.model.end))
+        self.log.truncate_to(offset)
+        self.model.cut(offset)
+        self._forget_producers()
+
+    def _forget_producers(self) -> None:
+        # A producer that lost a batch starts over with a new epoch, as real ones do.
+        for producer in self.producers:
+            producer.epoch += 1
+            producer.sequence = 0
+            entry = self.log.producers.get(producer.producer_id)
+            producer.in_transaction = entry is not None and entry.txn_first_offset is not None
+
+    # What the world does.
+
+    @rule(seed=st.integers(0, 1 << 32))
+    def crash(self, seed: int) -> None:
+        self._lose_power(seed)
+
+    @rule(data=st.data(), seed=st.integers(0, 1 << 32), steps=st.integers(0, 12))
+    def crash_in_the_middle(self, data: st.DataObject, seed: int, steps: int) -> None:
+        action = data.draw(st.sampled_from(["append", "roll", "flush", "truncate", "checkpoint", "close"]))
+        offset = data.draw(st.integers(self.log.log_start_offset, self.log.log_end_offset))
+        before = Model(list(self.model.batches), self.model.durable)
+        left = [steps]
+
+        def count_down(operation: str, path: str) -> None:
+            if not left[0]:
+                raise PowerLossError
+            left[0] -= 1
+
+        self.disk.on_write = count_down
+        with suppress(PowerLossError):
+            self._act(action, offset)
+        self.disk.on_write = None
+        if action == "truncate":
+            # Either cut or not: what is promised is what is below the cut.
+            before.durable = min(before.durable, offset)
+            floor = [each for each in before.batches if each[0].last_offset < before.durable]
+            before.durable = floor[-1][0].next_offset if floor else 0
+            self.model = before
+        self._lose_power(seed)
+
+    def _act(self, action: str, offset: int) -> None:
+        if action == "append":
+            self.append(2, 60, 0)
+        elif action == "roll":
+            self.log.roll()
+        elif action == "flush":
+            self.flush()
+        elif action == "truncate":
+            self.log.truncate_to(offset)
+        elif action == "checkpoint":
+            self.logs.write_checkpoints()
+        else:
+            run(self.logs.close())
+
+    def _lose_power(self, seed: int) -> None:
+        pending = None
+        if self.log.log_end_offset > self.model.end:
+            pending = self.log.log_end_offset
+        self.disk = self.disk.crash(Random(seed))
+        self.logs = manager(self.disk, self.clock)
+        found = self.logs.get("t", 0)
+        assert found is not None
+        self.log = found
+        self.log.update_config(CONFIG)
+        self._check_prefix(pending)
+        self.log.update_high_watermark(self.log.log_end_offset)
+        self._forget_producers()
+
+    @rule()
+    def clean_restart(self) -> None:
+        run(self.logs.close())
+        before = self.model.end
+        self.logs = manager(self.disk, self.clock)
+        found = self.logs.get("t", 0)
+        assert found is not None
+        self.log = found
+        self.log.update_config(CONFIG)
+        assert self.log.log_end_offset == before
+        assert self.log.recovery_point == before
+        self.model.durable = before
+        self.log.update_high_watermark(self.log.log_end_offset)
+
+    # What must hold.
+
+    def _check_prefix(self, pending: int | None) -> None:
+        survived = read_all(self.log)
+        expected = self.model.batches
+        if len(survived) > len(expected):
+            # The append that was under way may have made it.
+            assert len(survived) == len(expected) + 1
+            assert survived[-1][0].base_offset == self.model.end
+            expected = [*expected, survived[-1]]
+        assert survived == expected[: len(survived)], "not a prefix of what was written"
+        assert self.log.log_end_offset >= self.model.durable, "an fsynced record is gone"
+        assert self.log.log_end_offset == (survived[-1][0].next_offset if survived else 0)
+        self.model = Model(survived, self.model.durable)
+
+    @invariant()
+    def files_and_state_agree(self) -> None:
+        log = self.log
+        survived = [entry for segment in log.segments for entry in scan(segment)]
+        assert [header for _, header in survived] == [header for header, _ in self.model.batches]
+        assert log.size == sum(header.size for _, header in survived)
+        for segment in log.segments:
+            check_indexes(segment)
+        epochs: list[tuple[int, int]] = []
+        for _, header in survived:
+            if not epochs or epochs[-1][0] != header.partition_leader_epoch:
+                epochs.append((header.partition_leader_epoch, header.base_offset))
+        assert log.epochs.entries == epochs
+        self._check_producers()
+
+    def _check_producers(self) -> None:
+        oracle = ProducerStateManager()
+        aborted: list[AbortedTransaction] = []
+        for header, data in self.model.batches:
+            if header.producer_id >= 0:
+                completed = oracle.update(header, read_end_txn(data))
+                if completed is not None and completed.aborted:
+                    aborted.append(aborted_entry(oracle, completed))
+        assert _summary(self.log.producers) == _summary(oracle)
+        assert self.log.producers.first_undecided_offset == oracle.first_undecided_offset
+        assert self.log.aborted_transactions(0, self.log.log_end_offset + 1) == aborted
+
+
+def _summary(producers: ProducerStateManager) -> list[tuple[int, int, int, int | None]]:
+    return sorted(
+        (each.producer_id, each.producer_epoch, each.last_sequence, each.txn_first_offset) for each in producers
+    )
+
+
+TestCrashingLog = CrashingLog.TestCase
+TestCrashingLog.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

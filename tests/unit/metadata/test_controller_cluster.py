@@ -1,0 +1,348 @@
+"""Brokers, producer ids, features, elections and reassignments: (image, request) → (records, reply)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.metadata.apply import apply
+from penstock.metadata.controller.brokers import (
+    Registration,
+    allocate_producer_ids,
+    register_broker,
+    register_controller,
+    unfence_broker,
+    unregister_broker,
+)
+from penstock.metadata.controller.elections import elect_leaders
+from penstock.metadata.controller.feature_updates import update_features
+from penstock.metadata.controller.reassignments import alter_reassignments, list_reassignments
+from penstock.metadata.features import (
+    SUPPORTED_FEATURES,
+    default_features,
+    metadata_version_level,
+    metadata_version_name,
+)
+from penstock.metadata.image import (
+    EMPTY_IMAGE,
+    BrokerImage,
+    Endpoint,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, TopicPartitions
+from penstock.protocol.messages.api_45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.protocol.messages.api_46_list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from penstock.protocol.messages.api_57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+
+ID = bytes([1] * 16)
+ENDPOINTS = {"PLAINTEXT": Endpoint("h", 9092, 0)}
+
+
+def image_of(*partitions: PartitionImage, brokers: str = "123", **fields: Any) -> MetadataImage:
+    """Topic `t` with these partitions; brokers in lower case digits, a fenced one followed by `!`."""
+    registered = {}
+    for digit, mark in zip(brokers, brokers[1:] + " ", strict=True):
+        if digit != "!":
+            registered[int(digit)] = BrokerImage(
+                int(digit), 5, bytes(16), {}, fenced=mark == "!", features=dict(SUPPORTED_FEATURES)
+            )
+    topic = TopicImage("t", ID, dict(enumerate(partitions)))
+    return replace(
+        EMPTY_IMAGE,
+        brokers=registered,
+        topics={"t": topic} if partitions else {},
+        topics_by_id={ID: topic} if partitions else {},
+        partition_count=len(partitions),
+        **fields,
+    )
+
+
+def partition(replicas: str, isr: str | None = None, leader: int = -2, **fields: Any) -> PartitionImage:
+    ids = tuple(map(int, replicas))
+    in_sync = ids if isr is None else tuple(map(int, isr))
+    return PartitionImage(replicas=ids, isr=in_sync, leader=ids[0] if leader == -2 else leader, **fields)
+
+
+# --- brokers --------------------------------------------------------------------------------------
+
+
+def test_a_brokers_epoch_is_the_offset_of_its_registration() -> None:
+    image = replace(EMPTY_IMAGE, offset=41)
+    decision = register_broker(image, Registration(1, bytes(16), ENDPOINTS, [ID], rack="r"))
+    assert decision.reply == 42
+    after = apply(image, decision.records)
+    assert after.brokers[1] == BrokerImage(
+        1, 42, bytes(16), ENDPOINTS, "r", fenced=True, log_dirs=(ID,), features=dict(SUPPORTED_FEATURES)
+    )
+
+
+def test_a_broker_that_is_too_old_for_the_cluster_is_refused() -> None:
+    image = replace(EMPTY_IMAGE, features={"metadata.version": 30})
+    old = Registration(1, bytes(16), ENDPOINTS, [ID], features={"metadata.version": (7, 29)})
+    with pytest.raises(KafkaError) as refusal:
+        register_broker(image, old)
+    assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_controller_registers_with_its_listeners() -> None:
+    after = apply(EMPTY_IMAGE, register_controller(EMPTY_IMAGE, 1, ID, ENDPOINTS).records)
+    assert after.controllers[1].endpoints == ENDPOINTS
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (partition("1"), partition("1", leader_epoch=1, partition_epoch=1)),
+        (partition("12", leader=2), None),
+        (partition("12", "1", leader=-1), partition("12", "1", 1, leader_epoch=1, partition_epoch=1)),
+        (partition("1", "", leader=-1, elr=(1,)), partition("1", leader_epoch=1, partition_epoch=1)),
+        (
+            partition("12", "", leader=-1, elr=(2, 1)),
+            partition("12", "1", 1, leader_epoch=1, partition_epoch=1, elr=(2,)),
+        ),
+        (partition("1", "", leader=-1, last_known_elr=(1,)), partition("1", leader_epoch=1, partition_epoch=1)),
+        (partition("12", "", leader=-1, elr=(2,)), None),
+        (partition("23"), None),
+    ],
+    ids=[
+        "led",
+        "led by another",
+        "in sync",
+        "eligible",
+        "eligible with another",
+        "last known",
+        "not eligible",
+        "foreign",
+    ],
+)
+def test_a_broker_that_is_ready_leads_what_is_its_to_lead(before: PartitionImage, after: PartitionImage | None) -> None:
+    image = image_of(before, brokers="1!23")
+    changed = apply(image, unfence_broker(image, 1, 5).records)
+    assert changed.brokers[1].usable
+    assert changed.topics["t"].partitions[0] == (before if after is None else after)
+
+
+def test_unfencing_wants_the_right_epoch_and_happens_once() -> None:
+    image = image_of(brokers="1!")
+    with pytest.raises(KafkaError) as refusal:
+        unfence_broker(image, 1, 4)
+    assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
+    ready = apply(image, unfence_broker(image, 1, 5).records)
+    assert unfence_broker(ready, 1, 5).records == []
+
+
+def test_a_broker_is_forgotten_only_when_it_is_gone() -> None:
+    image = image_of(partition("12", leader=1), brokers="1!2")
+    after = apply(image, unregister_broker(image, 1).records)
+    assert set(after.brokers) == {2}
+    assert after.topics["t"].partitions[0].leader == -1
+    for broker_id, code in [(2, ErrorCode.INVALID_REQUEST), (7, ErrorCode.BROKER_ID_NOT_REGISTERED)]:
+        with pytest.raises(KafkaError) as refusal:
+            unregister_broker(image, broker_id)
+        assert refusal.value.code is code
+
+
+def test_blocks_of_producer_ids_never_overlap() -> None:
+    image = image_of(brokers="1")
+    blocks = []
+    for _ in range(3):
+        decision = allocate_producer_ids(image, 1, 5)
+        blocks.append(decision.reply)
+        image = apply(image, decision.records)
+    assert blocks == [(0, 1000), (1000, 1000), (2000, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "epoch", "code"), [(1, 4, ErrorCode.STALE_BROKER_EPOCH), (9, 5, ErrorCode.BROKER_ID_NOT_REGISTERED)]
+)
+def test_producer_ids_are_for_registered_brokers(broker_id: int, epoch: int, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as refusal:
+        allocate_producer_ids(image_of(brokers="1"), broker_id, epoch)
+    assert refusal.value.code is code
+
+
+# --- features -------------------------------------------------------------------------------------
+
+UP, SAFE, UNSAFE = 1, 2, 3
+
+
+def update(image: MetadataImage, *updates: tuple[str, int, int], validate_only: bool = False) -> Any:
+    keys = [FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind) for name, level, kind in updates]
+    return update_features(image, UpdateFeaturesRequest(feature_updates=keys, validate_only=validate_only), 1)
+
+
+def test_features_go_up_and_down_together() -> None:
+    image = image_of(features=default_features(30))
+    decision = update(image, ("group.version", 0, SAFE), ("transaction.version", 1, UNSAFE), ("share.version", 1, UP))
+    assert decision.reply.error_code == ErrorCode.NONE
+    after = apply(image, decision.records).features
+    assert "group.version" not in after
+    assert after["transaction.version"] == 1
+    assert len(decision.records) == 2
+
+
+def test_features_can_be_tried_without_changing_them() -> None:
+    image = image_of(features=default_features(30))
+    decision = update(image, ("group.version", 0, SAFE), validate_only=True)
+    assert (decision.records, decision.reply.error_code) == ([], ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("metadata.version", 31, UP), "Local controller 1 only supports versions 7-30"),
+        (("metadata.version", 29, UP), "Can't downgrade the version of this feature without"),
+        (("metadata.version", 29, SAFE), "might delete metadata information"),
+        (("metadata.version", 29, UNSAFE), "Unsafe metadata downgrade is not supported"),
+        (("metadata.version", 6, UNSAFE), "only supports versions 7-30"),
+        (("nosuch", 1, UP), "Local controller 1 does not support this feature."),
+        (("group.version", 2, UP), "only supports versions 0-1"),
+        (("group.version", 0, UP), "Can't downgrade"),
+        (("group.version", -1, UP), "cannot be less than 0"),
+        (("group.version", 1, 0), "does not support the given upgrade type"),
+        (("group.version", 1, 9), "does not support the given upgrade type"),
+        (("kraft.version", 0, SAFE), "Can't downgrade the version of this feature."),
+    ],
+)
+def test_a_feature_update_that_can_not_be_refuses_all_of_them(change: tuple[str, int, int], message: str) -> None:
+    image = image_of(features=default_features(30))
+    decision = update(image, ("share.version", 0, SAFE), change)
+    assert decision.records == []
+    assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert message in decision.reply.error_message
+
+
+def test_metadata_version_goes_down_past_levels_that_changed_no_record() -> None:
+    image = image_of(features=default_features(29))
+    decision = update(image, ("metadata.version", 26, SAFE))
+    assert decision.reply.error_code == ErrorCode.NONE
+    assert apply(image, decision.records).features["metadata.version"] == 26
+
+
+def test_a_feature_needs_what_it_depends_on() -> None:
+    image = image_of(features={"metadata.version": 22})
+    decision = update(image, ("eligible.leader.replicas.version", 1, UP))
+    assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+def test_releases_have_levels_and_defaults() -> None:
+    assert metadata_version_level("4.3") == metadata_version_level("4.3-IV0") == 30
+    assert metadata_version_level("4.0") == 25
+    assert metadata_version_level("9.9") is None
+    assert metadata_version_name(25) == "4.0-IV3"
+    assert default_features(20) == {"metadata.version": 20}
+    assert default_features(25) == {
+        "metadata.version": 25,
+        "kraft.version": 1,
+        "transaction.version": 2,
+        "group.version": 1,
+    }
+
+
+# --- elections ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "brokers", "code", "leader"),
+    [
+        (0, partition("12", leader=2), "12", ErrorCode.NONE, 1),
+        (0, partition("12", leader=1), "12", ErrorCode.ELECTION_NOT_NEEDED, 1),
+        (0, partition("12", "2", leader=2), "12", ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 2),
+        (0, partition("12", leader=2), "1!2", ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 2),
+        (1, partition("12", leader=1), "12", ErrorCode.ELECTION_NOT_NEEDED, 1),
+        (1, partition("12", "1", leader=-1), "1!2", ErrorCode.NONE, 2),
+        (1, partition("12", "2", leader=-1), "12", ErrorCode.NONE, 2),
+        (1, partition("12", "1", leader=-1), "1!2!", ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, -1),
+    ],
+)
+def test_an_election_gives_a_leader_or_says_why_not(
+    kind: int, before: PartitionImage, brokers: str, code: ErrorCode, leader: int
+) -> None:
+    image = image_of(before, brokers=brokers)
+    request = ElectLeadersRequest(election_type=kind, topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
+    decision = elect_leaders(image, request)
+    assert decision.reply.replica_election_results[0].partition_result[0].error_code == code
+    assert apply(image, decision.records).topics["t"].partitions[0].leader == leader
+
+
+def test_an_unclean_leader_is_marked_as_recovering() -> None:
+    image = image_of(partition("12", "1", leader=-1), brokers="1!2")
+    request = ElectLeadersRequest(election_type=1, topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
+    after = apply(image, elect_leaders(image, request).records).topics["t"].partitions[0]
+    assert (after.isr, after.leader_recovery_state) == ((2,), 1)
+
+
+def test_an_election_of_everything_reports_only_what_it_did() -> None:
+    image = image_of(partition("12"), partition("21", leader=1), brokers="12")
+    decision = elect_leaders(image, ElectLeadersRequest(topic_partitions=None))
+    results = decision.reply.replica_election_results
+    assert [(one.partition_id, one.error_code) for one in results[0].partition_result] == [(1, 0)]
+
+
+def test_unknown_topics_partitions_and_types_are_refused() -> None:
+    image = image_of(partition("1"), brokers="1")
+    asked = [TopicPartitions(topic="t", partitions=[7]), TopicPartitions(topic="x", partitions=[0])]
+    reply = elect_leaders(image, ElectLeadersRequest(topic_partitions=asked)).reply
+    codes = [one.partition_result[0].error_code for one in reply.replica_election_results]
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    odd = elect_leaders(image, ElectLeadersRequest(election_type=5, topic_partitions=asked[:1])).reply
+    assert odd.error_code == ErrorCode.INVALID_REQUEST
+
+
+# --- reassignments --------------------------------------------------------------------------------
+
+
+def move(image: MetadataImage, replicas: list[int] | None, topic: str = "t", index: int = 0, **fields: Any) -> Any:
+    asked = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=index, replicas=replicas)])
+    decision = alter_reassignments(image, AlterPartitionReassignmentsRequest(topics=[asked], **fields))
+    return decision, decision.reply.responses[0].partitions[0]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "topic", "index", "code"),
+    [
+        ([1, 2], "t", 0, ErrorCode.NONE),
+        (None, "t", 0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+        ([], "t", 0, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([1, 1], "t", 0, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([9], "t", 0, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([-1], "t", 0, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ([1], "t", 7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ([1], "x", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_a_reassignment_that_changes_nothing_plans_nothing(
+    replicas: list[int] | None, topic: str, index: int, code: ErrorCode
+) -> None:
+    decision, result = move(image_of(partition("12")), replicas, topic, index)
+    assert (result.error_code, decision.records) == (code, [])
+
+
+def test_a_reassignment_holds_both_sets_until_it_is_done_and_can_be_cancelled() -> None:
+    image = image_of(partition("12"))
+    decision, _ = move(image, [3, 2])
+    moving = apply(image, decision.records)
+    now = moving.topics["t"].partitions[0]
+    assert (now.replicas, now.adding_replicas, now.removing_replicas) == ((3, 2, 1), (3,), (1,))
+    listed = list_reassignments(moving, ListPartitionReassignmentsRequest(topics=None)).topics
+    assert [(one.name, one.partitions[0].adding_replicas) for one in listed] == [("t", [3])]
+    asked = [ListPartitionReassignmentsTopics(name="t", partition_indexes=[5])]
+    assert list_reassignments(moving, ListPartitionReassignmentsRequest(topics=asked)).topics == []
+    decision, _ = move(moving, None)
+    back = apply(moving, decision.records).topics["t"].partitions[0]
+    assert (set(back.replicas), back.adding_replicas, back.removing_replicas) == ({1, 2}, (), ())
+
+
+def test_a_request_may_forbid_another_replication_factor() -> None:
+    _, result = move(image_of(partition("12")), [1, 2, 3], allow_replication_factor_change=False)
+    assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR

@@ -1,0 +1,259 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: (image, request) → (records, reply)."""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.metadata.apply import apply
+from penstock.metadata.controller.partitions import create_partitions
+from penstock.metadata.controller.topics import TopicDefaults, create_topics, delete_topics
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_19_create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.protocol.messages.api_20_delete_topics import DeleteTopicsResponse, DeleteTopicState
+from penstock.protocol.messages.api_37_create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+
+DEFAULTS = TopicDefaults(num_partitions=3, replication_factor=1)
+DIRECTORY = bytes([9] * 16)
+
+
+def cluster(*broker_ids: int, fenced: frozenset[int] = frozenset()) -> MetadataImage:
+    from dataclasses import replace
+
+    brokers = {
+        broker_id: BrokerImage(
+            broker_id, 1, bytes(16), {}, fenced=broker_id in fenced, log_dirs=(DIRECTORY,) if broker_id == 1 else ()
+        )
+        for broker_id in broker_ids
+    }
+    return replace(EMPTY_IMAGE, brokers=brokers)
+
+
+def wanted(
+    name: str,
+    partitions: int = 1,
+    factor: int = 1,
+    assignments: Mapping[int, list[int]] | list[tuple[int, list[int]]] | None = None,
+    configs: Mapping[str, str | None] | None = None,
+) -> CreatableTopic:
+    pairs = assignments.items() if isinstance(assignments, Mapping) else assignments or ()
+    return CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        assignments=[CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in pairs],
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+    )
+
+
+def create(
+    image: MetadataImage, *topics: CreatableTopic, validate_only: bool = False
+) -> Decision[CreateTopicsResponse]:
+    request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
+    return create_topics(image, request, DEFAULTS, Random(5))
+
+
+def with_topics(image: MetadataImage, *topics: CreatableTopic) -> MetadataImage:
+    decision = create(image, *topics)
+    assert all(result.error_code == ErrorCode.NONE for result in decision.reply.topics)
+    return apply(image, decision.records)
+
+
+def test_defaults_fill_what_the_request_leaves_open() -> None:
+    decision = create(cluster(1), wanted("t", -1, -1))
+    result = decision.reply.topics[0]
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 1)
+    image = apply(cluster(1), decision.records)
+    assert image.topics["t"].topic_id == result.topic_id
+    assert [image.topics["t"].partitions[index].leader for index in range(3)] == [1, 1, 1]
+    assert image.topics["t"].partitions[0].directories == (DIRECTORY,)
+
+
+def test_configs_become_records_of_the_topic() -> None:
+    image = with_topics(cluster(1), wanted("t", configs={"cleanup.policy": "compact", "retention.ms": "5"}))
+    assert image.topic_config("t") == {"cleanup.policy": "compact", "retention.ms": "5"}
+
+
+def test_validating_only_answers_the_same_and_plans_nothing() -> None:
+    real, dry = create(cluster(1), wanted("t", 2)), create(cluster(1), wanted("t", 2), validate_only=True)
+    assert dry.records == []
+    assert dry.reply == real.reply
+
+
+def test_a_manual_assignment_is_kept_as_it_is() -> None:
+    image = with_topics(cluster(1, 2, 3), wanted("t", -1, -1, {1: [3, 1], 0: [2, 3]}))
+    assert [image.topics["t"].partitions[index].replicas for index in range(2)] == [(2, 3), (3, 1)]
+    assert [image.topics["t"].partitions[index].leader for index in range(2)] == [2, 3]
+
+
+def test_a_fenced_replica_is_not_in_sync_and_does_not_lead() -> None:
+    image = with_topics(cluster(1, 2, fenced=frozenset({1})), wanted("t", -1, -1, {0: [1, 2]}))
+    partition = image.topics["t"].partitions[0]
+    assert (partition.replicas, partition.isr, partition.leader) == ((1, 2), (2,), 2)
+
+
+REFUSALS = [
+    (wanted(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "the empty string"),
+    (wanted("."), ErrorCode.INVALID_TOPIC_EXCEPTION, "'.' is not allowed"),
+    (wanted(".."), ErrorCode.INVALID_TOPIC_EXCEPTION, "'..' is not allowed"),
+    (wanted("a" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, "max allowed length 249"),
+    (wanted("a b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII alphanumerics"),
+    (wanted("naïve"), ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII alphanumerics"),
+    (wanted("line\n"), ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII alphanumerics"),
+    (wanted("__cluster_metadata"), ErrorCode.INVALID_REQUEST, "is prohibited"),
+    (wanted("old.topic"), ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'old.topic' already exists."),
+    (wanted("old_topic"), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with existing topic: old.topic"),
+    (wanted("t", 0), ErrorCode.INVALID_PARTITIONS, "non-positive"),
+    (wanted("t", -2), ErrorCode.INVALID_PARTITIONS, "non-positive"),
+    (wanted("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "larger than 0"),
+    (wanted("t", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR, "larger than 0"),
+    (wanted("t", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "only 2 broker(s) are registered"),
+    (wanted("t", 10_001), ErrorCode.POLICY_VIOLATION, "Excessively large"),
+    (wanted("t", -1, 1, {0: [1]}), ErrorCode.INVALID_REQUEST, "replication factor was not set to -1"),
+    (wanted("t", 1, -1, {0: [1]}), ErrorCode.INVALID_REQUEST, "numPartitions was not set to -1"),
+    (wanted("t", -1, -1, {0: []}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "empty replica list"),
+    (wanted("t", -1, -1, {0: [7]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 7, but no such broker"),
+    (wanted("t", -1, -1, {0: [1, 1]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 1 more than once"),
+    (wanted("t", -1, -1, {1: [1]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "consecutive 0-based"),
+    (wanted("t", -1, -1, [(0, [1]), (0, [2])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "multiple manual"),
+    (wanted("t", -1, -1, {0: [1], 1: [1, 2]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "not consistent with previous"),
+    (wanted("t", configs={"nosuch": "1"}), ErrorCode.INVALID_CONFIG, "Unknown topic config name: nosuch"),
+    (wanted("t", configs={"retention.ms": "x"}), ErrorCode.INVALID_CONFIG, "Not a number of type LONG"),
+    (wanted("t", configs={"retention.ms": None}), ErrorCode.INVALID_CONFIG, "Null value not supported"),
+]
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "message"), REFUSALS, ids=[f"{r[0].name[:12]!r} {r[2][:20]}" for r in REFUSALS]
+)
+def test_a_topic_that_can_not_be_is_refused(topic: CreatableTopic, code: ErrorCode, message: str) -> None:
+    image = with_topics(cluster(1, 2), wanted("old.topic"))
+    decision = create(image, topic)
+    result = decision.reply.topics[0]
+    assert decision.records == []
+    assert result.error_code == code
+    assert message in (result.error_message or "")
+
+
+def test_all_replicas_fenced_is_refused() -> None:
+    decision = create(cluster(1, 2, fenced=frozenset({1})), wanted("t", -1, -1, {0: [1]}))
+    assert decision.reply.topics[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_one_refusal_does_not_stop_the_others_and_a_name_given_twice_is_refused_once() -> None:
+    decision = create(cluster(1), wanted("bad name"), wanted("good"), wanted("twice"), wanted("twice"))
+    codes = {result.name: result.error_code for result in decision.reply.topics}
+    assert codes == {
+        "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "good": ErrorCode.NONE,
+        "twice": ErrorCode.INVALID_REQUEST,
+    }
+    assert len(decision.reply.topics) == 3
+    assert set(apply(cluster(1), decision.records).topics) == {"good"}
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def delete(image: MetadataImage, *topics: DeleteTopicState) -> Decision[DeleteTopicsResponse]:
+    return delete_topics(image, topics)
+
+
+def test_topics_go_by_name_and_by_id() -> None:
+    image = with_topics(cluster(1), wanted("a"), wanted("b"), wanted("c"))
+    by_id = image.topics["b"].topic_id
+    decision = delete(image, DeleteTopicState(name="a"), DeleteTopicState(topic_id=by_id))
+    assert [(one.name, one.error_code) for one in decision.reply.responses] == [("a", 0), ("b", 0)]
+    assert decision.reply.responses[1].topic_id == by_id
+    assert set(apply(image, decision.records).topics) == {"c"}
+
+
+def test_what_can_not_be_deleted_says_why() -> None:
+    image = with_topics(cluster(1), wanted("a"), wanted("b"))
+    known = image.topics["b"].topic_id
+    cases: list[tuple[list[Any], list[ErrorCode]]] = [
+        ([DeleteTopicState(name="x")], [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
+        ([DeleteTopicState(topic_id=bytes([5] * 16))], [ErrorCode.UNKNOWN_TOPIC_ID]),
+        ([DeleteTopicState()], [ErrorCode.INVALID_REQUEST]),
+        ([DeleteTopicState(name="a", topic_id=known)], [ErrorCode.INVALID_REQUEST]),
+        ([DeleteTopicState(name="a"), DeleteTopicState(name="a")], [ErrorCode.INVALID_REQUEST]),
+        ([DeleteTopicState(topic_id=known), DeleteTopicState(topic_id=known)], [ErrorCode.INVALID_REQUEST]),
+        ([DeleteTopicState(name="b"), DeleteTopicState(topic_id=known)], [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]),
+    ]
+    for topics, codes in cases:
+        decision = delete(image, *topics)
+        assert [one.error_code for one in decision.reply.responses] == codes
+        assert len(decision.records) == codes.count(ErrorCode.NONE)
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+
+def grow(
+    image: MetadataImage, name: str, count: int, assignments: list[list[int]] | None = None, validate_only: bool = False
+) -> Decision[CreatePartitionsResponse]:
+    listed = None
+    if assignments is not None:
+        listed = [CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
+    topic = CreatePartitionsTopic(name=name, count=count, assignments=listed)
+    return create_partitions(image, CreatePartitionsRequest(topics=[topic], validate_only=validate_only), Random(5))
+
+
+def test_new_partitions_follow_the_old_ones_with_the_same_replication_factor() -> None:
+    image = with_topics(cluster(1, 2, 3), wanted("t", 2, 2))
+    grown = apply(image, grow(image, "t", 5).records)
+    assert sorted(grown.topics["t"].partitions) == [0, 1, 2, 3, 4]
+    assert all(len(one.replicas) == 2 for one in grown.topics["t"].partitions.values())
+    assert grown.topics["t"].partitions[0] is image.topics["t"].partitions[0]
+    assert grown.partition_count == 5
+
+
+def test_new_partitions_stand_where_the_request_says() -> None:
+    image = with_topics(cluster(1, 2), wanted("t", 1, 1))
+    grown = apply(image, grow(image, "t", 3, [[2], [1]]).records)
+    assert [grown.topics["t"].partitions[index].leader for index in (1, 2)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "assignments", "code", "message"),
+    [
+        ("nosuch", 5, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
+        ("t", 2, None, ErrorCode.INVALID_PARTITIONS, "Topic already has 2 partition(s)."),
+        ("t", 1, None, ErrorCode.INVALID_PARTITIONS, "1 would not be an increase."),
+        ("t", -1, None, ErrorCode.INVALID_PARTITIONS, "-1 would not be an increase."),
+        ("t", 20_000, None, ErrorCode.POLICY_VIOLATION, "Excessively large"),
+        ("t", 4, [[1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "but only 1 assignment(s)"),
+        ("t", 3, [[9]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no such broker"),
+        ("t", 3, [[]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "empty replica list"),
+        ("t", 3, [[1, 2]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "not consistent with previous partitions"),
+    ],
+)
+def test_partitions_that_can_not_be_are_refused(
+    name: str, count: int, assignments: list[list[int]] | None, code: ErrorCode, message: str | None
+) -> None:
+    image = with_topics(cluster(1, 2), wanted("t", 2, 1))
+    decision = grow(image, name, count, assignments)
+    result = decision.reply.results[0]
+    assert (decision.records, result.error_code) == ([], code)
+    assert (message is None and result.error_message is None) or (message or "") in (result.error_message or "")
+
+
+def test_growing_can_be_tried_without_doing_it() -> None:
+    image = with_topics(cluster(1), wanted("t"))
+    decision = grow(image, "t", 4, validate_only=True)
+    assert decision.records == []
+    assert decision.reply.results[0].error_code == ErrorCode.NONE

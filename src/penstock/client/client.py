@@ -16,6 +16,8 @@ from penstock.protocol.schema import Message
 T = TypeVar("T")
 
 DEFAULT_PORT = 9092
+# A node may learn of a new topic a moment after its creation was answered; a topic that isn't there stays unknown.
+UNKNOWN_TOPIC_ATTEMPTS = 3
 BOOTSTRAP = -1
 """The node id of the connection to a bootstrap address: whatever node that is."""
 
@@ -193,12 +195,16 @@ class AsyncClient:
         if known is not None:
             return known
 
+        unknown = 0
+
         async def ask() -> TopicInfo:
+            nonlocal unknown
             answer = await self.metadata([name], create=create)
             for topic in answer.topics:
                 if topic.name == name and topic.error_code:
                     code = ErrorCode(topic.error_code)
-                    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
+                    unknown += code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if unknown == UNKNOWN_TOPIC_ATTEMPTS and not create:
                         raise _NoTopicError(name)
                     raise KafkaError(code, f"Topic {name!r} can't be used.")
             return self.cluster.topics[name]

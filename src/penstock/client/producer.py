@@ -1,6 +1,6 @@
 """Writes records: gathered into batches, sent to leaders, repeated until they are there or their time is up.
 
-A partition has one batch on its way at a time, so order holds through every repetition. With idempotence (the default) a
+A partition has one batch on its way at a time, so order holds through every repetition. With idempotence (default) a
 batch carries a producer id and a sequence number, and a repetition that was already written is not written again.
 """
 
@@ -72,7 +72,8 @@ class Producer:
         self._flushing = 0
         self._room = asyncio.Event()
         self._room.set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._wakes_at = 0.0
 
     async def __aenter__(self) -> "Producer":
         return self
@@ -164,9 +165,10 @@ class Producer:
 
     def _wake_at(self, when: float) -> None:
         if self._timer is not None:
-            if self._timer.when() <= when and not self._timer.cancelled():
+            if self._wakes_at <= when:
                 return
             self._timer.cancel()
+        self._wakes_at = when
         self._timer = asyncio.get_running_loop().call_at(when, self._woken)
 
     def _woken(self) -> None:

@@ -54,6 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         "_head",
         "_held_bytes",
         "_mute_timer",
+        "_muted_until",
         "_on_close",
         "_out",
         "_partial",
@@ -103,7 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         self._task: asyncio.Future[Reply] | None = None
         self._congested = False
-        self._mute_timer: asyncio.TimerHandle | None = None
+        self._mute_timer: asyncio.Handle | None = None
+        self._muted_until = 0.0
         self._reading = True
         self._waits_for_budget = False
         self._eof = False
@@ -133,13 +135,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def mute_for(self, seconds: float) -> None:
         """Starts no further request of this connection for that long. The longest wish counts."""
-        loop = self._server.loop
-        timer = self._mute_timer
-        if timer is not None:
-            if timer.when() >= loop.time() + seconds:
+        until = self._server.loop.time() + seconds
+        if self._mute_timer is not None:
+            if self._muted_until >= until:
                 return
-            timer.cancel()
-        self._mute_timer = loop.call_later(seconds, self._unmute)
+            self._mute_timer.cancel()
+        self._muted_until = until
+        self._mute_timer = self._server.loop.call_at(until, self._unmute)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Called once when the connection is gone; at once if it is already."""

@@ -1,0 +1,284 @@
+"""The client for code without an event loop: the command line, Spark's workers, scripts, notebooks.
+
+It runs a loop in a thread of its own. A thread, because connections have to be read, and a producer's linger and a
+consumer's next fetch have to go on, while the caller does something else; and because the caller may itself sit inside
+an event loop that must not be entered twice, as in a notebook.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from penstock.client.accumulator import RecordMetadata, Sent
+from penstock.client.admin import Admin, NewTopic
+from penstock.client.client import AsyncClient
+from penstock.client.cluster import Cluster, Node, TopicInfo
+from penstock.client.connection import ConnectionSettings
+from penstock.client.consumer import Consumer, ConsumerSettings, Position, TopicPartition
+from penstock.client.fetched import Fetched
+from penstock.client.offsets import READ_UNCOMMITTED, FoundOffset
+from penstock.client.producer import Producer, ProducerSettings
+from penstock.client.retry import Retry
+from penstock.net.loop import new_event_loop
+from penstock.net.network import Network
+from penstock.protocol.messages.api_03_metadata import MetadataResponse
+from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResourceResult
+from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterResponse
+from penstock.protocol.schema import Message
+from penstock.records.record import Headers
+
+T = TypeVar("T")
+
+BulkRecord = tuple[bytes | None, bytes | None, Headers, int | None]
+"""Key, value, headers, and the timestamp or None for now."""
+
+
+class _WallClock:
+    """There is no node here to be given a clock by."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class _LoopThread:
+    def __init__(self) -> None:
+        self.loop = new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while waiting: the work must not go on behind the caller's back.
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class Client:
+    """Use as `with Client("host:port") as client`. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        settings: ConnectionSettings | None = None,
+        retry: Retry | None = None,
+        network: Network | None = None,
+    ) -> None:
+        self.asynchronous = AsyncClient(bootstrap, settings=settings, retry=retry, network=network)
+        self._admin = Admin(self.asynchronous)
+        self._thread = _LoopThread()
+        self._closed = False
+        try:
+            self.run(self._connect())
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    async def _connect(self) -> None:
+        await self.asynchronous.connection()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.run(self.asynchronous.close())
+            self._thread.stop()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Any coroutine of the asynchronous client, on its loop."""
+        return self._thread.run(work)
+
+    # Requests and metadata
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.asynchronous.cluster
+
+    def request(
+        self, message: Message, *, node: int | None = None, version: int | None = None, timeout_s: float | None = None
+    ) -> Any:
+        """Asks one node (None: any), once; the answer's error codes are the caller's."""
+        return self.run(self.asynchronous.request(message, node=node, version=version, timeout_s=timeout_s))
+
+    def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
+        return self.run(self.asynchronous.metadata(topics))
+
+    def leader(self, topic: str, partition: int) -> int:
+        return self.run(self.asynchronous.leader(topic, partition))
+
+    # Admin
+
+    def create_topic(
+        self, name: str, partitions: int = -1, replication_factor: int = -1, **configs: str | None
+    ) -> None:
+        self.run(self._admin.create_topic(name, partitions, replication_factor, **configs))
+
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
+        self.run(self._admin.create_topics(topics, validate_only=validate_only))
+
+    def delete_topics(self, names: Iterable[str] = (), *, ids: Iterable[bytes] = ()) -> None:
+        self.run(self._admin.delete_topics(names, ids=ids))
+
+    def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        return self.run(self._admin.list_topics(internal=internal))
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
+        return self.run(self._admin.describe_topics(names))
+
+    def create_partitions(self, topic: str, total: int, *, validate_only: bool = False) -> None:
+        self.run(self._admin.create_partitions(topic, total, validate_only=validate_only))
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, FoundOffset]:
+        return self.run(self._admin.list_offsets(wanted, isolation_level=isolation_level))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return self.run(self._admin.delete_records(before))
+
+    def describe_configs(
+        self,
+        kind: int,
+        name: str,
+        *,
+        keys: Sequence[str] | None = None,
+        synonyms: bool = False,
+        documentation: bool = False,
+    ) -> list[DescribeConfigsResourceResult]:
+        work = self._admin.describe_configs(kind, name, keys=keys, synonyms=synonyms, documentation=documentation)
+        return self.run(work)
+
+    def alter_configs(
+        self, kind: int, name: str, changes: Iterable[tuple[str, int, str | None]], *, validate_only: bool = False
+    ) -> None:
+        self.run(self._admin.alter_configs(kind, name, changes, validate_only=validate_only))
+
+    def describe_cluster(self) -> DescribeClusterResponse:
+        return self.run(self._admin.describe_cluster())
+
+    def nodes(self) -> list[Node]:
+        return self.run(self._admin.nodes())
+
+    # Records
+
+    def producer(self, settings: ProducerSettings | None = None) -> "SyncProducer":
+        return SyncProducer(self, settings)
+
+    def consumer(self, settings: ConsumerSettings | None = None) -> "SyncConsumer":
+        return SyncConsumer(self, settings)
+
+
+class SyncProducer:
+    """`send_many` crosses to the client's thread once for all its records: prefer it where records come in bulk."""
+
+    def __init__(self, client: Client, settings: ProducerSettings | None) -> None:
+        self._client = client
+        self._producer = Producer(client.asynchronous, _WallClock(), settings)
+
+    def __enter__(self) -> "SyncProducer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.flush()
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> "SyncSent":
+        """Queues a record; waits only for room."""
+        sent = self._client.run(
+            self._producer.send(topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms)
+        )
+        return SyncSent(self._client, sent)
+
+    def send_many(self, topic: str, records: Iterable[BulkRecord], *, partition: int | None = None) -> None:
+        """Queues records; waits for room. `flush` tells whether they arrived."""
+
+        async def send_all(batch: list[BulkRecord]) -> None:
+            for key, value, headers, timestamp_ms in batch:
+                await self._producer.send(
+                    topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+                )
+
+        self._client.run(send_all(list(records)))
+
+    def flush(self) -> None:
+        """Waits until everything is settled. Raises the first failure of what was queued."""
+        self._client.run(self._producer.flush())
+
+    def close(self) -> None:
+        self._client.run(self._producer.close())
+
+
+class SyncSent:
+    """The promise of one record."""
+
+    __slots__ = ("_client", "_sent")
+
+    def __init__(self, client: Client, sent: Sent) -> None:
+        self._client = client
+        self._sent = sent
+
+    def result(self) -> RecordMetadata:
+        async def settled() -> RecordMetadata:
+            return await self._sent
+
+        return self._client.run(settled())
+
+
+class SyncConsumer:
+    def __init__(self, client: Client, settings: ConsumerSettings | None) -> None:
+        self._client = client
+        self._consumer = Consumer(client.asynchronous, settings)
+
+    def __enter__(self) -> "SyncConsumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def assignment(self) -> set[TopicPartition]:
+        return self._consumer.assignment
+
+    def assign(self, positions: Mapping[TopicPartition, Position]) -> None:
+        self._client.run(self._consumer.assign(positions))
+
+    def seek(self, positions: Mapping[TopicPartition, Position]) -> None:
+        self._client.run(self._consumer.seek(positions))
+
+    def unassign(self, partition: TopicPartition) -> None:
+        self._consumer.unassign(partition)
+
+    def position(self, partition: TopicPartition) -> int:
+        return self._consumer.position(partition)
+
+    def poll(self, timeout_s: float = 1.0) -> list[Fetched]:
+        return self._client.run(self._consumer.poll(timeout_s))
+
+    def close(self) -> None:
+        self._client.run(self._consumer.close())

@@ -194,6 +194,10 @@ class Segment:
 
     def account(self, header: BatchHeader, position: int) -> None:
         """The batch stands at `position`, the end of what was accounted for before."""
+        index, time_index = self._index, self._time_index
+        if index is None or time_index is None:
+            self._open_indexes()
+            index, time_index = self.index, self.time_index
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
         max_timestamp = self._max_timestamp
@@ -204,8 +208,8 @@ class Segment:
             self._max_timestamp_offset = last_offset
         size = header.batch_length + LOG_OVERHEAD
         if self.bytes_since_index > self.index_interval:
-            self.index.append(last_offset, position)
-            self.time_index.maybe_append(self._max_timestamp or 0, self._max_timestamp_offset)
+            index.append(last_offset, position)
+            time_index.maybe_append(self._max_timestamp or 0, self._max_timestamp_offset)
             self.bytes_since_index = size
         else:
             self.bytes_since_index += size

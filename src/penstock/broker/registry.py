@@ -39,6 +39,7 @@ HANDLERS: dict[int, str] = {
     47: "api_47_offset_delete",
     48: "api_48_describe_client_quotas",
     49: "api_49_alter_client_quotas",
+    50: "api_50_describe_user_scram_credentials",
     55: "api_55_describe_quorum",
     57: "api_57_update_features",
     60: "api_60_describe_cluster",

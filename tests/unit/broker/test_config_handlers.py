@@ -15,12 +15,13 @@ from penstock.broker.handlers import (
     api_44_incremental_alter_configs,
     api_48_describe_client_quotas,
     api_49_alter_client_quotas,
+    api_50_describe_user_scram_credentials,
     api_74_list_config_resources,
 )
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import BrokerImage, MetadataImage, TopicImage
+from penstock.metadata.image import BrokerImage, MetadataImage, ScramImage, TopicImage
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_33_alter_configs as legacy
@@ -32,6 +33,10 @@ from penstock.protocol.messages.api_32_describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+)
+from penstock.protocol.messages.api_50_describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
 )
 from penstock.protocol.messages.api_74_list_config_resources import ListConfigResourcesRequest
 
@@ -274,3 +279,30 @@ def test_a_filter_that_makes_no_sense_has_null_entries(broker: Any) -> None:
     request = describe_quotas.DescribeClientQuotasRequest(components=[component])
     response = api_48_describe_client_quotas.handle(broker, context(), request)
     assert (response.error_code, response.entries) == (42, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (None, [("alice", 0, [(1, 4096), (2, 8192)])]),
+        ([], [("alice", 0, [(1, 4096), (2, 8192)])]),
+        (["alice"], [("alice", 0, [(1, 4096), (2, 8192)])]),
+        (["bob", "alice"], [("bob", 91, []), ("alice", 0, [(1, 4096), (2, 8192)])]),
+        (["alice", "alice"], [("alice", 92, [])]),
+    ],
+)
+def test_scram_credentials_are_shown_without_their_keys(broker: Any, asked: list[str] | None, found: list[Any]) -> None:
+    broker.metadata.image = MetadataImage(
+        scram_credentials={
+            ("alice", 2): ScramImage(b"salt", b"stored", b"server", 8192),
+            ("alice", 1): ScramImage(b"salt", b"stored", b"server", 4096),
+        }
+    )
+    request = DescribeUserScramCredentialsRequest(
+        users=None if asked is None else [UserName(name=name) for name in asked]
+    )
+    response = api_50_describe_user_scram_credentials.handle(broker, context(), request)
+    assert [
+        (each.user, each.error_code, [(info.mechanism, info.iterations) for info in each.credential_infos])
+        for each in response.results
+    ] == found

@@ -193,7 +193,9 @@ def _copy_identity(item: Any, asked: Any, version: int) -> None:
         else:
             source = None
         if source is not None and field.exists_in(version):
-            setattr(item, field.name, getattr(asked, source))
+            value = getattr(asked, source)
+            if value is not None or field.nullable_in(version):
+                setattr(item, field.name, value)
         elif field.name == "entity":  # a quota's entity is a list of (type, name)
             item.entity = [_report(field.item, part, version, ErrorCode.NONE, None) for part in asked.entity]
 

@@ -52,11 +52,9 @@ def handle(
 def _check_names(version: int, topics: Iterable[MetadataRequestTopic]) -> None:
     for topic in topics:
         if version < FIRST_VERSION_BY_ID and topic.name is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic name can not be null for version {version}")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"In v{version} every topic is asked for by its name.")
         if version < FIRST_VERSION_BY_ID and topic.topic_id != ZERO_UUID:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Topic IDs are not supported in requests for version {version}"
-            )
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"v{version} can't ask by topic id: use v12 or newer.")
 
 
 def _missing(broker: Broker, request: MetadataRequest) -> list[str]:
@@ -126,7 +124,14 @@ def _named(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> lis
             )
         else:
             answered[key] = _unknown(asked.name, operations)
-    return list(answered.values())
+    return sorted(answered.values(), key=_place)
+
+
+def _place(topic: MetadataResponseTopic) -> int:
+    """Kafka's order: ids that nobody has, topics, names that nobody has."""
+    if topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+        return 0
+    return 2 if topic.error_code else 1
 
 
 def _unknown(name: str | None, operations: int) -> MetadataResponseTopic:

@@ -68,7 +68,7 @@ def create_topics(
             records += made
             results.append(result)
     results += [
-        _create_error(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        _create_error(name, KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once."))
         for name, count in counts.items()
         if count > 1
     ]
@@ -193,11 +193,14 @@ def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> D
     results: list[DeletableTopicResult] = []
     records: list[Any] = []
     answered: set[str | bytes] = set()
+    doubly_named = {found.topic_id for name in names if (found := image.topics.get(name)) and found.topic_id in ids}
     for topic in topics:
         key = topic.name if topic.name is not None else topic.topic_id
-        if key in answered:
+        if key in answered or key in doubly_named:
             continue
         answered.add(key)
+        if topic.name is not None and topic.name in image.topics and image.topics[topic.name].topic_id in doubly_named:
+            topic = DeleteTopicState(name=topic.name, topic_id=image.topics[topic.name].topic_id)
         try:
             found = _topic_to_delete(image, topic, names, ids)
         except KafkaError as error:
@@ -217,20 +220,18 @@ def _topic_to_delete(
 ) -> TopicImage:
     if topic.name is None:
         if topic.topic_id == ZERO_UUID:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Give the name or the id of the topic.")
         if ids[topic.topic_id] > 1:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once.")
         found = image.topics_by_id.get(topic.topic_id)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         return found
     if topic.topic_id != ZERO_UUID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once: by its name or by its id.")
     if names[topic.name] > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once.")
     found = image.topics.get(topic.name)
     if found is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-    if ids[found.topic_id]:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
     return found

@@ -1,0 +1,77 @@
+"""Penstock and Apache Kafka, one after the other, for every test of this directory.
+
+Kafka is the one at `PENSTOCK_ORACLE=host:port`, or one started here where Java and the jars are; its half of the tests
+is marked `slow` and `java`. `PENSTOCK_ORACLE_RECORD=1` writes what Kafka says into the tests (see `oracle_record`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from oracle_peer import Peer
+from oracle_record import Recorder
+
+from tools import kafka
+
+Address = tuple[str, int]
+RECORDING = bool(os.environ.get("PENSTOCK_ORACLE_RECORD"))
+SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+
+
+def _address(bootstrap: str) -> Address:
+    host, _, port = bootstrap.rpartition(":")
+    return host, int(port)
+
+
+@pytest.fixture(scope="session")
+def penstock_address() -> Iterator[Address]:
+    elsewhere = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
+    if elsewhere:
+        yield _address(elsewhere)
+        return
+    from penstock.testing import Broker
+
+    with Broker() as broker:
+        yield _address(broker.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    elsewhere = os.environ.get("PENSTOCK_ORACLE")
+    if elsewhere:
+        yield _address(elsewhere)
+        return
+    try:
+        kafka.java()
+        if not kafka.installed():
+            pytest.skip("Kafka's jars are not installed: python -m tools.kafka install")
+    except kafka.KafkaUnavailable as missing:
+        pytest.skip(str(missing))
+    with kafka.KafkaCluster(data=tmp_path_factory.mktemp("kafka"), heap=("-Xmx512M", "-Xms256M")) as cluster:
+        yield _address(cluster.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def recorder() -> Iterator[Recorder | None]:
+    if not RECORDING:
+        yield None
+        return
+    recorder = Recorder()
+    yield recorder
+    recorder.write()
+
+
+BOTH = [
+    *([] if RECORDING else [pytest.param("penstock_address", id="penstock")]),
+    pytest.param("kafka_address", id="kafka", marks=[pytest.mark.java, pytest.mark.slow]),
+]
+
+
+@pytest.fixture(params=BOTH)
+def peer(request: pytest.FixtureRequest, recorder: Recorder | None) -> Iterator[Peer]:
+    address: Address = request.getfixturevalue(request.param)
+    peer = Peer(request.param.removesuffix("_address"), address, recorder)
+    yield peer
+    peer.close()

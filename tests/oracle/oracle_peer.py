@@ -1,0 +1,145 @@
+"""One broker under questions. A test asks, and then says what it must have heard: `said` holds the expected transcript.
+
+    def test_an_unknown_topic(peer: Peer) -> None:
+        peer.ask(MetadataRequest(topics=[MetadataRequestTopic(name="nope")]), 12)
+        peer.said(\"\"\"...\"\"\")
+
+The same test runs against Penstock and against Apache Kafka, so what stands in it is what Kafka says.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import secrets
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oracle_record import Recorder
+from oracle_transcript import Masks, render
+from oracle_wire import Closed, Wire
+
+from penstock.protocol.apis import APIS
+from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from penstock.protocol.messages.api_02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from penstock.protocol.schema import Message
+from penstock.records.build import build_batch
+
+SETTLING_SECONDS = 15.0
+CLOSED = "(closed)"
+
+
+class Peer:
+    def __init__(self, name: str, address: tuple[str, int], recorder: Recorder | None = None) -> None:
+        self.name = name
+        self.address = address
+        self.masks = Masks()
+        self._recorder = recorder
+        self._heard: list[str] = []
+        self._wires: list[Wire] = []
+        self._main: Wire | None = None
+
+    def close(self) -> None:
+        for wire in self._wires:
+            wire.close()
+
+    def connect(self, client_id: str | None = "oracle") -> Wire:
+        wire = Wire(*self.address, client_id)
+        self._wires.append(wire)
+        return wire
+
+    # --- questions ---------------------------------------------------------------------------------------
+
+    def ask(self, request: Message, version: int | None = None, *, on: Wire | None = None) -> Any:
+        """Sends, waits, and writes down what was answered. None when the broker hung up."""
+        version = APIS[request.API_KEY].latest_stable if version is None else version
+        try:
+            answer = self.quietly(request, version, on=on)
+        except Closed:
+            self.note(f"{APIS[request.API_KEY].name} v{version} {CLOSED}")
+            return None
+        self.note(render(answer, version, self.masks))
+        return answer
+
+    def quietly(self, request: Message, version: int | None = None, *, on: Wire | None = None) -> Any:
+        """Asks without writing anything down."""
+        version = APIS[request.API_KEY].latest_stable if version is None else version
+        wire = on or self.main
+        try:
+            return wire.receive(request.API_KEY, version, wire.send(request, version))
+        except Closed:
+            if wire is self._main:
+                self._main = None
+            raise
+
+    @property
+    def main(self) -> Wire:
+        if self._main is None:
+            self._main = self.connect()
+        return self._main
+
+    def note(self, text: str) -> None:
+        self._heard.append(text)
+
+    def said(self, expected: str) -> None:
+        """What was written down since the last call is this."""
+        heard, self._heard = "\n".join(self._heard), []
+        if self._recorder is not None:
+            caller = inspect.stack()[1]
+            self._recorder.take(caller.filename, caller.lineno, heard)
+            return
+        wanted = textwrap.dedent(expected).strip()
+        if heard != wanted:
+            difference = difflib.ndiff(wanted.splitlines(), heard.splitlines())
+            told = "\n".join(line for line in difference if not line.startswith("?"))
+            raise AssertionError(f"Kafka says (-), {self.name} says (+):\n{told}")
+
+    # --- what most scripts begin with --------------------------------------------------------------------
+
+    def unique(self, name: str) -> str:
+        """A name nobody has used; transcripts show it as it was given."""
+        return f"{name}-x{secrets.token_hex(4)}x"
+
+    def topic(self, name: str = "t", partitions: int = 1, **configs: str) -> str:
+        """Creates a topic and waits until its partitions are led."""
+        real = self.unique(name)
+        wanted = CreatableTopic(
+            name=real,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[CreatableTopicConfig(name=key.replace("_", "."), value=text) for key, text in configs.items()],
+        )
+        (created,) = self.quietly(CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)).topics
+        assert created.error_code == 0, created
+        self.masks.topic_ids[created.topic_id] = name
+        self.settle(lambda: self._led(real, partitions))
+        return real
+
+    def topic_id(self, name: str) -> bytes:
+        shown = name.split("-x")[0]
+        return next(topic_id for topic_id, known in self.masks.topic_ids.items() if known == shown)
+
+    def _led(self, name: str, partitions: int) -> bool:
+        asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
+        topics = [ListOffsetsTopic(name=name, partitions=asked)]
+        (topic,) = self.quietly(ListOffsetsRequest(replica_id=-1, topics=topics)).topics
+        return all(partition.error_code == 0 for partition in topic.partitions)
+
+    def settle(self, is_so: Callable[[], bool]) -> None:
+        """Waits for what a broker does a moment after it has answered."""
+        deadline = time.monotonic() + SETTLING_SECONDS
+        while not is_so():
+            assert time.monotonic() < deadline, "the broker did not settle"
+            time.sleep(0.01)
+
+    def produce(self, topic: str, timestamps: Sequence[int] = (1000,), partition: int = 0, **batch: Any) -> Any:
+        """One batch, quietly, with a record a timestamp. Returns the partition's answer."""
+        records = build_batch([(at, b"k", b"v", ()) for at in timestamps], **batch)
+        data = [PartitionProduceData(index=partition, records=records)]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
+        )
+        return self.quietly(request, 12).responses[0].partition_responses[0]

@@ -62,10 +62,18 @@ class QuorumView:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """When the log is cut: after so many bytes of records, or so long after the first one."""
+    """When the log is cut: after so many bytes of records, or so long after the first one.
+
+    Kafka waits for `bytes_between`. Here the log may grow to the size of the last snapshot, so that a start replays at
+    most about twice what there is to know, but never less than `bytes_at_least`.
+    """
 
     bytes_between: int = 20 * 1024 * 1024
     interval_ms: int = 3_600_000
+    bytes_at_least: int = 1024 * 1024
+
+    def due_bytes(self, last_snapshot_bytes: int) -> int:
+        return min(self.bytes_between, max(self.bytes_at_least, last_snapshot_bytes))
 
 
 class MetadataLog:
@@ -154,8 +162,7 @@ class MetadataLog:
     async def close(self) -> None:
         """Nothing is left half-written: what was submitted is on disk, a snapshot under way has ended."""
         if self._snapshot_task is not None:
-            self._snapshot_task.cancel()
-            await asyncio.gather(self._snapshot_task, return_exceptions=True)
+            await asyncio.wait([self._snapshot_task])
         if self._failure is None:
             await self._log.flush()
         self._log.close()
@@ -264,7 +271,7 @@ class MetadataLog:
     # --- snapshots ----------------------------------------------------------------------------------------
 
     def _consider_snapshot(self) -> None:
-        due = self._bytes_since_snapshot >= self._policy.bytes_between or (
+        due = self._bytes_since_snapshot >= self._policy.due_bytes(self._snapshots.last_bytes) or (
             self._bytes_since_snapshot > 0 and self._clock.wall_ms() >= self._snapshot_due_ms
         )
         if due and self._snapshot_task is None and self.image.open_transaction is None:

@@ -96,6 +96,7 @@ class SnapshotStore:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
+        self.last_bytes = 0  # size of the newest one
 
     def names(self) -> list[tuple[int, int, str]]:
         """(end offset, epoch, file name), oldest first."""
@@ -109,11 +110,13 @@ class SnapshotStore:
     def latest(self) -> tuple[MetadataImage, tuple[Voter, ...]]:
         """The newest one that is whole; the empty image when there is none."""
         for end_offset, epoch, name in reversed(self.names()):
+            data = self._disk.read_bytes(f"{self._path}/{name}")
             try:
-                content = read_checkpoint(self._disk.read_bytes(f"{self._path}/{name}"))
+                content = read_checkpoint(data)
             except CheckpointError as error:
                 logger.error("snapshot %s/%s is passed over: %s", self._path, name, error)
                 continue
+            self.last_bytes = len(data)
             image = advance(EMPTY_IMAGE, offset=-1, epoch=epoch, kraft_version=content.kraft_version)
             return apply(image, content.records, offset=end_offset - 1, epoch=epoch), content.voters
         return EMPTY_IMAGE, ()
@@ -132,7 +135,9 @@ class SnapshotStore:
             parts.append(batch)
             await asyncio.sleep(0)  # requests go on between the batches of a big image
         name = checkpoint_name(image.offset + 1, image.epoch)
-        await self._disk.run(self._disk.write_atomic, f"{self._path}/{name}", b"".join(parts))
+        data = b"".join(parts)
+        await self._disk.run(self._disk.write_atomic, f"{self._path}/{name}", data)
+        self.last_bytes = len(data)
         return name
 
     def remove_before(self, end_offset: int) -> None:

@@ -202,22 +202,22 @@ def _partition_change(delta: _Delta, record: Any) -> None:
     check(old is not None, "a change record names a partition that does not exist")
     assert old is not None
 
-    def chosen(new: list[Any] | None, before: tuple[Any, ...]) -> tuple[Any, ...]:
-        return before if new is None else delta.intern(new)
-
     leads = record.leader != NO_LEADER_CHANGE
     recovery = record.leader_recovery_state
+    intern = delta.intern
     partitions[record.partition_id] = PartitionImage(
-        replicas=chosen(record.replicas, old.replicas),
-        isr=chosen(record.isr, old.isr),
+        replicas=old.replicas if record.replicas is None else intern(record.replicas),
+        isr=old.isr if record.isr is None else intern(record.isr),
         leader=record.leader if leads else old.leader,
         leader_epoch=old.leader_epoch + leads,
         partition_epoch=old.partition_epoch + 1,
-        directories=chosen(record.directories, old.directories),
-        elr=chosen(record.eligible_leader_replicas, old.elr),
-        last_known_elr=chosen(record.last_known_elr, old.last_known_elr),
-        adding_replicas=chosen(record.adding_replicas, old.adding_replicas),
-        removing_replicas=chosen(record.removing_replicas, old.removing_replicas),
+        directories=old.directories if record.directories is None else intern(record.directories),
+        elr=old.elr if record.eligible_leader_replicas is None else intern(record.eligible_leader_replicas),
+        last_known_elr=old.last_known_elr if record.last_known_elr is None else intern(record.last_known_elr),
+        adding_replicas=old.adding_replicas if record.adding_replicas is None else intern(record.adding_replicas),
+        removing_replicas=(
+            old.removing_replicas if record.removing_replicas is None else intern(record.removing_replicas)
+        ),
         leader_recovery_state=old.leader_recovery_state if recovery < 0 else recovery,
     )
 

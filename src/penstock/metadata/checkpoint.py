@@ -21,7 +21,7 @@ from penstock.records.record import read_records
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 CHECKPOINT_SUFFIX = ".checkpoint"
-BATCH_BYTES = 256 * 1024
+BATCH_BYTES = 16 * 1024  # small enough that building one holds nobody up
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 

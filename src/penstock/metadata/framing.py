@@ -11,7 +11,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from penstock.protocol.codec import DecodeError, decode, encode
+from penstock.protocol.codec import DecodeError, encode, reader
+from penstock.protocol.compile import Reader
 
 FRAME_VERSION = 1
 LATEST_METADATA_VERSION = 30
@@ -96,7 +97,15 @@ def decode_record(value: bytes | memoryview | None) -> Any:
         raise DecodeError(f"metadata record frame version {frame} is unknown; only {FRAME_VERSION} is")
     key, position = _uvarint(value, position)
     version, position = _uvarint(value, position)
-    return decode(record_class(key), version, value, position)
+    record, end = _reader(key, version)(value, position)
+    if end != len(value):
+        raise DecodeError(f"a metadata record of type {key} leaves {len(value) - end} bytes over")
+    return record
+
+
+@lru_cache(maxsize=128)
+def _reader(key: int, version: int) -> Reader:
+    return reader(record_class(key), version)
 
 
 def decode_records(values: Iterable[bytes | None]) -> Sequence[Any]:
@@ -104,6 +113,8 @@ def decode_records(values: Iterable[bytes | None]) -> Sequence[Any]:
 
 
 def _uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    if position < len(buffer) and buffer[position] < 0x80:
+        return buffer[position], position + 1
     result = shift = 0
     for _ in range(_MAX_VARINT_BYTES):
         if position >= len(buffer):

@@ -292,9 +292,9 @@ class MetadataLog:
         image = self.image
         self._bytes_since_snapshot = 0
         self._snapshot_due_ms = self._clock.wall_ms() + self._policy.interval_ms
-        name = await self._snapshots.write(image, self._voters, self._clock.wall_ms())
         if self._log.active.size:
-            self._log.roll()
+            self._log.roll()  # before anything else is appended, so that all of the old segment is in the snapshot
+        name = await self._snapshots.write(image, self._voters, self._clock.wall_ms())
         self._log.advance_log_start_offset(image.offset + 1)
         self._log.delete_old_segments(self._clock.wall_ms())
         self._snapshots.remove_before(image.offset + 1)

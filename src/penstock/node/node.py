@@ -19,7 +19,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.groups import Groups
-from penstock.broker.metadata_log import MetadataLog
+from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
 from penstock.broker.metadata_storage import open_metadata_log
 from penstock.broker.partitions import Partitions
 from penstock.broker.producer_ids import ProducerIds
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
+NEVER_MS = 2**62
 
 
 class Node:
@@ -156,6 +157,10 @@ class Node:
             self.disk,
             self.clock,
             Voter(settings.node_id, directory.directory_id, endpoints),
+            policy=SnapshotPolicy(
+                settings.int("metadata.log.max.record.bytes.between.snapshots"),
+                settings.int("metadata.log.max.snapshot.interval.ms") or NEVER_MS,
+            ),
             on_fatal=self._on_fatal,
         )
         await metadata.start(
@@ -202,7 +207,8 @@ class Node:
     def _apply(self, old: MetadataImage, new: MetadataImage) -> None:
         broker = self.broker
         if new.configs is not old.configs:
-            self.settings.apply_image(new)
+            if self.settings.apply_image(new):
+                self._server.counts.limits = self._limits()  # max.connections may change while running
             broker.fetch_max_bytes = self.settings.int("fetch.max.bytes")
         broker.partitions.apply(None if old is EMPTY_IMAGE else old, new)
         broker.quotas.apply_image(new)

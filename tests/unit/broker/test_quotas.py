@@ -1,11 +1,14 @@
 """Quotas enforced: rates, precedence of entities, and what is shared."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from penstock.broker.context import RequestContext
+from penstock.broker.dispatch import Dispatcher
+from penstock.broker.encoded import Encoded
 from penstock.broker.quotas import NO_LIMIT, Quotas
 from penstock.broker.rates import Rate, TokenBucket, Window
 from penstock.metadata.configs.settings import Settings
@@ -204,6 +207,31 @@ def test_handler_time_is_a_percentage_and_waits_at_most_a_sample() -> None:
     assert enforced.record_request(request(), 900_000_000) == 0
     assert enforced.record_request(request(), 200_000_000) == 1000
     assert enforced.record_request(request(), 60_000_000_000) == 1000
+
+
+@dataclass
+class Answer:
+    throttle_time_ms: int = 0
+
+
+@pytest.mark.parametrize(
+    ("response", "told_ms", "muted_s"),
+    [(Answer(), 1000, []), (Answer(5000), 5000, []), (Encoded(b"kept"), 0, [1.0]), (None, None, [1.0])],
+)
+def test_a_handler_that_takes_too_long_is_told_so_or_muted(
+    response: Answer | Encoded | None, told_ms: int | None, muted_s: list[float]
+) -> None:
+    ticks = iter([0, 60_000_000_000])
+    enforced = Quotas(Settings(), lambda: next(ticks))
+    enforced.apply_image(MetadataImage(client_quotas={((USER, "u"),): {"request_percentage": 10.0}}))
+    muted: list[float] = []
+    ctx = request()
+    ctx.connection = cast(Any, SimpleNamespace(principal="User:u", mute_for=muted.append))
+    route = cast(Any, SimpleNamespace(handle=lambda broker, ctx, request: response, response=Answer))
+    answered = Dispatcher(cast(Any, SimpleNamespace(quotas=enforced)))._handle_timed(route, ctx, None)
+    assert answered is response
+    assert getattr(answered, "throttle_time_ms", None) == told_ms
+    assert muted == muted_s
 
 
 def test_metadata_changes_wait_or_are_refused_by_the_version_of_the_request() -> None:

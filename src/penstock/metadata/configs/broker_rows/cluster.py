@@ -1,9 +1,9 @@
 """Rows of broker properties: the cluster, its controllers and its metadata. `broker.py` says how a row is read."""
 
 ROWS = """
-add.partitions.to.txn.retry.backoff.max.ms INT =100 [0..] high unsupported
+add.partitions.to.txn.retry.backoff.max.ms INT =100 [0..] high
     Longest pause while a transaction's new partition waits for an earlier change to finish.
-add.partitions.to.txn.retry.backoff.ms INT =20 [1..] high unsupported
+add.partitions.to.txn.retry.backoff.ms INT =20 [1..] high
     First pause while a transaction's new partition waits for an earlier change to finish.
 auto.create.topics.enable BOOLEAN =true high
     Make a topic when a client asks for the metadata of one that doesn't exist and wants it made.
@@ -33,7 +33,7 @@ controller.quorum.append.linger.ms INT =25 [0..] unsupported
     How long the quorum's leader gathers records before it writes them.
 controller.quorum.auto.join.enable BOOLEAN =false low unsupported
     Whether a new controller asks by itself to become a voter.
-controller.quorum.bootstrap.servers LIST = high
+controller.quorum.bootstrap.servers LIST = high unsupported
     Addresses where a node finds the metadata quorum.
 controller.quorum.election.backoff.max.ms INT =1000 [0..] high unsupported
     Longest random pause between two elections that nobody won.
@@ -49,7 +49,7 @@ controller.quorum.request.timeout.ms INT =2000 [0..] unsupported
     How long a quorum request may take.
 controller.quorum.retry.backoff.ms INT =20 [0..] low unsupported
     Pause before a failed quorum request is tried again.
-controller.quorum.voters LIST = high
+controller.quorum.voters LIST = high unsupported
     The fixed voters of the metadata quorum as id@host:port, for a quorum formatted without its own voter set.
 controller.socket.timeout.ms INT =30000 unsupported
     How long a broker's connection to the controller may be silent.
@@ -77,11 +77,11 @@ metadata.log.segment.bytes INT =1073741824 [8388608..] high
     Size at which a segment of the metadata log is closed.
 metadata.log.segment.ms LONG =604800000 high
     Age at which a segment of the metadata log is closed.
-metadata.max.idle.interval.ms INT =500 [0..] low
+metadata.max.idle.interval.ms INT =500 [0..] low unsupported
     How often an idle controller writes a no-op record, so that followers can tell that it lives; 0 is never.
-metadata.max.retention.bytes LONG =104857600 high
+metadata.max.retention.bytes LONG =104857600 high unsupported
     Size of metadata log and snapshots from which old ones go.
-metadata.max.retention.ms LONG =604800000 high
+metadata.max.retention.ms LONG =604800000 high unsupported
     Age of metadata log and snapshots from which old ones go.
 node.id INT [0..] high
     Number of this node, unique in the cluster.

@@ -27,7 +27,7 @@ fetch.max.bytes INT =57671680 [1024..]
     Bytes that one fetch answer may hold, whatever the client asks for.
 fetch.purgatory.purge.interval.requests INT =1000 unsupported
     How many parked fetches pass before finished ones are swept; Penstock frees each at once.
-inter.broker.listener.name STRING
+inter.broker.listener.name STRING unsupported
     Listener that brokers use among themselves.
 kafka.metrics.polling.interval.secs INT =10 [1..] low unsupported
     How often Yammer metric reporters are polled.
@@ -38,7 +38,7 @@ listener.security.protocol.map STRING \
     Which security protocol each listener name speaks.
 listeners LIST =PLAINTEXT://:9092 high per-broker
     Where to listen: NAME://host:port, separated by commas.
-max.connection.creation.rate INT =2147483647 [0..] cluster-wide
+max.connection.creation.rate INT =2147483647 [0..] cluster-wide unsupported
     New connections a second that the broker accepts.
 max.connections INT =2147483647 [0..] cluster-wide
     Connections that may be open at once.
@@ -84,11 +84,11 @@ socket.connection.setup.timeout.ms LONG =10000 unsupported
     First wait for a connection to another node to open.
 socket.listen.backlog.size INT =50 [1..]
     Connections that may wait to be accepted.
-socket.receive.buffer.bytes INT =102400 high
+socket.receive.buffer.bytes INT =102400 high unsupported
     Receive buffer of a client's socket; -1 leaves it to the system.
 socket.request.max.bytes INT =104857600 [1..] high
     Largest request that is read; a longer one closes the connection.
-socket.send.buffer.bytes INT =102400 high
+socket.send.buffer.bytes INT =102400 high unsupported
     Send buffer of a client's socket; -1 leaves it to the system.
 telemetry.max.bytes INT =1048576 [1..] low
     Largest metrics payload that a client may push, after compression.

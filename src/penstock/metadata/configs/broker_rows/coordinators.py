@@ -23,7 +23,7 @@ group.consumer.min.heartbeat.interval.ms INT =5000 [1..]
     Lower limit of consumer.heartbeat.interval.ms of a group.
 group.consumer.min.session.timeout.ms INT =45000 [1..]
     Lower limit of consumer.session.timeout.ms of a group.
-group.consumer.regex.refresh.interval.ms INT =600000 [10000..] internal unsupported
+group.consumer.regex.refresh.interval.ms INT =600000 [10000..] internal
     How often a subscribed pattern is matched against topics again.
 group.consumer.session.timeout.ms INT =45000 [1..]
     Silence after which a member of a consumer group is out.
@@ -33,7 +33,7 @@ group.coordinator.background.threads INT =2 [1..] high unsupported
     Threads for the group coordinator's background work.
 group.coordinator.cached.buffer.max.bytes INT =1048588 [524288..] cluster-wide unsupported
     Largest write buffer that the group coordinator keeps for reuse.
-group.coordinator.rebalance.protocols LIST =classic,consumer,streams {consumer|classic|share|streams}
+group.coordinator.rebalance.protocols LIST =classic,consumer,streams {consumer|classic|share|streams} unsupported
     Group protocols that are served.
 group.coordinator.threads INT =4 [1..] high unsupported
     Threads of the group coordinator.
@@ -120,7 +120,7 @@ group.streams.session.timeout.ms INT =45000 [1..] unsupported
     Silence after which a member of a streams group is out.
 offset.metadata.max.bytes INT =4096 high
     Bytes of metadata that a consumer may commit with an offset.
-offsets.commit.timeout.ms INT =5000 [1..] high
+offsets.commit.timeout.ms INT =5000 [1..] high unsupported
     How long a commit of offsets may take to be replicated.
 offsets.load.buffer.size INT =5242880 [1..] high unsupported
     Bytes read at once when a coordinator loads offsets.
@@ -128,7 +128,7 @@ offsets.retention.check.interval.ms LONG =600000 [1..] high
     How often expired offsets are looked for.
 offsets.retention.minutes INT =10080 [1..] high
     How long offsets outlive their group's last member.
-offsets.topic.compression.codec INT =0 high unsupported
+offsets.topic.compression.codec INT =0 high
     Codec of the offsets topic, by number.
 offsets.topic.num.partitions INT =50 [1..] high
     Partitions of the offsets topic; not to be changed after it exists.
@@ -152,40 +152,40 @@ share.coordinator.snapshot.update.records.per.snapshot INT =500 [0..500] unsuppo
     Updates between two snapshots of a share partition.
 share.coordinator.state.topic.compression.codec INT =0 high unsupported
     Codec of the share state topic, by number.
-share.coordinator.state.topic.min.isr SHORT =2 [1..] high unsupported
+share.coordinator.state.topic.min.isr SHORT =2 [1..] high
     Replicas of the share state topic that must be in sync.
-share.coordinator.state.topic.num.partitions INT =50 [1..] high unsupported
+share.coordinator.state.topic.num.partitions INT =50 [1..] high
     Partitions of the share state topic.
 share.coordinator.state.topic.prune.interval.ms INT =300000 [1..] low internal unsupported
     How often the share state topic is cut back.
-share.coordinator.state.topic.replication.factor SHORT =3 [1..] high unsupported
+share.coordinator.state.topic.replication.factor SHORT =3 [1..] high
     Replicas of the share state topic.
-share.coordinator.state.topic.segment.bytes INT =104857600 [1..] high unsupported
+share.coordinator.state.topic.segment.bytes INT =104857600 [1..] high
     Segment size of the share state topic.
 share.coordinator.threads INT =1 [1..] unsupported
     Threads of the share coordinator.
 share.coordinator.write.timeout.ms INT =5000 [1..] high unsupported
     How long a write of share state may take to be replicated.
-transaction.abort.timed.out.transaction.cleanup.interval.ms INT =10000 [1..] low unsupported
+transaction.abort.timed.out.transaction.cleanup.interval.ms INT =10000 [1..] low
     How often transactions past their timeout are looked for.
-transaction.max.timeout.ms INT =900000 [1..] high unsupported
+transaction.max.timeout.ms INT =900000 [1..] high
     Longest transaction timeout that a producer may ask for.
-transaction.partition.verification.enable BOOLEAN =true low cluster-wide unsupported
+transaction.partition.verification.enable BOOLEAN =true low cluster-wide
     Check with the coordinator that a partition belongs to the transaction before it is written to.
-transaction.remove.expired.transaction.cleanup.interval.ms INT =3600000 [1..] low unsupported
+transaction.remove.expired.transaction.cleanup.interval.ms INT =3600000 [1..] low
     How often expired transactional ids are looked for.
 transaction.state.log.load.buffer.size INT =5242880 [1..] high unsupported
     Bytes read at once when transaction state is loaded.
-transaction.state.log.min.isr INT =2 [1..] high unsupported
+transaction.state.log.min.isr INT =2 [1..] high
     Replicas of the transaction topic that must be in sync.
-transaction.state.log.num.partitions INT =50 [1..] high unsupported
+transaction.state.log.num.partitions INT =50 [1..] high
     Partitions of the transaction topic; not to be changed after it exists.
-transaction.state.log.replication.factor SHORT =3 [1..] high unsupported
+transaction.state.log.replication.factor SHORT =3 [1..] high
     Replicas of the transaction topic.
-transaction.state.log.segment.bytes INT =104857600 [1..] high unsupported
+transaction.state.log.segment.bytes INT =104857600 [1..] high
     Segment size of the transaction topic.
 transaction.two.phase.commit.enable BOOLEAN =false low unsupported
     Allow transactions that an outside coordinator commits.
-transactional.id.expiration.ms INT =604800000 [1..] high unsupported
+transactional.id.expiration.ms INT =604800000 [1..] high
     How long an unused transactional id is remembered.
 """

@@ -17,11 +17,11 @@ follower.fetch.last.tiered.offset.enable BOOLEAN =false cluster-wide unsupported
     Let a new follower start where remote storage ends.
 log.cleaner.backoff.ms LONG =15000 [0..] cluster-wide
     Pause of compaction when there is nothing to compact.
-log.cleaner.dedupe.buffer.size LONG =134217728 cluster-wide
+log.cleaner.dedupe.buffer.size LONG =134217728 cluster-wide unsupported
     Memory that the map from key to latest offset may take during a compaction.
 log.cleaner.delete.retention.ms LONG =86400000 [0..] cluster-wide
     How long tombstones outlive compaction in topics that say nothing else.
-log.cleaner.enable BOOLEAN =true
+log.cleaner.enable BOOLEAN =true unsupported
     Whether logs are compacted at all; without it offsets topics grow for ever.
 log.cleaner.io.buffer.load.factor DOUBLE =0.9 cluster-wide unsupported
     How full the map from key to latest offset may get.
@@ -49,17 +49,17 @@ log.flush.interval.messages LONG =9223372036854775807 [1..] high cluster-wide
     Records after which fsync is called in topics that say nothing else.
 log.flush.interval.ms LONG high cluster-wide
     Time after an append at which fsync is called at the latest in topics that say nothing else.
-log.flush.offset.checkpoint.interval.ms INT =60000 [0..] high
+log.flush.offset.checkpoint.interval.ms INT =60000 [0..] high unsupported
     How often recovery points are written down.
 log.flush.scheduler.interval.ms LONG =9223372036854775807 high
     How often logs are looked at for a due fsync.
-log.flush.start.offset.checkpoint.interval.ms INT =60000 [0..] high
+log.flush.start.offset.checkpoint.interval.ms INT =60000 [0..] high unsupported
     How often log start offsets are written down.
 log.index.interval.bytes INT =4096 [0..] cluster-wide
     Bytes between two index entries in topics that say nothing else.
 log.index.size.max.bytes INT =10485760 [4..] cluster-wide
     Largest index file of topics that say nothing else.
-log.initial.task.delay.ms LONG =30000 [0..] low internal unsupported
+log.initial.task.delay.ms LONG =30000 [0..] low internal
     How long after start the periodic work on logs begins.
 log.local.retention.bytes LONG =-2 [-2..] cluster-wide unsupported
     Local size limit of tiered topics that say nothing else.
@@ -186,6 +186,6 @@ replica.socket.receive.buffer.bytes INT =65536 high unsupported
     Receive buffer of a follower's socket.
 replica.socket.timeout.ms INT =30000 high unsupported
     How long a follower's request may take.
-unclean.leader.election.enable BOOLEAN =false high cluster-wide
+unclean.leader.election.enable BOOLEAN =false high cluster-wide unsupported
     Let replicas out of sync lead when none in sync is left, in topics that say nothing else.
 """

@@ -1,0 +1,44 @@
+"""docs/skipped.md names what is accepted without effect, and what is called supported is read somewhere."""
+
+from pathlib import Path
+
+from penstock.metadata.configs.broker import BROKER_CONFIGS
+from penstock.metadata.configs.group import GROUP_INHERITANCE
+from penstock.metadata.configs.topic import TOPIC_CONFIGS, TOPIC_SYNONYMS
+
+ROOT = Path(__file__).parents[3]
+# Read under a name that is put together: prefixes of quota windows, and the settings' own look at these.
+READ_ELSEWHERE = {
+    "broker.id",
+    "controller.quota.window.num",
+    "controller.quota.window.size.seconds",
+    "log.dir",
+    "log.dirs",
+    "max.connections.per.ip.overrides",
+    "node.id",
+    "quota.window.num",
+    "quota.window.size.seconds",
+}
+
+
+def source() -> str:
+    files = (ROOT / "src" / "penstock").rglob("*.py")
+    return "".join(path.read_text(encoding="utf-8") for path in files if "configs" not in path.parts)
+
+
+def test_topic_configs_without_effect_stand_in_the_ledger() -> None:
+    ledger = (ROOT / "docs" / "skipped.md").read_text(encoding="utf-8")
+    missing = [name for name, key in TOPIC_CONFIGS.items() if not key.supported and f"`{name}" not in ledger]
+    assert missing == []
+
+
+def test_a_property_that_is_called_supported_is_read_by_some_code() -> None:
+    code = source()
+    inherited = {name for names in TOPIC_SYNONYMS.values() for name, _ in names}
+    limits = {name for each in GROUP_INHERITANCE.values() for name in (each.default, each.low, each.high) if name}
+    unread = [
+        name
+        for name, key in BROKER_CONFIGS.items()
+        if key.supported and name not in inherited | limits | READ_ELSEWHERE and f'"{name}"' not in code
+    ]
+    assert unread == []

@@ -1,0 +1,194 @@
+"""One connection: versions, order, and every way in which a broker can let a client down."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from fake_broker import Answer, FakeBroker, fake_broker, run
+
+from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.net.network import RealNetwork
+from penstock.protocol.codec import encode
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_18_api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from penstock.protocol.schema import Message
+
+
+@asynccontextmanager
+async def connected(broker: FakeBroker, settings: ConnectionSettings | None = None) -> AsyncIterator[BrokerConnection]:
+    connection = await BrokerConnection.open(RealNetwork(), "127.0.0.1", broker.port, settings)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def named(name: str) -> DescribeClusterResponse:
+    return DescribeClusterResponse(cluster_id=name)
+
+
+def test_the_highest_version_that_both_sides_know_is_used() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            broker.versions[60] = (0, 1)
+            used: list[int] = []
+
+            def answer(request: object, version: int) -> Message:
+                used.append(version)
+                return named("c")
+
+            broker.on[60] = answer
+            async with connected(broker) as connection:
+                assert (await connection.request(DescribeClusterRequest())).cluster_id == "c"
+                assert (await connection.request(DescribeClusterRequest(), version=0)).cluster_id == "c"
+            assert used == [1, 0]
+
+    run(scenario())
+
+
+def test_a_broker_that_knows_only_older_api_versions_is_understood() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            known = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)])
+
+            def answer(request: object, version: int) -> Answer:
+                if version > 2:
+                    # The correlation id of a connection's first request is zero.
+                    return [bytes(4), encode(known, 0)]
+                return ApiVersionsResponse(api_keys=[ApiVersion(api_key=60, min_version=0, max_version=0)])
+
+            broker.on[18] = answer
+            async with connected(broker) as connection:
+                assert connection.versions == {60: (0, 0)}
+                assert connection.version_of(60) == 0
+
+    run(scenario())
+
+
+def test_what_the_broker_does_not_serve_is_refused_before_it_is_sent() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            del broker.versions[60]
+            async with connected(broker) as connection:
+                with pytest.raises(KafkaError, match="doesn't serve DescribeCluster") as raised:
+                    await connection.request(DescribeClusterRequest())
+                assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
+                broker.versions[60] = (0, 0)
+                async with connected(broker) as second:
+                    with pytest.raises(KafkaError, match="serves only DescribeCluster v0"):
+                        await second.request(DescribeClusterRequest(include_fenced_brokers=True))
+                    assert not second.closed
+
+    run(scenario())
+
+
+def test_requests_may_overlap_and_get_their_own_answers() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            count = 0
+
+            def answer(request: object, version: int) -> Message:
+                nonlocal count
+                count += 1
+                return named(str(count))
+
+            broker.on[60] = answer
+            async with connected(broker) as connection:
+                asked = [connection.request(DescribeClusterRequest()) for _ in range(50)]
+                assert [a.cluster_id for a in await asyncio.gather(*asked)] == [str(n + 1) for n in range(50)]
+
+    run(scenario())
+
+
+def test_a_late_answer_fails_the_connection_and_all_who_wait_on_it() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+            broker.on[60] = lambda request, version: never
+            async with connected(broker) as connection:
+                results = await asyncio.gather(
+                    connection.request(DescribeClusterRequest(), timeout_s=0.02),
+                    connection.request(DescribeClusterRequest()),
+                    return_exceptions=True,
+                )
+                for result in results:
+                    assert isinstance(result, KafkaError)
+                    assert result.code is ErrorCode.REQUEST_TIMED_OUT
+                assert connection.closed
+                with pytest.raises(KafkaError, match=r"didn't answer within 0\.02 s"):
+                    await connection.request(DescribeClusterRequest())
+            never.cancel()
+
+    run(scenario())
+
+
+def test_a_connection_that_breaks_fails_who_waits() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+
+            def hang_up(request: object, version: int) -> Answer:
+                for open_connection in list(broker.server.connections.values()):
+                    open_connection.abort()
+                return None
+
+            broker.on[60] = hang_up
+            async with connected(broker) as connection:
+                with pytest.raises(KafkaError, match="closed the connection") as raised:
+                    await connection.request(DescribeClusterRequest())
+                assert raised.value.code is ErrorCode.NETWORK_EXCEPTION
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ([b"\x00\x00\x00\x63", b"\x00" * 20], "answered what nobody asked"),
+        ([b"\x00"], "answered what nobody asked"),
+        ([b"\x00\x00\x00\x01", b"\x00", b"\xff" * 20], "is no DescribeCluster v2"),
+        ([b"\x00\x00\x00\x01", b"\x00" * 5000], "is no Kafka broker: a frame of 5004 bytes was announced"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_fails_the_connection(answer: list[bytes], sentence: str) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            broker.on[60] = lambda request, version: answer
+            async with connected(broker, ConnectionSettings(max_response_bytes=4000)) as connection:
+                with pytest.raises(KafkaError, match=sentence):
+                    await connection.request(DescribeClusterRequest())
+                assert connection.closed
+
+    run(scenario())
+
+
+def test_nobody_listening_is_a_network_exception_that_names_the_address() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            port = broker.port
+        with pytest.raises(KafkaError, match=f"Can't connect to 127.0.0.1:{port}") as raised:
+            await BrokerConnection.open(RealNetwork(), "127.0.0.1", port)
+        assert raised.value.code is ErrorCode.NETWORK_EXCEPTION
+
+    run(scenario())
+
+
+def test_a_large_answer_arrives_whole() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            broker.on[60] = lambda request, version: named("x" * 32_000 if version else "")
+            async with connected(broker) as connection:
+                for _ in range(10):
+                    assert len((await connection.request(DescribeClusterRequest())).cluster_id) == 32_000
+
+    run(scenario())
+
+
+def test_the_client_names_itself() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connected(broker):
+            (hello,) = broker.requests(ApiVersionsRequest)
+            assert hello.client_software_name == "penstock"
+
+    run(scenario())

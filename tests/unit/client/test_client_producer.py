@@ -1,0 +1,263 @@
+"""Records on their way to a broker that forgets, refuses, moves and hangs up."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fake_broker import FAST, TOPIC_ID, Answer, FakeBroker, fake_broker, run
+
+from penstock.client.client import AsyncClient
+from penstock.client.producer import Producer, ProducerSettings
+from penstock.clock import ManualClock
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_00_produce import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.records.header import BatchHeader, parse_header
+from penstock.records.record import read_records
+
+
+class Partitions:
+    """The produce side of a fake broker: a log of batches by partition, and codes to answer first."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.logs: dict[int, list[bytes]] = {}
+        self.tried: list[bytes] = []
+        self.refusals: list[int] = []
+        self.ids = 0
+        self.hold: asyncio.Future[None] | None = None
+        broker.on[0] = self.produce
+        broker.on[22] = self.init_producer_id
+
+    def init_producer_id(self, request: Any, version: int) -> Answer:
+        self.ids += 1
+        return InitProducerIdResponse(producer_id=1000 + self.ids, producer_epoch=0)
+
+    async def produce(self, request: Any, version: int) -> Answer:
+        if self.hold is not None:
+            await self.hold
+        (topic,) = request.topic_data
+        assert topic.topic_id == TOPIC_ID
+        answers = []
+        for part in topic.partition_data:
+            batch = bytes(part.records)
+            self.tried.append(batch)
+            code = self.refusals.pop(0) if self.refusals else 0
+            answer = PartitionProduceResponse(index=part.index, error_code=code, base_offset=-1)
+            if not code:
+                log = self.logs.setdefault(part.index, [])
+                answer.base_offset = sum(parse_header(each).records_count for each in log)
+                log.append(batch)
+            answers.append(answer)
+        if request.acks == 0:
+            return None
+        return ProduceResponse(responses=[TopicProduceResponse(topic_id=TOPIC_ID, partition_responses=answers)])
+
+    def values(self, partition: int = 0) -> list[bytes | None]:
+        return [record.value for batch in self.logs[partition] for record in read_records(batch)]
+
+    def headers(self, partition: int = 0) -> list[BatchHeader]:
+        return [parse_header(batch) for batch in self.logs[partition]]
+
+
+@asynccontextmanager
+async def producing(
+    settings: ProducerSettings | None = None, partitions: int = 1
+) -> AsyncIterator[tuple[Producer, Partitions, FakeBroker]]:
+    async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
+        broker.leaders = dict.fromkeys(range(partitions), 1)
+        logs = Partitions(broker)
+        producer = Producer(client, ManualClock(5000), settings or ProducerSettings(linger_s=0.001))
+        try:
+            yield producer, logs, broker
+        finally:
+            await producer.close()
+
+
+def test_a_record_gets_its_offset_and_time() -> None:
+    async def scenario() -> None:
+        async with producing() as (producer, logs, _):
+            first = await producer.send("t", b"one", b"key", headers=(("h", b"x"),))
+            second = await producer.send("t", None, timestamp_ms=7)
+            assert tuple(await second) == ("t", 0, 1, 7)
+            assert tuple(await first) == ("t", 0, 0, 5000)
+            (record, tombstone) = read_records(logs.logs[0][0])
+            assert (record.key, record.value, record.headers) == (b"key", b"one", (("h", b"x"),))
+            assert (tombstone.key, tombstone.value) == (None, None)
+
+    run(scenario())
+
+
+def test_records_are_gathered_into_few_batches_in_order() -> None:
+    async def scenario() -> None:
+        settings = ProducerSettings(linger_s=60, batch_bytes=1000)
+        async with producing(settings) as (producer, logs, _):
+            values = [b"%03d" % number for number in range(200)]
+            for value in values:
+                await producer.send("t", value)
+            await producer.flush()
+            assert logs.values() == values
+            assert len(logs.logs[0]) < 10
+            headers = logs.headers()
+            assert [h.base_sequence for h in headers] == [
+                sum(h.records_count for h in headers[:index]) for index in range(len(headers))
+            ]
+            assert {h.producer_id for h in headers} == {1001}
+
+    run(scenario())
+
+
+def test_keys_decide_the_partition_and_the_rest_is_spread_by_batch() -> None:
+    async def scenario() -> None:
+        async with producing(partitions=3) as (producer, logs, _):
+            for _ in range(3):
+                await producer.send("t", b"keyed", b"abc")
+            await producer.send("t", b"told", partition=2)
+            await producer.flush()
+            assert set(logs.logs) == {479470107 % 3, 2}
+            for _ in range(3):
+                await producer.send("t", b"anywhere")
+                await producer.flush()
+            assert sum(len(log) for log in logs.logs.values()) >= 4
+
+    run(scenario())
+
+
+def test_a_repetition_is_the_same_bytes_and_keeps_the_order() -> None:
+    async def scenario() -> None:
+        async with producing(ProducerSettings(linger_s=0.001, batch_bytes=200)) as (producer, logs, _):
+            logs.refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS]
+            values = [b"%03d" % number for number in range(50)]
+            for value in values:
+                await producer.send("t", value)
+            await producer.flush()
+            assert logs.values() == values
+            assert logs.tried[0] == logs.tried[1] == logs.tried[2]
+
+    run(scenario())
+
+
+def test_a_lost_connection_is_a_reason_to_repeat() -> None:
+    async def scenario() -> None:
+        async with producing() as (producer, logs, broker):
+            answer = broker.on[0]
+
+            def hang_up(request: Any, version: int) -> Answer:
+                broker.on[0] = answer
+                for connection in list(broker.server.connections.values()):
+                    connection.abort()
+                return None
+
+            broker.on[0] = hang_up
+            await (await producer.send("t", b"one"))
+            assert logs.values() == [b"one"]
+
+    run(scenario())
+
+
+def test_a_forgotten_producer_gets_a_new_id_and_starts_its_sequence_again() -> None:
+    async def scenario() -> None:
+        async with producing() as (producer, logs, broker):
+            await (await producer.send("t", b"one"))
+            logs.refusals = [ErrorCode.UNKNOWN_PRODUCER_ID]
+            await (await producer.send("t", b"two"))
+            assert [(h.producer_id, h.base_sequence) for h in logs.headers()] == [(1001, 0), (1002, 0)]
+            assert len(broker.requests(InitProducerIdRequest)) == 2
+
+    run(scenario())
+
+
+def test_a_refused_batch_fails_its_records_and_no_others() -> None:
+    async def scenario() -> None:
+        async with producing() as (producer, logs, _):
+            logs.refusals = [ErrorCode.MESSAGE_TOO_LARGE]
+            refused = await producer.send("t", b"huge")
+            with pytest.raises(KafkaError, match="Records for t-0") as raised:
+                await producer.flush()
+            assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
+            with pytest.raises(KafkaError):
+                await refused
+            await (await producer.send("t", b"small"))
+            assert [(h.producer_id, h.base_sequence) for h in logs.headers()] == [(1002, 0)]
+
+    run(scenario())
+
+
+def test_an_answered_duplicate_counts_as_written() -> None:
+    async def scenario() -> None:
+        async with producing() as (producer, logs, _):
+            logs.refusals = [ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
+            assert (await (await producer.send("t", b"again"))).offset == -1
+
+    run(scenario())
+
+
+def test_delivery_gives_up_when_its_time_is_over() -> None:
+    async def scenario() -> None:
+        settings = ProducerSettings(linger_s=0, delivery_timeout_s=0.02)
+        async with producing(settings) as (producer, logs, _):
+            logs.refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 10_000
+            with pytest.raises(KafkaError) as raised:
+                await (await producer.send("t", b"never"))
+            assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_without_idempotence_no_producer_id_is_asked_for(acks: int) -> None:
+    async def scenario() -> None:
+        async with producing(ProducerSettings(acks=acks, linger_s=0)) as (producer, logs, broker):
+            sent = await producer.send("t", b"one")
+            assert (await sent).offset == (0 if acks else -1)
+            while not logs.logs:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert logs.headers()[0].producer_id == -1
+            assert not broker.requests(InitProducerIdRequest)
+
+    run(scenario())
+
+
+def test_sending_waits_for_room() -> None:
+    async def scenario() -> None:
+        settings = ProducerSettings(linger_s=60, buffer_bytes=3000, batch_bytes=1500)
+        async with producing(settings) as (producer, logs, _):
+            logs.hold = asyncio.get_running_loop().create_future()
+            for _ in range(3):
+                await producer.send("t", bytes(1000))
+            waiting = asyncio.ensure_future(producer.send("t", bytes(1000)))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            logs.hold.set_result(None)
+            await waiting
+            await producer.flush()
+            assert len(logs.values()) == 4
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("compression", range(5))
+def test_batches_are_compressed_as_asked(compression: int) -> None:
+    async def scenario() -> None:
+        async with producing(ProducerSettings(linger_s=0, compression=compression)) as (producer, logs, _):
+            await (await producer.send("t", b"abc" * 100))
+            assert logs.headers()[0].compression == compression
+            assert logs.values() == [b"abc" * 100]
+
+    run(scenario())
+
+
+def test_closing_fails_what_is_not_settled() -> None:
+    async def scenario() -> None:
+        async with producing(ProducerSettings(linger_s=60)) as (producer, _, _):
+            sent = await producer.send("t", b"one")
+            await producer.close()
+            with pytest.raises(KafkaError, match="closed first"):
+                await sent
+
+    run(scenario())

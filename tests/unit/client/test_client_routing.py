@@ -1,0 +1,157 @@
+"""Finding brokers, topics and leaders, and when to stop trying."""
+
+from random import Random
+
+import pytest
+from fake_broker import FAST, fake_broker, offset_answer, run
+
+from penstock.client.admin import BROKER, Admin
+from penstock.client.client import UNKNOWN_TOPIC_ATTEMPTS, AsyncClient, parse_bootstrap
+from penstock.client.offsets import LATEST, MAX_TIMESTAMP, list_offsets
+from penstock.client.retry import Retry
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_02_list_offsets import ListOffsetsRequest
+from penstock.protocol.messages.api_03_metadata import MetadataRequest
+from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResponse, DescribeConfigsResult
+from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+
+
+def test_bootstrap_addresses_are_hosts_and_ports() -> None:
+    assert parse_bootstrap("a:1, b:2") == [("a", 1), ("b", 2)]
+    assert parse_bootstrap(["[::1]:9093", "host", "[::1]"]) == [("::1", 9093), ("host", 9092), ("::1", 9092)]
+    for wrong in ("", "a:", ":1", "a:b", "a:0", "a:70000"):
+        with pytest.raises(ValueError, match="is no bootstrap address"):
+            parse_bootstrap(wrong)
+
+
+def test_pauses_double_up_to_the_longest_and_are_spread() -> None:
+    retry = Retry(first_pause_s=0.1, longest_pause_s=1.0)
+    random = Random(3)
+    for failures, expected in [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.8), (5, 1.0), (1000, 1.0)]:
+        assert expected * 0.8 <= retry.pause_s(failures, random) <= expected * 1.2
+
+
+def test_the_first_bootstrap_address_that_answers_is_used() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as gone:
+            dead = gone.address
+        async with fake_broker() as broker, AsyncClient([dead, broker.address], retry=FAST) as client:
+            await client.metadata()
+            assert client.cluster.cluster_id == "fake"
+        with pytest.raises(KafkaError, match="Can't connect"):
+            await AsyncClient([dead], retry=FAST).connection()
+
+    run(scenario())
+
+
+def test_a_lost_connection_is_replaced() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
+            broker.on[60] = lambda request, version: DescribeClusterResponse(cluster_id="c")
+            await client.request(DescribeClusterRequest())
+            (await client.connection()).close()
+            assert (await client.request(DescribeClusterRequest())).cluster_id == "c"
+
+    run(scenario())
+
+
+def test_a_node_has_one_connection_per_channel() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
+            await client.refresh([])
+            first = await client.connection(1)
+            assert await client.connection(1) is first
+            assert await client.connection(1, "fetch") is not first
+            with pytest.raises(KafkaError, match="no live node 9"):
+                await client.connection(9)
+
+    run(scenario())
+
+
+def test_requests_follow_the_leader_when_it_moves() -> None:
+    async def scenario() -> None:
+        async with fake_broker(1) as one, fake_broker(2) as two:
+            one.nodes = two.nodes = [one, two]
+            async with AsyncClient(one.address, retry=FAST) as client:
+                one.on[2] = lambda request, version: offset_answer(10)
+                assert (await list_offsets(client, {("t", 0): LATEST}))["t", 0].offset == 10
+
+                def moved(request: object, version: int) -> object:
+                    one.leaders = two.leaders = {0: 2}
+                    return offset_answer(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+                one.on[2] = moved  # type: ignore[assignment]
+                two.on[2] = lambda request, version: offset_answer(20)
+                assert (await list_offsets(client, {("t", 0): LATEST}))["t", 0].offset == 20
+                assert len(two.requests(ListOffsetsRequest)) == 1
+                assert two.requests(ListOffsetsRequest)[0].topics[0].partitions[0].current_leader_epoch == 5
+
+    run(scenario())
+
+
+def test_retries_end() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
+            broker.on[2] = lambda request, version: offset_answer(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            with pytest.raises(KafkaError) as raised:
+                await list_offsets(client, {("t", 0): LATEST})
+            assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert len(broker.requests(ListOffsetsRequest)) == FAST.attempts
+            broker.seen.clear()
+            broker.on[2] = lambda request, version: offset_answer(-1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            with pytest.raises(KafkaError, match="No offset of t-0"):
+                await list_offsets(client, {("t", 0): LATEST})
+            assert len(broker.requests(ListOffsetsRequest)) == 1
+
+    run(scenario())
+
+
+def test_an_old_broker_is_not_asked_for_what_it_would_take_for_a_time() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            broker.versions[2] = (1, 6)
+            async with AsyncClient(broker.address, retry=FAST) as client:
+                with pytest.raises(KafkaError, match="too old"):
+                    await list_offsets(client, {("t", 0): MAX_TIMESTAMP})
+
+    run(scenario())
+
+
+def test_a_topic_that_is_not_there_is_said_so_after_a_few_looks() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
+            broker.unknown_topics.add("nope")
+            with pytest.raises(KafkaError, match="There is no topic 'nope'"):
+                await client.topic("nope")
+            assert len(broker.requests(MetadataRequest)) == UNKNOWN_TOPIC_ATTEMPTS
+            assert not broker.requests(MetadataRequest)[0].allow_auto_topic_creation
+            with pytest.raises(KafkaError, match="has 1 partitions and no partition 3"):
+                await client.leader("t", 3)
+
+    run(scenario())
+
+
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
+            broker.leaders = {0: -1}
+            with pytest.raises(KafkaError) as raised:
+                await client.leader("t", 0)
+            assert raised.value.code is ErrorCode.LEADER_NOT_AVAILABLE
+            broker.leaders = {0: 1}
+            assert await client.leader("t", 0) == 1
+
+    run(scenario())
+
+
+def test_a_nodes_configs_are_asked_of_that_node() -> None:
+    async def scenario() -> None:
+        async with fake_broker(1) as one, fake_broker(2) as two:
+            one.nodes = two.nodes = [one, two]
+            two.on[32] = lambda request, version: DescribeConfigsResponse(
+                results=[DescribeConfigsResult(resource_type=BROKER, resource_name="2", error_message=None)]
+            )
+            async with AsyncClient(one.address, retry=FAST) as client:
+                assert await Admin(client).describe_configs(BROKER, "2") == []
+
+    run(scenario())

@@ -55,17 +55,29 @@ def _result(
         described = _describe(broker, resource)
     except KafkaError as error:
         return _refused(resource, error)
+    options = (request.include_synonyms, request.include_documentation)
     if resource.configuration_keys:
         wanted = set(resource.configuration_keys)
-        described = [config for config in described if config.name in wanted]
+        configs = [_config(config, *options) for config in described if config.name in wanted]
+    else:
+        configs = _configs(broker, described, options)
     return DescribeConfigsResult(
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=[
-            _config(config, synonyms=request.include_synonyms, documentation=request.include_documentation)
-            for config in described
-        ],
+        resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
     )
+
+
+def _configs(
+    broker: Broker, described: list[Described], options: tuple[bool, bool]
+) -> list[DescribeConfigsResourceResult]:
+    """In the answer's form; what topics without configs of their own share is put into it once."""
+    kept = broker.settings.derived.get(f"answer {options}")
+    if kept is not None and kept[0] is described:
+        found: list[DescribeConfigsResourceResult] = kept[1]
+        return found
+    found = [_config(config, *options) for config in described]
+    if described is broker.settings.derived.get("topic"):
+        broker.settings.derived[f"answer {options}"] = (described, found)
+    return found
 
 
 def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Described]:
@@ -108,7 +120,7 @@ def _check_broker_id(name: str, node_id: int, expected: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} but received {name}")
 
 
-def _config(config: Described, *, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
+def _config(config: Described, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=config.name,
         value=config.value,

@@ -33,20 +33,34 @@ class Described:
 
 
 def describe_topic(overrides: Mapping[str, str], settings: Settings) -> list[Described]:
-    inherited = settings.topic_defaults()
-    return [
-        _topic_config(key, overrides.get(name), inherited.get(name, key.default), settings)
-        for name, key in TOPIC_CONFIGS.items()
-        if not key.internal or name in overrides
-    ]
+    """Topics without overrides share one list: ten thousand of them are described as fast as one."""
+    inherited = _inherited_topic_configs(settings)
+    if not overrides:
+        return inherited
+    found = {each.name: each for each in inherited}
+    for name, own in overrides.items():
+        key = TOPIC_CONFIGS.get(name)
+        if key is not None:
+            value = _canonical(key, own)
+            set_here = Synonym(name, value, ConfigSource.TOPIC_CONFIG)
+            found[name] = _described(key, value, [set_here, *(found[name].synonyms if name in found else ())])
+    return sorted(found.values(), key=lambda each: each.name)
 
 
-def _topic_config(key: ConfigKey, own: str | None, inherited: str | None, settings: Settings) -> Described:
-    value = _canonical(key, inherited if own is None else own)
-    synonyms = settings.synonyms(TOPIC_SYNONYMS[key.name][0][0]) if key.name in TOPIC_SYNONYMS else []
-    if own is not None:
-        synonyms.insert(0, Synonym(key.name, value, ConfigSource.TOPIC_CONFIG))
-    return _described(key, value, synonyms)
+def _inherited_topic_configs(settings: Settings) -> list[Described]:
+    if "topic" not in settings.derived:
+        values = settings.topic_defaults()
+        settings.derived["topic"] = [
+            _described(
+                key,
+                _canonical(key, values.get(name, key.default)),
+                settings.synonyms(TOPIC_SYNONYMS[name][0][0]) if name in TOPIC_SYNONYMS else [],
+            )
+            for name, key in TOPIC_CONFIGS.items()
+            if not key.internal
+        ]
+    found: list[Described] = settings.derived["topic"]
+    return found
 
 
 def describe_broker(settings: Settings) -> list[Described]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.check import check
 from penstock.metadata.configs.broker import (
@@ -59,7 +59,7 @@ _Synonyms = list[Synonym]
 
 
 class Settings:
-    __slots__ = ("_cluster", "_log_defaults", "_own", "_resolved", "static")
+    __slots__ = ("_cluster", "_log_defaults", "_own", "_resolved", "derived", "static")
 
     def __init__(self, static: Mapping[_Str, _Str] | None = None) -> None:
         """Raises ConfigError for a value that its property doesn't take."""
@@ -73,6 +73,8 @@ class Settings:
         self._cluster: dict[_Str, _Str] = {}
         self._resolved: dict[_Str, ConfigValue] = {}
         self._log_defaults: LogConfig | None = None
+        self.derived: dict[_Str, Any] = {}
+        """What others have worked out from these settings and want to keep until one of them changes."""
 
     # --- typed values ---------------------------------------------------------------------------------
 
@@ -214,6 +216,7 @@ class Settings:
         if changed:
             self._resolved.clear()
             self._log_defaults = None
+            self.derived.clear()
         return changed
 
     def warnings(self) -> tuple[_Str, ...]:

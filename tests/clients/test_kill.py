@@ -121,7 +121,7 @@ def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_what_was_acknowledged_survives_being_killed_again_and_again(tmp_path: Path, rounds: int) -> None:
     broker = BrokerProcess(tmp_path / "data")
     bootstrap = broker.start()

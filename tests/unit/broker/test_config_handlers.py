@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.context import RequestContext
+from penstock.broker.encoded import Encoded
 from penstock.broker.handlers import (
     api_32_describe_configs,
     api_33_alter_configs,
@@ -84,6 +85,7 @@ def describe(
         include_documentation=include_documentation,
     )
     response = api_32_describe_configs.handle(broker, context(4), request)
+    assert isinstance(response, DescribeConfigsResponse)
     assert decode(DescribeConfigsResponse, 4, encode(response, 4)) == response
     [result] = response.results
     assert (result.resource_type, result.resource_name) == (kind, name)
@@ -149,7 +151,45 @@ def test_every_other_resource_can_be_described(broker: Any, kind: int, name: str
 def test_an_unknown_resource_type_refuses_the_whole_request(broker: Any) -> None:
     resources = [DescribeConfigsResource(resource_type=kind, resource_name="t") for kind in (TOPIC, 99)]
     response = api_32_describe_configs.handle(broker, context(), DescribeConfigsRequest(resources=resources))
+    assert isinstance(response, DescribeConfigsResponse)
     assert [result.error_code for result in response.results] == [42, 42]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("extras", [False, True])
+def test_very_many_topics_are_answered_in_the_same_bytes_as_few(broker: Any, version: int, extras: bool) -> None:
+    names = [f"t{number}" for number in range(200)]
+    broker.metadata.image = MetadataImage(
+        topics={name: TopicImage(name, bytes(16), {}) for name in names},
+        configs={(TOPIC, "t7"): {"retention.ms": "5"}},
+    )
+    resources = [DescribeConfigsResource(resource_type=TOPIC, resource_name=name) for name in [*names, "nope"]]
+    resources.append(DescribeConfigsResource(resource_type=GROUP, resource_name="g"))
+    for resource in resources:
+        resource.configuration_keys = None
+    resources[3].configuration_keys = ["retention.ms"]
+    options = {"include_synonyms": extras, "include_documentation": extras and version >= 3}
+    results = []
+    for resource in resources:
+        one = api_32_describe_configs.handle(
+            broker, context(version), DescribeConfigsRequest(resources=[resource], **cast(Any, options))
+        )
+        assert isinstance(one, DescribeConfigsResponse)
+        results += one.results
+    expected = encode(DescribeConfigsResponse(results=results), version)
+    for _ in range(2):
+        many = api_32_describe_configs.handle(
+            broker, context(version), DescribeConfigsRequest(resources=resources, **cast(Any, options))
+        )
+        assert isinstance(many, Encoded)
+        assert many.body == expected
+
+
+def test_what_is_kept_of_topics_goes_when_a_setting_changes(broker: Any) -> None:
+    assert len(describe(broker, TOPIC, "t").configs) == 34
+    broker.settings.apply_dynamic({"message.max.bytes": "7"}, {})
+    shown = {config.name: config.value for config in describe(broker, TOPIC, "t").configs}
+    assert shown["max.message.bytes"] == "7"
 
 
 def test_a_dynamic_setting_of_the_broker_takes_effect_and_is_shown(broker: Any) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.config_answers import MANY, encode_many
+from penstock.broker.encoded import Encoded
 from penstock.broker.loggers import logger_levels
 from penstock.metadata.configs.describe import (
     Described,
@@ -40,12 +42,20 @@ if TYPE_CHECKING:
 RESOURCE_TYPES = frozenset(ResourceType)
 
 
-def handle(broker: Broker, ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def handle(broker: Broker, ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse | Encoded:
     unknown = [resource.resource_type for resource in request.resources if resource.resource_type not in RESOURCE_TYPES]
     if unknown:
         refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"There is no config resource type {unknown[0]}.")
         return DescribeConfigsResponse(results=[_refused(resource, refusal) for resource in request.resources])
-    return DescribeConfigsResponse(results=[_result(broker, request, resource) for resource in request.resources])
+    results = [_result(broker, request, resource) for resource in request.resources]
+    kept = broker.settings.derived.get(f"answer {_options(request)}")
+    if len(results) >= MANY and kept is not None:
+        return encode_many(results, kept[1], ctx.api_version, broker.settings.derived)
+    return DescribeConfigsResponse(results=results)
+
+
+def _options(request: DescribeConfigsRequest) -> tuple[bool, bool]:
+    return request.include_synonyms, request.include_documentation
 
 
 def _result(
@@ -55,7 +65,7 @@ def _result(
         described = _describe(broker, resource)
     except KafkaError as error:
         return _refused(resource, error)
-    options = (request.include_synonyms, request.include_documentation)
+    options = _options(request)
     if resource.configuration_keys:
         wanted = set(resource.configuration_keys)
         configs = [_config(config, *options) for config in described if config.name in wanted]

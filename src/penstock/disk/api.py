@@ -106,4 +106,7 @@ class Disk(Protocol):
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Blocking work, away from the event loop."""
 
+    async def run_worker(self, module: str, request: bytes) -> bytes:
+        """`python -m module` with `request` on its input; returns its output. Only where `shared`."""
+
     def close(self) -> None: ...

@@ -422,6 +422,22 @@ class RealDisk:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.submit(function, *args, **kwargs)
 
+    async def run_worker(self, module: str, request: bytes) -> bytes:
+        pipe = asyncio.subprocess.PIPE
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", module, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        try:
+            answer, complaint = await worker.communicate(request)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                worker.kill()
+            await worker.wait()
+            raise
+        if worker.returncode:
+            raise DiskError(errno.EIO, f"{module} failed: {complaint[-2000:].decode(errors='replace').strip()}")
+        return answer
+
     def close(self) -> None:
         threads, self._threads = self._threads, None
         if threads is not None:

@@ -1,8 +1,224 @@
-"""Compaction: to come."""
+"""Compaction, the light half: which log is due, and putting the result in its place.
+
+A log is due when enough of it is dirty (`min.cleanable.dirty.ratio`) or when a dirty record has waited too long
+(`max.compaction.lag.ms`). Never touched: the active segment, records above the last stable offset, records younger than
+`min.compaction.lag.ms`. The rewriting itself runs in a helper process where files can be shared with one.
+"""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.log.checkpoints import CLEANER_FILE
+from penstock.log.compaction import CompactionJob, CompactionResult, compact
+from penstock.log.scan import CorruptBatchError
+from penstock.log.segment import Segment
+from penstock.log.swap import CLEANED_SUFFIX, swap_in
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.log.checkpoints import TopicPartition
+    from penstock.log.log import Log
+    from penstock.log.manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+WORKER = "penstock.log.cleaner_worker"
+#: Keys that one round remembers; a log with more takes several rounds. About 150 bytes each, in the helper process.
+MAX_KEYS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    log: Log
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    dirty_bytes: int
+    ratio: float
+    overdue: bool
+
 
 class Cleaner:
+    def __init__(self, logs: LogManager, *, max_keys: int = MAX_KEYS) -> None:
+        self._logs = logs
+        self._max_keys = max_keys
+        #: Where the compacted part of each log ends, by directory: what `cleaner-offset-checkpoint` says.
+        self._clean_until: dict[str, dict[TopicPartition, int]] = {}
+        #: Logs that could not be compacted, and why; not tried again until the next start.
+        self.uncleanable: dict[TopicPartition, str] = {}
+
     async def run(self) -> None:
-        """Nothing yet."""
+        """Compact every log that is due, the dirtiest first."""
+        tried: set[TopicPartition] = set()
+        while True:
+            due = [each for each in self.due() if (each.log.topic, each.log.partition) not in tried]
+            if not due:
+                return
+            chosen = max(due, key=lambda each: (each.overdue, each.ratio))
+            tried.add((chosen.log.topic, chosen.log.partition))
+            await self.clean(chosen)
+
+    def due(self) -> list[Due]:
+        found: list[Due] = []
+        now_ms = self._logs.clock.wall_ms()
+        for log in self._logs:
+            if not log.config.compact or log.offline or (log.topic, log.partition) in self.uncleanable:
+                continue
+            try:
+                due = self._assess(log, now_ms)
+            except (CorruptBatchError, OSError, KafkaError) as error:
+                self._give_up(log, str(error))
+                continue
+            if due is not None:
+                found.append(due)
+        return found
+
+    def _assess(self, log: Log, now_ms: int) -> Due | None:
+        first_dirty = self.clean_until(log)
+        uncleanable = self.first_uncleanable_offset(log, now_ms)
+        clean_bytes = dirty_bytes = 0
+        overdue = False
+        for slot, segment in enumerate(log.segments[:-1]):
+            if log.bases[slot + 1] <= first_dirty:
+                clean_bytes += segment.size
+            elif segment.base_offset < uncleanable:
+                dirty_bytes += segment.size
+                first = segment.first_timestamp
+                if first is not None and 0 <= first < now_ms - log.config.max_compaction_lag_ms:
+                    overdue = True
+        if not dirty_bytes:
+            return None
+        ratio = dirty_bytes / (clean_bytes + dirty_bytes)
+        if not overdue and ratio <= log.config.min_cleanable_dirty_ratio:
+            return None
+        return Due(log, first_dirty, uncleanable, dirty_bytes, ratio, overdue)
+
+    def clean_until(self, log: Log) -> int:
+        offset = self._checkpoint(log.log_dir).get((log.topic, log.partition), log.log_start_offset)
+        # A log that was cut or deleted below this point starts over.
+        return offset if log.log_start_offset <= offset <= log.active.base_offset else log.log_start_offset
+
+    def first_uncleanable_offset(self, log: Log, now_ms: int) -> int:
+        bound = min(log.active.base_offset, log.last_stable_offset)
+        lag_ms = log.config.min_compaction_lag_ms
+        if lag_ms > 0:
+            for segment in log.segments[:-1]:
+                if segment.max_timestamp > now_ms - lag_ms:
+                    return min(bound, segment.base_offset)
+        return bound
+
+    def _checkpoint(self, log_dir: str) -> dict[TopicPartition, int]:
+        if log_dir not in self._clean_until:
+            directory = next(each for each in self._logs.all_dirs if each.path == log_dir)
+            self._clean_until[log_dir] = directory.read_checkpoint(CLEANER_FILE)
+        return self._clean_until[log_dir]
+
+    async def clean(self, due: Due) -> CompactionResult | None:
+        log = due.log
+        try:
+            # A crash must find the compacted segments below the recovery point: holes above it look like lost records.
+            await log.flush()
+            self._logs.write_checkpoints()
+            truncations = log.truncations
+            job = self._job(due)
+            result = await self._compact(job)
+            if log.truncations != truncations or self._logs.get(log.topic, log.partition) is not log:
+                self._drop(job, result)
+                return None
+            self._swap_in(log, job, result)
+            self._save(log, result.end_offset)
+        except (CorruptBatchError, KafkaError) as error:
+            self._give_up(log, str(error))
+            return None
+        except OSError as error:
+            if self._logs.get(log.topic, log.partition) is log:
+                self._give_up(log, str(error))
+            return None
+        logger.info(
+            "compacted %s up to %d: %d of %d records stay",
+            log,
+            result.end_offset,
+            result.records_kept,
+            result.records_read,
+        )
+        return result
+
+    def _job(self, due: Due) -> CompactionJob:
+        log = due.log
+        sources = [
+            (segment.base_offset, segment.size)
+            for segment in log.segments[:-1]
+            if segment.base_offset < due.first_uncleanable_offset
+        ]
+        config = log.config
+        return CompactionJob(
+            log.path,
+            sources,
+            due.first_dirty_offset,
+            due.first_uncleanable_offset,
+            self._logs.clock.wall_ms(),
+            config.delete_retention_ms,
+            config.segment_bytes,
+            config.segment_index_bytes,
+            config.index_interval_bytes,
+            self._max_keys,
+            [(*each,) for each in log.aborted_transactions(log.bases[0], due.first_uncleanable_offset)],
+            {
+                entry.producer_id: (entry.last_offset if entry.batches else None, entry.producer_epoch)
+                for entry in log.producers
+            },
+        )
+
+    async def _compact(self, job: CompactionJob) -> CompactionResult:
+        disk = self._logs.disk
+        if not disk.shared:
+            return compact(disk, job)
+        return CompactionResult.from_json(await disk.run_worker(WORKER, job.to_json()))
+
+    def _new_segment(self, job: CompactionJob, base_offset: int, size: int, has_aborted: bool) -> Segment:
+        segment = Segment(
+            self._logs.disk,
+            job.directory,
+            base_offset,
+            size=size,
+            has_aborted=has_aborted,
+            index_interval=job.index_interval_bytes,
+            suffix=CLEANED_SUFFIX,
+        )
+        segment.synced_size = size
+        segment.trusted_from = 0
+        return segment
+
+    def _swap_in(self, log: Log, job: CompactionJob, result: CompactionResult) -> None:
+        sizes = dict(job.segments)
+        for group in result.groups:
+            new = self._new_segment(job, group.sources[0], group.size, group.has_aborted)
+            present = {segment.base_offset: segment for segment in log.segments[:-1]}
+            old = [present[base] for base in group.sources if base in present and present[base].size == sizes[base]]
+            if len(old) < len(group.sources):
+                new.remove_files()  # retention was faster
+                continue
+            try:
+                swap_in(log, old, new)
+            except OSError as error:
+                raise log.failed(error) from error
+
+    def _drop(self, job: CompactionJob, result: CompactionResult) -> None:
+        for group in result.groups:
+            self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
+
+    def _save(self, log: Log, end_offset: int) -> None:
+        offsets = self._checkpoint(log.log_dir)
+        offsets[log.topic, log.partition] = end_offset
+        for gone in [key for key in offsets if self._logs.get(*key) is None]:
+            del offsets[gone]
+        try:
+            self._logs.directory_of(log).write_checkpoint(CLEANER_FILE, dict(offsets))
+        except OSError as error:
+            raise log.failed(error) from error
+
+    def _give_up(self, log: Log, reason: str) -> None:
+        self.uncleanable[log.topic, log.partition] = reason
+        logger.error("%s is not compacted any more: %s", log, reason)

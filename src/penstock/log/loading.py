@@ -241,9 +241,7 @@ def _recover_segment(segment: Segment, recovery_point: int) -> tuple[int, bool]:
     segment.trusted_from = position
     segment.size = position
     try:
-        for batch in scan_verified(segment.file, position, size):
-            if batch.header.base_offset < expected:
-                raise CorruptBatchError(segment.file.path, batch.position, f"offset {batch.header.base_offset} again")
+        for batch in scan_verified(segment.file, position, size, expected):
             segment.account(batch.header, batch.position)
             expected = batch.header.next_offset
     except CorruptBatchError as error:

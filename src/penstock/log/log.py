@@ -63,7 +63,7 @@ class Log:
         "_commit",
         "_failure",
         "_flush_messages",
-        "_jitter_ms",
+        "_roll_ms",
         "_rules",
         "active",
         "bases",
@@ -137,7 +137,6 @@ class Log:
         self._failure: OSError | None = None
         self._closed = False
         self._commit: GroupCommit | None = None
-        self._jitter_ms = 0
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -160,11 +159,14 @@ class Log:
         self._flush_messages = config.flush_messages if config.flush_messages > 1 else 1 << 62
         for segment in self.segments:
             segment.index_interval = config.index_interval_bytes
-        self._jitter_ms = self._new_jitter()
+        self._roll_ms = self._new_roll_ms()
 
-    def _new_jitter(self) -> int:
-        limit = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return self.environment.random.randrange(limit) if limit > 0 else 0
+    def _new_roll_ms(self) -> int:
+        """How long the active segment may go on; a compacted one not longer than a record may stay uncompacted."""
+        config = self.config
+        limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms
+        jitter = min(config.segment_jitter_ms, config.segment_ms)
+        return limit - (self.environment.random.randrange(jitter) if jitter > 0 else 0)
 
     @property
     def last_stable_offset(self) -> int:
@@ -426,7 +428,7 @@ class Log:
             return True
         first = segment.first_timestamp
         waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
-        if waited > config.segment_ms - self._jitter_ms:
+        if waited > self._roll_ms:
             return True
         return segment.is_index_full(config.segment_index_bytes)
 
@@ -460,7 +462,7 @@ class Log:
         self.segments.append(segment)
         self.bases.append(base_offset)
         self.active = segment
-        self._jitter_ms = self._new_jitter()
+        self._roll_ms = self._new_roll_ms()
         self.environment.flush_wanted(self)
         return segment
 

@@ -276,6 +276,17 @@ class ProducerStateManager:
         known = self._verifications.get(header.producer_id) if self._verifications else None
         return verification is not None and known is verification
 
+    def check_open(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
+        """Raises unless this producer's transaction may be written to; `validate` is for batches of clients."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and producer_epoch < entry.producer_epoch:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"Epoch {entry.producer_epoch} has written since.")
+        known = self._verifications.get(producer_id) if self._verifications else None
+        if verification is not None and known is verification:
+            return
+        if not self.has_ongoing_transaction(producer_id, producer_epoch):
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "The transaction has ended meanwhile.")
+
     # Expiry and snapshots.
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:

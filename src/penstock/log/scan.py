@@ -20,8 +20,6 @@ from penstock.records.header import (
 
 HEADER_CHUNK = 4096
 VERIFY_CHUNK = 1 << 20
-#: No batch is longer: segments are at most 2^31-1 bytes, and a length beyond the file is caught before it is read.
-_MAX_BATCH = (1 << 31) - 1
 _PREFIX = struct.Struct(">qi")
 
 
@@ -41,32 +39,37 @@ class ScannedBatch(NamedTuple):
     data: memoryview
 
 
-def _checked(header: BatchHeader, path: str, position: int, end: int) -> BatchHeader:
+def _checked(header: BatchHeader, path: str, position: int, end: int, lowest: int) -> BatchHeader:
+    """The CRC covers neither offset nor length: these must make sense by themselves."""
     if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
         raise CorruptBatchError(path, position, f"magic {header.magic}, length {header.batch_length}")
     if position + header.batch_length + LOG_OVERHEAD > end:
         raise CorruptBatchError(path, position, f"a batch of {header.size} bytes is cut off at {end}")
-    if header.last_offset_delta < 0:
-        raise CorruptBatchError(path, position, f"an offset delta of {header.last_offset_delta}")
+    if header.last_offset_delta < 0 or header.base_offset < lowest:
+        raise CorruptBatchError(path, position, f"offset {header.base_offset} where {lowest} or more follows")
     return header
 
 
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of every batch from `position`, which must be where one starts, up to `end`."""
-    chunk, chunk_start = b"", position
+    chunk, chunk_start, lowest = b"", position, 0
     while position < end:
         at = position - chunk_start
         if at + HEADER_SIZE > len(chunk):
             chunk, chunk_start, at = file.pread(min(HEADER_CHUNK, end - position), position), position, 0
             if len(chunk) < HEADER_SIZE:
                 raise CorruptBatchError(file.path, position, "the file ends in the middle of a header")
-        header = _checked(BatchHeader._make(HEADER.unpack_from(chunk, at)), file.path, position, end)
+        header = _checked(BatchHeader._make(HEADER.unpack_from(chunk, at)), file.path, position, end, lowest)
+        lowest = header.base_offset + header.last_offset_delta + 1
         yield position, header
         position += header.batch_length + LOG_OVERHEAD
 
 
-def scan_verified(file: File, position: int, end: int) -> Iterator[ScannedBatch]:
-    """Every batch with its bytes, its CRC checked; ends with CorruptBatchError at the first that fails."""
+def scan_verified(file: File, position: int, end: int, lowest: int = 0) -> Iterator[ScannedBatch]:
+    """Every batch with its bytes, its CRC checked; ends with CorruptBatchError at the first that fails.
+
+    `lowest`: no batch may start below this offset.
+    """
     chunk, chunk_start = memoryview(b""), position
     while position < end:
         at = position - chunk_start
@@ -83,9 +86,10 @@ def scan_verified(file: File, position: int, end: int) -> Iterator[ScannedBatch]
             if len(chunk) < size:
                 raise CorruptBatchError(file.path, position, "the file is shorter than its size")
         data = chunk[at : at + size]
-        header = _checked(parse_header(data), file.path, position, end)
+        header = _checked(parse_header(data), file.path, position, end, lowest)
         if not crc_ok(data):
             raise CorruptBatchError(file.path, position, "the checksum does not match")
+        lowest = header.base_offset + header.last_offset_delta + 1
         yield ScannedBatch(position, header, data)
         position += size
 

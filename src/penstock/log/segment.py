@@ -73,13 +73,15 @@ class Segment:
         has_aborted: bool = False,
         created_ms: int = 0,
         index_interval: int = 4096,
+        suffix: str = "",
     ) -> None:
         self.disk = disk
         self.directory = directory
         self.base_offset = base_offset
-        self.suffix = ""
+        #: Behind the usual ones while the segment is being made (`.cleaned`, `.swap`) or on its way out.
+        self.suffix = suffix
         self.size = size
-        self.file: File = disk.open(segment_path(directory, base_offset, LOG_SUFFIX), size=size)
+        self.file: File = disk.open(segment_path(directory, base_offset, LOG_SUFFIX) + suffix, size=size)
         self.index_interval = index_interval
         self.created_ms = created_ms
         self.has_aborted = has_aborted
@@ -102,9 +104,13 @@ class Segment:
         self._tail_floor = base_offset if not size else -1
 
     @staticmethod
-    def create(disk: Disk, directory: str, base_offset: int, *, created_ms: int, index_interval: int) -> Segment:
-        disk.create(segment_path(directory, base_offset, LOG_SUFFIX))
-        return Segment(disk, directory, base_offset, created_ms=created_ms, index_interval=index_interval)
+    def create(
+        disk: Disk, directory: str, base_offset: int, *, created_ms: int, index_interval: int, suffix: str = ""
+    ) -> Segment:
+        disk.create(segment_path(directory, base_offset, LOG_SUFFIX) + suffix)
+        return Segment(
+            disk, directory, base_offset, created_ms=created_ms, index_interval=index_interval, suffix=suffix
+        )
 
     def path(self, suffix: str) -> str:
         return segment_path(self.directory, self.base_offset, suffix) + self.suffix
@@ -368,6 +374,13 @@ class Segment:
         if self._index is not None and self._time_index is not None:
             self._index.file.moved(self.path(INDEX_SUFFIX))
             self._time_index.file.moved(self.path(TIME_INDEX_SUFFIX))
+
+    def sync_files(self) -> None:
+        """Everything of the segment is on disk after this; for one that is not appended to any more."""
+        for each in SUFFIXES:
+            if self.disk.exists(self.path(each)):
+                self.disk.sync_file(self.path(each))
+        self.synced_size = self.size
 
     def remove_files(self) -> None:
         self.close()

@@ -71,18 +71,18 @@ class LogSlice:
         if not segment.needs_check(self.position, self.position + self.size):
             return data
         view = memoryview(data)
-        good = 0
+        good = lowest = 0
         while good + HEADER_SIZE <= len(view):
             header = parse_header(view, good)
             end = good + header.batch_length + LOG_OVERHEAD
             whole = header.magic == MAGIC and header.batch_length >= MIN_BATCH_LENGTH
             if whole and end > len(view):
                 break
-            if not whole or not crc_ok(view[good:end]):
+            if not whole or header.base_offset < lowest or not crc_ok(view[good:end]):
                 if not good:
                     raise self._corrupt(segment, self.position, "a batch does not match its checksum")
                 break
-            good = end
+            good, lowest = end, header.next_offset
         segment.mark_checked(self.position, self.position + good)
         return data if good == len(view) else view[:good]
 

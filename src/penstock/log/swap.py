@@ -1,8 +1,10 @@
 """Putting compacted segments in the place of the ones they were made from, so that a crash at any point is harmless.
 
-X.log.cleaned     being written: worth nothing, removed on start
-X.log.swap        whole and synced: from here on the new segment counts, and start finishes what was begun
-X.log.deleted     an old segment on its way out, removed on start
+    X.log.cleaned     being written, or written but not decided: worth nothing, removed on start
+    X.log.swap        decided: from here on the new segment counts, and a start finishes what was begun
+    X.log.deleted     an old segment on its way out, removed on start
+
+The data file changes its name last in every step, so its name alone says how far the step got.
 """
 
 from __future__ import annotations
@@ -10,47 +12,63 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.log.scan import scan_headers
-from penstock.log.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES
+from penstock.log.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment
 
 if TYPE_CHECKING:
     from penstock.disk.api import Disk
+    from penstock.log.log import Log
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 
 
+def swap_in(log: Log, old: list[Segment], new: Segment) -> None:
+    """`new` (its files end in `.cleaned` and are synced) takes the place of `old`, a run of sealed segments."""
+    disk = log.environment.disk
+    new.change_suffix(SWAP_SUFFIX)
+    disk.sync_dir(log.path)
+    slot = log.segments.index(old[0])
+    for segment in old:
+        segment.change_suffix(DELETED_SUFFIX)
+    new.change_suffix("")
+    disk.sync_dir(log.path)
+    log.segments[slot : slot + len(old)] = [new]
+    log.bases[slot : slot + len(old)] = [new.base_offset]
+    log.size += new.size - sum(segment.size for segment in old)
+    log.environment.discard(log, old)
+
+
 def finish_swaps(disk: Disk, path: str) -> None:
-    names = disk.listdir(path)
-    if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
+    """What a crash interrupted: drop what was not decided, complete what was."""
+    names = set(disk.listdir(path))
+    undecided = [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    swapping = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    if not undecided and not swapping:
         return
-    for name in names:
-        if name.endswith(CLEANED_SUFFIX):
+    for name in undecided:
+        disk.remove(f"{path}/{name}")
+    decided = sorted(int(name[:20]) for name in swapping if name.endswith(LOG_SUFFIX + SWAP_SUFFIX))
+    for name in swapping:
+        if int(name[:20]) not in decided:
             disk.remove(f"{path}/{name}")
-    swapped = sorted(name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX))
-    for name in swapped:
-        _remove_replaced(disk, path, name, set(names))
-    for name in names:
-        # The log file last: while it still has its suffix, this is done again after another crash.
-        if name.endswith(SWAP_SUFFIX) and name not in swapped:
-            disk.rename(f"{path}/{name}", f"{path}/{name[: -len(SWAP_SUFFIX)]}")
-    for name in swapped:
-        disk.rename(f"{path}/{name}", f"{path}/{name[: -len(SWAP_SUFFIX)]}")
+    for base in decided:
+        _finish_swap(disk, path, base, names)
     disk.sync_dir(path)
 
 
-def _remove_replaced(disk: Disk, path: str, swap_name: str, names: set[str]) -> None:
-    """Old segments that the new one covers: those that start inside of its offsets."""
-    base = int(swap_name[:20])
-    file = disk.open(f"{path}/{swap_name}")
-    end = base
+def _finish_swap(disk: Disk, path: str, base: int, names: set[str]) -> None:
+    stem = f"{path}/{base:020d}"
+    file = disk.open(f"{stem}{LOG_SUFFIX}{SWAP_SUFFIX}")
+    end = base + 1
     for _, header in scan_headers(file, 0, file.size):
         end = header.next_offset
     file.close()
-    for name in names:
-        if not name.endswith(LOG_SUFFIX):
-            continue
-        offset = int(name[: -len(LOG_SUFFIX)])
-        if base <= offset < max(end, base + 1):
-            for suffix in SUFFIXES:
-                if f"{offset:020d}{suffix}" in names and not (suffix != LOG_SUFFIX and offset == base):
-                    disk.rename(f"{path}/{offset:020d}{suffix}", f"{path}/{offset:020d}{suffix}{DELETED_SUFFIX}")
+    covered = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX) and base <= int(name[:20]) < end]
+    for offset in covered:
+        for suffix in reversed(SUFFIXES):
+            if f"{offset:020d}{suffix}" in names:
+                disk.remove(f"{path}/{offset:020d}{suffix}")
+    # Old files of this base had to go first; if the old data file is gone already, what has no suffix is the new one's.
+    for suffix in reversed(SUFFIXES):
+        if f"{base:020d}{suffix}{SWAP_SUFFIX}" in names:
+            disk.rename(f"{stem}{suffix}{SWAP_SUFFIX}", f"{stem}{suffix}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log.scan import scan_headers
-from penstock.records.record import read_records
+from penstock.records.lookup import first_at_or_after, latest
 
 if TYPE_CHECKING:
     from penstock.log.segment import Segment
@@ -34,20 +34,26 @@ def find_timestamp(segments: Sequence[Segment], timestamp: int, from_offset: int
 
 
 def find_max_timestamp(segments: Sequence[Segment], from_offset: int) -> TimestampedOffset | None:
+    """The record with the largest timestamp: of several, the first."""
     newest: Segment | None = None
     for segment in segments:
         if segment.max_timestamp >= 0 and (newest is None or segment.max_timestamp > newest.max_timestamp):
             newest = segment
     if newest is None:
         return None
-    return find_timestamp([newest], newest.max_timestamp, from_offset)
+    start = newest.index.lookup(newest.time_index.lookup(newest.max_timestamp))
+    for position, header in scan_headers(newest.file, start, newest.size):
+        if header.max_timestamp == newest.max_timestamp:
+            found = latest(newest.file.pread(header.size, position))
+            if found is not None and found.offset >= from_offset:
+                return TimestampedOffset(found.timestamp, found.offset, header.partition_leader_epoch)
+    return None
 
 
 def _first_record(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, from_offset: int
 ) -> TimestampedOffset | None:
-    batch = segment.file.pread(header.size, position)
-    for record in read_records(batch):
-        if record.timestamp >= timestamp and record.offset >= from_offset:
-            return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
-    return None
+    found = first_at_or_after(segment.file.pread(header.size, position), timestamp, from_offset)
+    if found is None:
+        return None
+    return TimestampedOffset(found.timestamp, found.offset, header.partition_leader_epoch)

@@ -11,6 +11,9 @@ from penstock.groups.turn import Caller
 if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
 
+# every operation on a group: read, delete, describe, describe and alter configs
+ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+
 R = TypeVar("R")
 S = TypeVar("S")
 

@@ -78,6 +78,8 @@ class Groups:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
+        for coordinator in self._coordinators.values():
+            coordinator.machine.see(new)
         topic = new.topics.get(CONSUMER_OFFSETS)
         led = {index for index, part in topic.partitions.items() if part.leader == self._node_id} if topic else set()
         for index in [index for index in self._coordinators if index not in led]:
@@ -93,8 +95,10 @@ class Groups:
                 self._forget_topics(frozenset(topic.name for topic in deleted))
 
     def _open(self, index: int) -> GroupCoordinator:
+        shard = GroupShard(self._config, self._random)
+        shard.see(self._metadata.image)
         coordinator = self._coordinators[index] = Coordinator(
-            GroupShard(self._config, self._random),
+            shard,
             self._partitions.get(CONSUMER_OFFSETS, index),
             self._clock,
             compression=self._settings.int("offsets.topic.compression.codec"),
@@ -124,6 +128,10 @@ class Groups:
     def coordinator(self, group_id: str) -> GroupCoordinator:
         """The coordinator of a group, if it is here: NOT_COORDINATOR if not."""
         return self._usable(self.partition_of(group_id))
+
+    def at(self, index: int) -> GroupCoordinator:
+        """The coordinator of a partition of `__consumer_offsets`."""
+        return self._usable(index)
 
     def coordinators(self) -> Iterator[GroupCoordinator]:
         for index in list(self._coordinators):

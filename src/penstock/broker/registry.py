@@ -45,6 +45,8 @@ HANDLERS: dict[int, str] = {
     60: "api_60_describe_cluster",
     61: "api_61_describe_producers",
     64: "api_64_unregister_broker",
+    68: "api_68_consumer_group_heartbeat",
+    69: "api_69_consumer_group_describe",
     71: "api_71_get_telemetry_subscriptions",
     72: "api_72_push_telemetry",
     74: "api_74_list_config_resources",

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from penstock.groups.classic.group import ClassicGroup, State
 from penstock.groups.classic.journal import record_deletion
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer.journal import erase_group as erase_consumer_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_15_describe_groups import DescribedGroup, DescribedGroupMember
 from penstock.protocol.messages.api_16_list_groups import ListedGroup
 
 if TYPE_CHECKING:
-    from penstock.groups.shard import GroupShard
+    from penstock.groups.shard import Group, GroupShard
     from penstock.groups.turn import Turn
 
 NOT_FOUND_SINCE = 6  # before, a group that isn't there is described as dead
@@ -19,11 +21,13 @@ NOT_FOUND_SINCE = 6  # before, a group that isn't there is described as dead
 
 def describe(shard: GroupShard, group_id: str, api_version: int) -> DescribedGroup:
     group = shard.groups.get(group_id)
-    if group is None or group.state is State.DEAD:
+    if not isinstance(group, ClassicGroup) or group.state is State.DEAD:
         described = DescribedGroup(group_id=group_id, group_state=State.DEAD)
         if api_version >= NOT_FOUND_SINCE:
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            described.error_message = f"Group {group_id} not found."
+            described.error_message = (
+                f"Group {group_id} is not a classic group." if group is not None else f"Group {group_id} not found."
+            )
         return described
     stable = group.state is State.STABLE
     protocol = group.protocol if stable and group.protocol is not None else ""
@@ -60,8 +64,8 @@ def list_groups(shard: GroupShard, states: frozenset[str], types: frozenset[str]
     ]
 
 
-def group_type(group: ClassicGroup) -> str:
-    return "classic"
+def group_type(group: Group) -> str:
+    return "classic" if isinstance(group, ClassicGroup) else "consumer"
 
 
 def delete_group(shard: GroupShard, turn: Turn, group_id: str) -> ErrorCode:
@@ -69,10 +73,13 @@ def delete_group(shard: GroupShard, turn: Turn, group_id: str) -> ErrorCode:
         group = shard.group(group_id)
     except KafkaError as error:
         return error.code
-    if group.state is State.DEAD:
+    if group.state == State.DEAD:
         return ErrorCode.GROUP_ID_NOT_FOUND
-    if group.state is not State.EMPTY:
+    if group.state != State.EMPTY:
         return ErrorCode.NON_EMPTY_GROUP
     shard.offsets.erase_group(turn, group_id)
-    record_deletion(turn, group)
+    if isinstance(group, ConsumerGroup):
+        erase_consumer_group(turn, group)
+    else:
+        record_deletion(turn, group)
     return ErrorCode.NONE

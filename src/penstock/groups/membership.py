@@ -10,6 +10,8 @@ from penstock.groups.classic import sync as classic_sync
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import record_creation
 from penstock.groups.classic.rebalance import join_error, sync_error
+from penstock.groups.consumer import journal as consumer_journal
+from penstock.groups.consumer.group import ConsumerGroup
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 
@@ -29,6 +31,12 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
         turn.reply(token, join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
         return
     group = shard.groups.get(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        if group.members:
+            turn.reply(token, join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            return
+        consumer_journal.erase_group(turn, group)  # nobody is left of the other kind
+        group = None
     if group is not None:
         classic_join.join(turn, group, request, caller, token)
     elif request.member_id:
@@ -50,17 +58,17 @@ def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token)
         turn.reply(token, sync_error(ErrorCode.INVALID_GROUP_ID))
         return
     group = shard.groups.get(request.group_id)
-    if group is None:
-        turn.reply(token, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
-    else:
+    if isinstance(group, ClassicGroup):
         classic_sync.sync(turn, group, request, token)
+    else:
+        turn.reply(token, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
 
 
 def heartbeat(
     shard: GroupShard, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
 ) -> ErrorCode:
     group = shard.groups.get(group_id)
-    if group is None:
+    if not isinstance(group, ClassicGroup):
         return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
     return classic_sync.heartbeat(group, generation, member_id, instance_id, now_ms)
 
@@ -69,7 +77,7 @@ def leave(shard: GroupShard, turn: Turn, group_id: str, members: list[MemberIden
     if not group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     group = shard.groups.get(group_id)
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         return classic_leave.leave(turn, group, members)
     return LeaveGroupResponse(
         members=[

@@ -6,8 +6,12 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from penstock.groups.classic.commit import check_commit, offset_age_base
-from penstock.groups.classic.group import State
+from penstock.groups.classic.group import ClassicGroup, State
 from penstock.groups.classic.journal import record_deletion
+from penstock.groups.consumer.commit import check_commit as check_consumer_commit
+from penstock.groups.consumer.commit import check_fetch
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer.journal import erase_group as erase_consumer_group
 from penstock.groups.journal import NO_EXPIRY
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_08_offset_commit import (
@@ -28,6 +32,7 @@ from penstock.protocol.messages.api_47_offset_delete import (
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
 
 if TYPE_CHECKING:
+    from penstock.groups.offsets import Committed
     from penstock.groups.shard import Group, GroupShard
     from penstock.groups.turn import Turn
 
@@ -63,7 +68,9 @@ def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_vers
 def _check_commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> None:
     group = shard.groups.get(request.group_id)
     generation = request.generation_id_or_member_epoch
-    if group is not None:
+    if isinstance(group, ConsumerGroup):
+        check_consumer_commit(group, request, api_version)
+    elif group is not None:
         check_commit(turn, group, request.member_id, request.group_instance_id, generation)
     elif generation >= 0:
         if api_version >= GROUP_ID_NOT_FOUND_SINCE:
@@ -112,6 +119,9 @@ def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommi
 
 
 def fetch(shard: GroupShard, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+    group = shard.groups.get(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        check_fetch(group, request.member_id, request.member_epoch)
     return shard.offsets.fetch(request.group_id, request.topics, require_stable)
 
 
@@ -141,6 +151,8 @@ def delete_offsets(shard: GroupShard, turn: Turn, request: OffsetDeleteRequest) 
 
 
 def _check_offset_delete(group: Group) -> None:
+    if isinstance(group, ConsumerGroup):
+        return
     if group.state is State.DEAD:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
     if group.state is not State.EMPTY and not group.uses_consumer_protocol:
@@ -165,7 +177,7 @@ def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:
     retention_ms = turn.config.offsets_retention_ms
     left = False
     for partition, committed in shard.offsets.committed.get(group_id, {}).items():
-        base_ms = offset_age_base(group, partition[0], committed)
+        base_ms = _age_base(group, partition[0], committed)
         if (
             base_ms is not None
             and committed.expired(base_ms, turn.wall_ms, retention_ms)
@@ -176,5 +188,14 @@ def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:
             left = True
     if left or any(group_id in groups for groups in shard.offsets.pending.values()):
         return
-    if group.state is State.EMPTY and not group.pending_members:
+    if isinstance(group, ConsumerGroup):
+        if not group.members:
+            erase_consumer_group(turn, group)
+    elif group.state is State.EMPTY and not group.pending_members:
         record_deletion(turn, group)
+
+
+def _age_base(group: Group, topic: str, committed: Committed) -> int | None:
+    if isinstance(group, ClassicGroup):
+        return offset_age_base(group, topic, committed)
+    return None if group.is_subscribed(topic) else committed.commit_ms

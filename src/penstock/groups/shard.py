@@ -13,11 +13,17 @@ from penstock.groups.classic import rebalance
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import restore
 from penstock.groups.config import GroupConfig
+from penstock.groups.consumer import heartbeat as consumer_heartbeat
+from penstock.groups.consumer import journal as consumer_journal
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer.heartbeat import Limits
 from penstock.groups.journal import decode_record, encode_record
 from penstock.groups.offsets import Offsets
 from penstock.groups.timers import Timer, TimerKind, Timers
 from penstock.groups.turn import JournalRecord, Turn
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, ResourceType, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.persisted.group.consumer_group_metadata import ConsumerGroupMetadataKey
 from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey
 
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 
 NO_PRODUCER_ID = -1
 
-Group = ClassicGroup
+Group = ClassicGroup | ConsumerGroup
 
 
 class GroupShard:
@@ -36,6 +42,7 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
+        self.image = EMPTY_IMAGE  # which topics there are, for groups that are assigned here
 
     def turn(self, now_ms: int, wall_ms: int) -> Turn:
         return Turn(now_ms, wall_ms, self.config, self.timers, self.random)
@@ -56,16 +63,30 @@ class GroupShard:
             self.offsets.apply(key, value, log_offset, producer_id)
         elif type(key) is GroupMetadataKey:
             self._apply_classic(key.group, value)
+        else:
+            self._apply_consumer(record)
 
     def _apply_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
         group = self.groups.get(group_id)
         if value is None:
-            if group is not None:
+            if isinstance(group, ClassicGroup):
                 del self.groups[group_id]
-        elif group is None:
-            self.groups[group_id] = ClassicGroup(group_id, stored=value)
-        else:
+        elif isinstance(group, ClassicGroup):
             group.stored = value
+        else:
+            self.groups[group_id] = ClassicGroup(group_id, stored=value)
+
+    def _apply_consumer(self, record: JournalRecord) -> None:
+        key = record.key
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if record.value is None:
+                return
+            group = self.groups[key.group_id] = ConsumerGroup(key.group_id)
+        if record.value is None and type(key) is ConsumerGroupMetadataKey:
+            del self.groups[key.group_id]
+        else:
+            consumer_journal.apply(group, record)
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         self.offsets.apply_marker(producer_id, commit)
@@ -73,7 +94,10 @@ class GroupShard:
     def remembered(self) -> Mapping[str, Any]:
         """All that a replay of the log must bring back."""
         return {
-            "groups": {group_id: group.stored for group_id, group in self.groups.items()},
+            "groups": {
+                group_id: group.stored if isinstance(group, ClassicGroup) else group.remembered()
+                for group_id, group in self.groups.items()
+            },
             "committed": self.offsets.committed,
             "pending": self.offsets.pending,
         }
@@ -83,6 +107,9 @@ class GroupShard:
     def loaded(self, turn: Turn) -> None:
         """The log has been replayed: start the clocks."""
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                consumer_heartbeat.start_timers(turn, group, self.limits(group.group_id))
+                continue
             restore(turn, group)
             if len(group.members) > turn.config.max_size:
                 rebalance.prepare_rebalance(turn, group)
@@ -90,6 +117,8 @@ class GroupShard:
     def abandon(self, turn: Turn) -> None:
         """Leadership of the partition is gone: whoever waits has to look for the new coordinator."""
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                continue  # its members are answered at once, or when their records are committed
             for member in group.members.values():
                 token = group.take_join(member)
                 if token is not None:
@@ -108,6 +137,8 @@ class GroupShard:
             group = self.groups.get(timer.group_id)
             if isinstance(group, ClassicGroup):
                 self._on_classic_timer(turn, group, timer)
+            elif group is not None:
+                consumer_heartbeat.on_timer(turn, self.image, group, timer)
 
     @staticmethod
     def _on_classic_timer(turn: Turn, group: ClassicGroup, timer: Timer) -> None:
@@ -123,7 +154,30 @@ class GroupShard:
             case _:
                 pass  # of a group that has changed its protocol since
 
+    def see(self, image: MetadataImage) -> None:
+        """The cluster changed: groups that read what changed are assigned anew at their next heartbeat."""
+        changes = topic_changes(self.image, image)
+        racks_changed = self.image.brokers is not image.brokers
+        self.image = image
+        names = {topic.name for topic in (*changes.created, *changes.deleted)}
+        names.update(after.name for _, after in changes.changed)
+        if not names and not racks_changed:
+            return
+        for group in self.groups.values():
+            if isinstance(group, ConsumerGroup) and not group.metadata_changed:
+                group.metadata_changed = (
+                    racks_changed or bool(group.regexes) or any(group.is_subscribed(name) for name in names)
+                )
+
     # --- looking up
+
+    def limits(self, group_id: str) -> Limits:
+        own = self.image.config(ResourceType.GROUP, group_id)
+        config = self.config
+        return Limits(
+            int(own.get("consumer.session.timeout.ms", config.consumer_session_timeout_ms)),
+            int(own.get("consumer.heartbeat.interval.ms", config.consumer_heartbeat_interval_ms)),
+        )
 
     def group(self, group_id: str) -> Group:
         group = self.groups.get(group_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import committed
+from penstock.broker.group_calls import ALL_OPERATIONS, committed
 from penstock.groups import admin
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_15_describe_groups import (
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
     from penstock.groups.shard import GroupShard
-
-# every operation on a group: read, delete, describe, describe and alter configs
-ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-
 
 async def handle(broker: Broker, ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     groups = [await _describe(broker, ctx, group_id) for group_id in request.groups]

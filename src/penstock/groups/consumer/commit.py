@@ -1,0 +1,58 @@
+"""Who may commit to and read the offsets of a consumer group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.protocol.messages.api_08_offset_commit import OffsetCommitRequest
+
+MEMBER_EPOCHS_SINCE = 9
+
+
+def check_commit(group: ConsumerGroup, request: OffsetCommitRequest, api_version: int) -> None:
+    epoch = request.generation_id_or_member_epoch
+    if epoch < 0 and not group.members:
+        return  # an operator, or a consumer without a group
+    member = group.member(request.member_id)
+    if member.classic is not None:
+        check_epoch(member, epoch)
+        return
+    if api_version < MEMBER_EPOCHS_SINCE:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Members of a consumer group commit with version 9 or later.")
+    if epoch != member.epoch and not _held_since(member, request, epoch):
+        check_epoch(member, epoch)
+
+
+def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int) -> bool:
+    """A member an epoch or two behind may still commit for partitions that it has held all along (KIP-1251)."""
+    if not 0 <= epoch < member.epoch:
+        return False
+    return all(
+        member.assigned.get(topic.topic_id, {}).get(partition.partition_index, epoch + 1) <= epoch
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+
+
+def check_transactional_commit(group: ConsumerGroup, member_id: str, epoch: int) -> None:
+    """Producers know generations only: a stale epoch is an illegal generation to them."""
+    if (epoch >= 0 or group.members) and group.member(member_id).epoch != epoch:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The member has moved on to another epoch: fetch it again.")
+
+
+def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+    if member_id is None and epoch < 0:
+        return
+    check_epoch(group.member(member_id or ""), epoch)
+
+
+def check_epoch(member: ConsumerMember, epoch: int) -> None:
+    if epoch == member.epoch:
+        return
+    if member.classic is not None:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The member is in generation {member.epoch}: rejoin.")
+    raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, f"The member is in epoch {member.epoch}: heartbeat, then try again.")

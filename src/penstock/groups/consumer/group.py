@@ -1,0 +1,127 @@
+"""A consumer group and its members, as the journal builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from penstock.groups.timers import Timer
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+Partitions = Mapping[bytes, frozenset[int]]  # topic id → partitions
+Assigned = Mapping[bytes, Mapping[int, int]]  # topic id → partition → the member epoch in which it was given
+
+LEAVE_EPOCH = -1
+LEAVE_STATIC_EPOCH = -2
+JOIN_EPOCH = 0
+
+
+class MemberState(IntEnum):
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1  # has to give something up before it may go on
+    UNRELEASED_PARTITIONS = 2  # waits for something that another member still holds
+
+
+class GroupState(StrEnum):
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ClassicMembership(NamedTuple):
+    """Of a member that still speaks the classic protocol, in a group on its way to the new one."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicMembership | None = None
+    epoch: int = JOIN_EPOCH
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Assigned = field(default_factory=dict)
+    pending_revocation: Assigned = field(default_factory=dict)
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+
+class ResolvedRegex(NamedTuple):
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    group_id: str
+    epoch: int = 0
+    metadata_hash: int = 0
+    assignment_epoch: int = 0
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    target: dict[str, Partitions] = field(default_factory=dict)
+    owners: dict[tuple[bytes, int], str] = field(
+        default_factory=dict
+    )  # who holds a partition or has yet to let go of it
+    regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
+    # soft: rebuilt after a load
+    sessions: dict[str, Timer] = field(default_factory=dict)
+    revocations: dict[str, Timer] = field(default_factory=dict)
+    metadata_changed: bool = True
+
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    @property
+    def protocol_type(self) -> str:
+        return "consumer"
+
+    def remembered(self) -> tuple[object, ...]:
+        return (self.epoch, self.metadata_hash, self.assignment_epoch, self.members, self.target, self.regexes)
+
+    def member(self, member_id: str) -> ConsumerMember:
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
+        return member
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        member_id = self.static_members.get(instance_id)
+        return self.members.get(member_id) if member_id is not None else None
+
+    def is_subscribed(self, topic: str) -> bool:
+        return any(topic in member.topics for member in self.members.values()) or any(
+            topic in regex.topics for regex in self.regexes.values()
+        )
+
+    def subscription(self, member: ConsumerMember) -> frozenset[str]:
+        """The topics a member reads, by name and by pattern."""
+        resolved = self.regexes.get(member.regex) if member.regex else None
+        return frozenset(member.topics) | (resolved.topics if resolved is not None else frozenset())
+
+
+def partitions_of(assigned: Assigned) -> dict[bytes, frozenset[int]]:
+    return {topic_id: frozenset(partitions) for topic_id, partitions in assigned.items() if partitions}

@@ -1,0 +1,51 @@
+"""Members that go: of their own will, for a while, or because nobody has heard of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.groups.consumer import journal
+from penstock.groups.consumer.group import LEAVE_STATIC_EPOCH, ConsumerGroup, ConsumerMember
+from penstock.groups.consumer.members import check_instance
+from penstock.groups.consumer.subscribe import metadata_hash, refresh_regexes, subscribed
+from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.groups.turn import Turn
+    from penstock.metadata.image import MetadataImage
+
+
+def leave(
+    turn: Turn, image: MetadataImage, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    member_id, instance_id = request.member_id, request.instance_id
+    if instance_id is None:
+        member = group.member(member_id)
+    else:
+        known = group.static_member(instance_id)
+        check_instance(known, instance_id, member_id)
+        assert known is not None
+        member = known
+    if request.member_epoch == LEAVE_STATIC_EPOCH:
+        # its seat and its partitions wait for it, for as long as its session lasts
+        away = replace(member, epoch=LEAVE_STATIC_EPOCH, pending_revocation={})
+        journal.record_current(turn, group.group_id, away)
+    else:
+        fence(turn, image, group, [member])
+    return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
+
+
+def fence(turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
+    """Take the members out; the next heartbeat of anybody left finds a new epoch and assigns what they had."""
+    gone = {member.member_id for member in members}
+    for member in members:
+        journal.erase_member(turn, group.group_id, member.member_id)
+    left = {member_id: member for member_id, member in group.members.items() if member_id not in gone}
+    regexes = refresh_regexes(turn, image, group, left)
+    topics = frozenset().union(*(subscribed(member, regexes) for member in left.values()))
+    journal.record_epoch(turn, group.group_id, group.epoch + 1, metadata_hash(image, topics))

@@ -1,0 +1,98 @@
+"""Who is speaking: the member behind a heartbeat, new, known, or a static one that came back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.groups.consumer import journal
+from penstock.groups.consumer.group import (
+    JOIN_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    Assigned,
+    ConsumerGroup,
+    ConsumerMember,
+    Partitions,
+)
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.groups.turn import Turn
+    from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+
+def find_member(
+    turn: Turn,
+    group: ConsumerGroup,
+    request: ConsumerGroupHeartbeatRequest,
+    member_id: str,
+    owned: Partitions | None,
+) -> tuple[ConsumerMember, str | None]:
+    """The member as it is so far, and the id of the one whose seat it takes, if any."""
+    if request.instance_id is not None:
+        return _find_static(turn, group, request.instance_id, member_id, request.member_epoch, owned)
+    member = group.members.get(member_id)
+    if member is None:
+        if request.member_epoch != JOIN_EPOCH:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
+        return ConsumerMember(member_id), None
+    check_epoch(member, request.member_epoch, owned)
+    return member, None
+
+
+def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
+    """An epoch behind is forgiven to a member that missed an answer: it comes with the last one and nothing new."""
+    if epoch in (JOIN_EPOCH, member.epoch):
+        return
+    missed = epoch == member.previous_epoch and epoch < member.epoch and _within(owned, member.assigned)
+    if not missed:
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The member is in epoch {member.epoch}, not {epoch}: give up all partitions and join again.",
+        )
+
+
+def _within(owned: Partitions | None, assigned: Assigned) -> bool:
+    return owned is not None and all(
+        indexes <= assigned.get(topic_id, {}).keys() for topic_id, indexes in owned.items()
+    )
+
+
+def _find_static(
+    turn: Turn,
+    group: ConsumerGroup,
+    instance_id: str,
+    member_id: str,
+    epoch: int,
+    owned: Partitions | None,
+) -> tuple[ConsumerMember, str | None]:
+    known = group.static_member(instance_id)
+    if epoch == JOIN_EPOCH:
+        if known is None:
+            return ConsumerMember(member_id), None
+        if known.member_id == member_id:
+            return known, None
+        if known.epoch != LEAVE_STATIC_EPOCH:
+            raise KafkaError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Instance {instance_id} is still in use by member {known.member_id}: stop that one first.",
+            )
+        return _take_seat(turn, group, known, member_id), known.member_id
+    check_instance(known, instance_id, member_id)
+    assert known is not None
+    check_epoch(known, epoch, owned)
+    return known, None
+
+
+def check_instance(known: ConsumerMember | None, instance_id: str, member_id: str) -> None:
+    if known is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance {instance_id} is not in the group: join it.")
+    if known.member_id != member_id:
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"Another member now uses instance id {instance_id}.")
+
+
+def _take_seat(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
+    """What was the old member's is the new one's: its place in the group and its share."""
+    journal.erase_member(turn, group.group_id, old.member_id)
+    journal.record_target(turn, group.group_id, member_id, group.target.get(old.member_id, {}))
+    return replace(old, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=-1, pending_revocation={})

@@ -1,0 +1,89 @@
+"""How a member gets from what it holds to what the target gives it.
+
+First it gives up what the target takes away, and only when it no longer reports those partitions does its epoch move
+on; then it gets what the target adds, as far as nobody else holds it any longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.groups.consumer.group import Assigned, ConsumerMember, MemberState, Partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Owned = Partitions | None  # what the member says it holds; None: it doesn't say
+
+
+def reconcile(
+    member: ConsumerMember,
+    target_epoch: int,
+    target: Partitions,
+    owned: Owned,
+    is_held: Callable[[bytes, int], bool],
+) -> ConsumerMember:
+    """The member's next step; itself if there is none."""
+    match member.state:
+        case MemberState.STABLE:
+            if member.epoch == target_epoch:
+                return member
+            return _step(member, member.epoch, target_epoch, target, owned, is_held)
+        case MemberState.UNREVOKED_PARTITIONS:
+            if _still_owns(owned, member.pending_revocation):
+                return member
+            return _step(member, member.epoch + 1, target_epoch, target, owned, is_held)
+        case MemberState.UNRELEASED_PARTITIONS:
+            return _step(member, member.epoch, target_epoch, target, owned, is_held)
+
+
+def _still_owns(owned: Owned, revoked: Assigned) -> bool:
+    """Partitions count as given up only when the member reports what it has and they aren't among it."""
+    return owned is None or any(
+        not owned.get(topic_id, frozenset()).isdisjoint(revoked[topic_id]) for topic_id in revoked
+    )
+
+
+def _step(
+    member: ConsumerMember,
+    epoch: int,
+    target_epoch: int,
+    target: Partitions,
+    owned: Owned,
+    is_held: Callable[[bytes, int], bool],
+) -> ConsumerMember:
+    kept: dict[bytes, dict[int, int]] = {}
+    revoked: dict[bytes, dict[int, int]] = {}
+    added: dict[bytes, list[int]] = {}
+    waits = False
+    for topic_id in target.keys() | member.assigned.keys():
+        wanted = target.get(topic_id, frozenset())
+        current = member.assigned.get(topic_id, {})
+        for partition, since in current.items():
+            (kept if partition in wanted else revoked).setdefault(topic_id, {})[partition] = since
+        for partition in wanted - current.keys():
+            if is_held(topic_id, partition):
+                waits = True
+            else:
+                added.setdefault(topic_id, []).append(partition)
+    if revoked and _still_owns(owned, revoked):
+        return _moved(member, epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoked)
+    for topic_id, partitions in added.items():
+        kept.setdefault(topic_id, {}).update(dict.fromkeys(partitions, target_epoch))
+    state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
+    return _moved(member, target_epoch, state, kept, {})
+
+
+def _moved(
+    member: ConsumerMember, epoch: int, state: MemberState, assigned: Assigned, pending_revocation: Assigned
+) -> ConsumerMember:
+    previous_epoch = member.previous_epoch if epoch == member.epoch else member.epoch
+    return replace(
+        member,
+        epoch=epoch,
+        previous_epoch=previous_epoch,
+        state=state,
+        assigned=assigned,
+        pending_revocation=pending_revocation,
+    )

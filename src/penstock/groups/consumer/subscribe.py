@@ -1,0 +1,86 @@
+"""What a group reads: names, patterns resolved against the topics of now, and a hash that tells of any change."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.groups.consumer.assignors import TopicSpec
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, ResolvedRegex
+from penstock.groups.consumer.journal import record_regex
+from penstock.groups.consumer.regex import TopicPattern
+
+if TYPE_CHECKING:
+    from penstock.groups.turn import Turn
+    from penstock.metadata.image import MetadataImage, TopicImage
+
+INTERNAL_PREFIX = "__"
+
+
+def resolve(turn: Turn, image: MetadataImage, regex: str) -> ResolvedRegex:
+    pattern = TopicPattern(regex)
+    topics = frozenset(name for name in image.topics if not name.startswith(INTERNAL_PREFIX) and pattern.matches(name))
+    return ResolvedRegex(topics, image.offset, turn.wall_ms)
+
+
+def refresh_regexes(
+    turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Mapping[str, ConsumerMember]
+) -> dict[str, ResolvedRegex]:
+    """The group's patterns against the topics of now; what changed or isn't used any more is recorded."""
+    used = {member.regex for member in members.values() if member.regex}
+    resolved: dict[str, ResolvedRegex] = {}
+    for regex in sorted(used):
+        known = group.regexes.get(regex)
+        if known is not None and not group.metadata_changed:
+            resolved[regex] = known
+            continue
+        found = resolve(turn, image, regex)
+        if known is not None and known.topics == found.topics:
+            resolved[regex] = known
+        else:
+            resolved[regex] = found
+            record_regex(turn, group.group_id, regex, found)
+    for regex in group.regexes.keys() - used:
+        record_regex(turn, group.group_id, regex, None)
+    return resolved
+
+
+def subscribed(member: ConsumerMember, regexes: Mapping[str, ResolvedRegex]) -> frozenset[str]:
+    resolved = regexes.get(member.regex) if member.regex else None
+    return frozenset(member.topics) | (resolved.topics if resolved is not None else frozenset())
+
+
+def metadata_hash(image: MetadataImage, topics: Iterable[str]) -> int:
+    """Changes with the topics' ids, partition counts and the racks of their replicas; 0 for none of them there."""
+    digest = hashlib.blake2b(digest_size=8)
+    found = False
+    for name in sorted(topics):
+        topic = image.topics.get(name)
+        if topic is None:
+            continue
+        found = True
+        digest.update(topic.topic_id)
+        digest.update(len(topic.partitions).to_bytes(4, "big"))
+        for racks in _racks(image, topic):
+            digest.update(",".join(sorted(racks)).encode())
+    return int.from_bytes(digest.digest(), "big", signed=True) if found else 0
+
+
+def _racks(image: MetadataImage, topic: TopicImage) -> tuple[frozenset[str], ...]:
+    by_broker = {broker_id: broker.rack for broker_id, broker in image.brokers.items() if broker.rack}
+    if not by_broker:
+        return ()
+    return tuple(
+        frozenset(by_broker[replica] for replica in topic.partitions[index].replicas if replica in by_broker)
+        for index in sorted(topic.partitions)
+    )
+
+
+def topic_specs(image: MetadataImage, names: Iterable[str]) -> dict[bytes, TopicSpec]:
+    specs: dict[bytes, TopicSpec] = {}
+    for name in sorted(names):
+        topic = image.topics.get(name)
+        if topic is not None:
+            specs[topic.topic_id] = TopicSpec(len(topic.partitions), _racks(image, topic))
+    return specs

@@ -1,0 +1,115 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: find or make the group, then let it decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.groups.classic.group import ClassicGroup, State
+from penstock.groups.classic.journal import record_deletion
+from penstock.groups.consumer.group import (
+    JOIN_EPOCH,
+    ConsumerGroup,
+    ConsumerMember,
+    GroupState,
+    Partitions,
+    partitions_of,
+)
+from penstock.groups.consumer.heartbeat import check_request, heartbeat, preferred_assignor
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from penstock.protocol.messages.api_69_consumer_group_describe import (
+    Assignment,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+
+if TYPE_CHECKING:
+    from penstock.groups.shard import GroupShard
+    from penstock.groups.turn import Caller, Turn
+    from penstock.metadata.image import MetadataImage
+    from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+
+
+def consumer_heartbeat(
+    shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest, caller: Caller
+) -> ConsumerGroupHeartbeatResponse:
+    """Refused as a whole or not at all: an error leaves no record behind."""
+    try:
+        check_request(turn, request, caller.api_version)
+        group = _group(shard, turn, request)
+        response = heartbeat(turn, shard.image, group, request, caller, shard.limits(request.group_id))
+    except KafkaError as error:
+        turn.records.clear()
+        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+    if turn.records:
+        shard.groups[request.group_id] = group
+    return response
+
+
+def _group(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
+    group_id = request.group_id
+    group = shard.groups.get(group_id)
+    if isinstance(group, ConsumerGroup):
+        return group
+    if request.member_epoch != JOIN_EPOCH:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found: join it.")
+    if group is not None:
+        _make_way(turn, group)
+    return ConsumerGroup(group_id)
+
+
+def _make_way(turn: Turn, group: ClassicGroup) -> None:
+    """An empty classic group gives its name, and its offsets, to a new one."""
+    if group.state is not State.EMPTY or group.pending_members:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+    record_deletion(turn, group)
+
+
+def describe_consumer_group(shard: GroupShard, turn: Turn, group_id: str) -> DescribedGroup:
+    group = shard.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup):
+        reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=GroupState.DEAD,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=reason,
+        )
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=preferred_assignor(turn, group.members),
+        members=[_member(shard.image, group, member) for member in group.members.values()],
+    )
+
+
+def _member(image: MetadataImage, group: ConsumerGroup, member: ConsumerMember) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topics),
+        subscribed_topic_regex=member.regex,
+        assignment=_assignment(image, partitions_of(member.assigned)),
+        target_assignment=_assignment(image, group.target.get(member.member_id, {})),
+        member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+    )
+
+
+def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:
+    """A topic that is gone has no name to be shown by."""
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, topic_name=image.topics_by_id[topic_id].name, partitions=sorted(indexes))
+            for topic_id, indexes in sorted(partitions.items())
+            if topic_id in image.topics_by_id
+        ]
+    )

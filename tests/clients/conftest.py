@@ -42,17 +42,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     if elsewhere:
         yield RunningBroker(elsewhere)
         return
-    data = tmp_path_factory.mktemp("broker") / "data"
+    home = tmp_path_factory.mktemp("broker")
+    data, log = home / "data", home / "broker.log"
     command = [sys.executable, "-m", "penstock.cli.main", "up", "--port", "0", "--data", str(data)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # Its log goes to a file: a pipe that nobody reads would stop the broker when it is full.
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout is not None
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if found := re.match(r"ready (\S+)", line):
-            break
-    else:
-        pytest.fail(f"the broker did not start: {''.join(said)}")
+    found = re.match(r"ready (\S+)", process.stdout.readline())
+    assert found, f"the broker did not start: {log.read_text()}"
     try:
         yield RunningBroker(found[1], data)
     finally:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.broker.producer_ids import ProducerIds
     from penstock.broker.quotas import Quotas
     from penstock.broker.telemetry import Telemetry
+    from penstock.broker.transactions import Transactions
     from penstock.clock import Clock
     from penstock.log.manager import LogManager
     from penstock.metadata.configs.settings import Settings
@@ -34,6 +35,7 @@ class Broker:
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: Groups
+    transactions: Transactions
     quotas: Quotas
     telemetry: Telemetry
     fetch_max_bytes: int

@@ -158,6 +158,23 @@ class Coordinator(Generic[M]):
         self.active()
         self._follow_up(decide)
 
+    def write_marker(self, marker: bytes, producer_id: int, commit: bool, transaction_version: int) -> None:
+        """End a producer's transaction here, between decisions. Raises what the log raises; the coordinator goes on."""
+        self.active()
+        self._flush()
+        self.active()
+        self.partition.append(
+            marker,
+            now_ms=self._clock.wall_ms(),
+            origin=AppendOrigin.COORDINATOR,
+            required_acks=-1,
+            transaction_version=transaction_version,
+        )
+        self.machine.apply_marker(producer_id, commit)
+        # nobody is told of the outcome before it is committed
+        self._undecided.append(_Commit(self.machine.turn(self.now_ms, self._clock.wall_ms()), None, None))
+        self._flush()
+
     def _waits(self) -> bool:
         """Whether something that this decision may have seen isn't committed yet."""
         return bool(self._undecided or self._commits)
@@ -323,7 +340,7 @@ class Coordinator(Generic[M]):
         if self.phase is Phase.LOADING:
             self._start()
             seconds = self._loop.time() - started
-            logger.info("%s: coordinator loaded up to offset %d in %.3f s", self.partition, offset, seconds)
+            logger.debug("%s: coordinator loaded up to offset %d in %.3f s", self.partition, offset, seconds)
 
     def _replay(self, offset: int, data: Any) -> int:
         """Apply what a piece of the log holds; the offset after it."""

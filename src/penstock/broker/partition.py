@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.log.log import AppendInfo, Log
+    from penstock.log.producers import Verification
     from penstock.metadata.image import PartitionImage
 
 NO_EPOCH = -1
@@ -89,14 +90,30 @@ class Partition:
         return self.log
 
     def append(
-        self, records: Buffer, *, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT, required_acks: int = 1
+        self,
+        records: Buffer,
+        *,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        required_acks: int = 1,
+        verification: Verification | None = None,
+        transaction_version: int = -1,
     ) -> AppendInfo:
+        """A client's transactional batch needs `verification`, unless its transaction is open here already."""
         log = self.leader_log()
         if required_acks == -1 and len(self.image.isr) < log.config.min_insync_replicas:
             have, need = len(self.image.isr), log.config.min_insync_replicas
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{have} in-sync replicas: min.insync.replicas={need}.")
         before = log.size
-        info = log.append_as_leader(records, leader_epoch=self.image.leader_epoch, now_ms=now_ms, origin=origin)
+        info = log.append_as_leader(
+            records,
+            leader_epoch=self.image.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            verification=verification,
+            verification_required=True,
+            transaction_version=transaction_version,
+        )
         if not info.duplicate:
             log.update_high_watermark(log.log_end_offset)
             if self._waiters:

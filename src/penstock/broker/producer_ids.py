@@ -16,11 +16,22 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def next(self) -> int:
-        if self._next == self._end:
+        await self.ready()
+        producer_id = self._next
+        self._next += 1
+        return producer_id
+
+    async def ready(self) -> None:
+        """Returns when `take` has an id to give; no wait while the block lasts."""
+        while self._next == self._end:
             async with self._refill:
                 if self._next == self._end:  # the first of several waiters refilled
                     first, count = await self._allocate()
                     self._next, self._end = first, first + count
-        producer_id = self._next
+
+    def take(self) -> int | None:
+        """An id at once, if the block has one left."""
+        if self._next == self._end:
+            return None
         self._next += 1
-        return producer_id
+        return self._next - 1

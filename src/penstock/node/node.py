@@ -25,6 +25,7 @@ from penstock.broker.partitions import Partitions
 from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.quotas import Quotas
 from penstock.broker.telemetry import Telemetry
+from penstock.broker.transactions import Transactions
 from penstock.log.maintenance import Intervals, Maintenance
 from penstock.log.manager import LogDir, LogManager
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE
@@ -111,6 +112,7 @@ class Node:
             self._follow_image()
             await self._register(logs)
             self.broker.groups.start()
+            self.broker.transactions.start()
         except BaseException:
             await self._undo_start(logs)
             raise
@@ -173,6 +175,15 @@ class Node:
         settings = self.settings
         settings.apply_image(metadata.image)
         partitions = Partitions(settings.node_id, logs, settings)
+        producer_ids = ProducerIds(self._allocate_producer_ids)
+        groups = Groups(
+            node_id=settings.node_id,
+            settings=settings,
+            clock=self.clock,
+            random=self.random,
+            partitions=partitions,
+            metadata=metadata,
+        )
         return Broker(
             node_id=settings.node_id,
             cluster_id=cluster_id,
@@ -183,14 +194,16 @@ class Node:
             metadata=metadata,
             partitions=partitions,
             fetch_sessions=FetchSessions(settings.int("max.incremental.fetch.session.cache.slots"), self.random),
-            producer_ids=ProducerIds(self._allocate_producer_ids),
-            groups=Groups(
+            producer_ids=producer_ids,
+            groups=groups,
+            transactions=Transactions(
                 node_id=settings.node_id,
                 settings=settings,
                 clock=self.clock,
-                random=self.random,
                 partitions=partitions,
                 metadata=metadata,
+                producer_ids=producer_ids,
+                groups=groups,
             ),
             quotas=Quotas(settings, time.perf_counter_ns),
             telemetry=Telemetry(settings.int("telemetry.max.bytes"), self.random),
@@ -305,6 +318,7 @@ class Node:
         await asyncio.sleep(0)  # the server has marked itself as stopping: what is released now is not parked again
         broker.partitions.release_waiters()
         await stopping
+        await broker.transactions.close()
         await broker.groups.close()
         await self._maintenance.stop()
         await broker.partitions.close()
@@ -314,6 +328,7 @@ class Node:
     async def abandon(self) -> None:
         """Stop as a killed process does: nothing is flushed or marked. For tests."""
         await self._server.stop(grace_s=0)
+        await self.broker.transactions.close()
         await self.broker.groups.close()
         await self._maintenance.stop()
         await self.broker.partitions.close()

@@ -3,15 +3,18 @@
 Served: acks 0, 1 and all; idempotent sequences (duplicates answered with their original offset); topic ids (v13);
 leader hints (v10+, KIP-951). Errors stay with their partition. With acks=0 there is no answer, so an error closes the
 connection: the only way to tell the client. Topics that ask for fsync (`flush.messages=1`, `penstock.acks.fsync`) are
-answered after a shared fsync.
+answered after a shared fsync. Transactional batches: the first of a transaction on a partition waits until the
+coordinator has vouched for it, or since v12 has added the partition (KIP-890).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from penstock.broker import verification
 from penstock.broker.hints import LeaderHints
 from penstock.metadata.names import INTERNAL_TOPICS
 from penstock.net.connection import Close
@@ -31,10 +34,13 @@ from penstock.records.batches import claimed_attributes
 from penstock.records.compression import Codec
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
     from penstock.broker.partition import Partition
     from penstock.log.log import AppendInfo
+    from penstock.log.producers import Verification
 
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_IDS = 13
@@ -48,6 +54,23 @@ Answer = ProduceResponse | Close | None
 
 def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answer | Awaitable[Answer]:
     produce = _Produce(broker, ctx, request)
+    if request.transactional_id is not None:
+        look_ups = verification.start(produce.transactional(request), ctx.api_version)
+        if look_ups:
+            return _after_verification(produce, request, request.transactional_id, look_ups)
+    return _answer(produce, request)
+
+
+async def _after_verification(
+    produce: _Produce, request: ProduceRequest, transactional_id: str, look_ups: list[verification.LookUp]
+) -> Answer:
+    produce.verified = await verification.ask(produce.broker, transactional_id, look_ups, produce.ctx.api_version)
+    answer = _answer(produce, request)
+    return answer if answer is None or isinstance(answer, ProduceResponse | Close) else await answer
+
+
+def _answer(produce: _Produce, request: ProduceRequest) -> Answer | Awaitable[Answer]:
+    broker, ctx = produce.broker, produce.ctx
     topics = [produce.topic(topic) for topic in request.topic_data]
     response = ProduceResponse(responses=topics)
     if produce.hints is not None and produce.hints.nodes:
@@ -65,7 +88,18 @@ def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answ
 
 
 class _Produce:
-    __slots__ = ("acks", "broker", "bytes", "ctx", "failed", "hints", "internal_allowed", "unsynced")
+    __slots__ = (
+        "acks",
+        "broker",
+        "bytes",
+        "ctx",
+        "failed",
+        "hints",
+        "internal_allowed",
+        "transactional_id",
+        "unsynced",
+        "verified",
+    )
 
     def __init__(self, broker: Broker, ctx: RequestContext, request: ProduceRequest) -> None:
         self.broker = broker
@@ -76,6 +110,18 @@ class _Produce:
         self.hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
         self.internal_allowed = ctx.client_id == ADMIN_CLIENT_ID
         self.unsynced: list[tuple[PartitionProduceResponse, Awaitable[None]]] = []
+        self.transactional_id = request.transactional_id
+        self.verified: dict[Partition, Verification | KafkaError] | None = None
+
+    def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
+        """What may be part of a transaction; what can't be found is left for the append to complain about."""
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                with suppress(KafkaError):
+                    partition = self._find(topic, data.index)
+                    partition.leader_log()
+                    if data.records:
+                        yield partition, data.records
 
     def topic(self, topic: TopicProduceData) -> TopicProduceResponse:
         return TopicProduceResponse(
@@ -90,6 +136,8 @@ class _Produce:
             partition = self._find(topic, data.index)
             info = self._append(partition, data)
         except KafkaError as error:
+            if error.code is ErrorCode.INVALID_TXN_STATE and self.transactional_id is None:
+                error = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transaction needs its id.")
             self.failed = error
             return self._refusal(data.index, partition, error)
         answer = PartitionProduceResponse(
@@ -120,7 +168,16 @@ class _Produce:
         self.bytes += len(data.records)
         if self.ctx.api_version < FIRST_VERSION_WITH_ZSTD and claimed_attributes(data.records) & CODEC == Codec.ZSTD:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7.")
+        if self.verified is not None:
+            return self._append_verified(partition, data.records, self.verified.get(partition))
         return partition.append(data.records, now_ms=self.ctx.now_ms, required_acks=self.acks)
+
+    def _append_verified(
+        self, partition: Partition, records: Buffer, verdict: Verification | KafkaError | None
+    ) -> AppendInfo:
+        if isinstance(verdict, KafkaError):
+            raise verdict
+        return partition.append(records, now_ms=self.ctx.now_ms, required_acks=self.acks, verification=verdict)
 
     def _refusal(self, index: int, partition: Partition | None, error: KafkaError) -> PartitionProduceResponse:
         answer = PartitionProduceResponse(

@@ -1,14 +1,14 @@
 """FindCoordinator v0-6: one key until v3, a batch of keys since v4; key types group (0), transaction (1), share (2).
 
-The first look for a group's coordinator creates `__consumer_offsets` and waits for it, where Kafka sends the client
-round once more. Only groups have a coordinator so far: the other key types are refused with INVALID_REQUEST.
+The first look for a coordinator creates `__consumer_offsets` or `__transaction_state` and waits for it, where Kafka
+sends the client round once more. Share groups have no coordinator so far and are refused with INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.auto_topics import CONSUMER_OFFSETS, ensure_topic
+from penstock.broker.auto_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, ensure_topic
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_10_find_coordinator import (
     Coordinator,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
 
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4
 
 
@@ -41,10 +41,13 @@ async def handle(broker: Broker, ctx: RequestContext, request: FindCoordinatorRe
 
 async def _find(broker: Broker, ctx: RequestContext, key_type: int, key: str) -> Coordinator:
     try:
-        if key_type != GROUP:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"No coordinator serves keys of type {key_type} here.")
-        await _ensure_topic(broker, CONSUMER_OFFSETS)
-        return _locate(broker, ctx, CONSUMER_OFFSETS, broker.groups.partition_of(key), key)
+        if key_type == GROUP:
+            await _ensure_topic(broker, CONSUMER_OFFSETS)
+            return _locate(broker, ctx, CONSUMER_OFFSETS, broker.groups.partition_of(key), key)
+        if key_type == TRANSACTION:
+            await _ensure_topic(broker, TRANSACTION_STATE)
+            return _locate(broker, ctx, TRANSACTION_STATE, broker.transactions.coordinators.partition_of(key), key)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"No coordinator serves keys of type {key_type} here.")
     except KafkaError as error:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message)
 

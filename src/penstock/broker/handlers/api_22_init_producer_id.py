@@ -1,25 +1,56 @@
-"""InitProducerId v0-6: a fresh producer id for an idempotent producer.
+"""InitProducerId v0-5: producer ids for idempotent producers, ids and epochs for transactional ones.
 
-Ids come in blocks that the controller hands out as metadata records, so that none is ever given twice, whatever
-crashes. Transactional ids are the transaction coordinator's business.
+A transactional producer that starts fences the one before it and ends its open transaction; it is then answered with
+CONCURRENT_TRANSACTIONS until that has happened. Since v3 a producer may name the id and epoch it goes on with
+(KIP-360). Before v4 a fenced producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.group_calls import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.transactions.initialize import Owner, initialize
+from penstock.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
+from penstock.transactions.turn import Answer
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
 
+FENCED_SINCE = 4
+
 
 async def handle(broker: Broker, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
-        if request.transactional_id is not None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return InitProducerIdResponse(producer_id=await broker.producer_ids.next(), producer_epoch=0)
+        answer = await _initialize(broker, request)
     except KafkaError as error:
-        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+        answer = Answer(error.code)
+    code = answer.code
+    if code is ErrorCode.PRODUCER_FENCED and ctx.api_version < FENCED_SINCE:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return InitProducerIdResponse(error_code=code, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+
+
+async def _initialize(broker: Broker, request: InitProducerIdRequest) -> Answer:
+    expected = Owner(request.producer_id, request.producer_epoch)
+    if (expected.producer_id == NO_PRODUCER_ID) != (expected.producer_epoch == NO_EPOCH):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A producer names both its id and its epoch, or neither.")
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return Answer(ErrorCode.NONE, await broker.producer_ids.next(), 0)
+    if not transactional_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+    coordinator = await broker.transactions.coordinator(transactional_id)
+    result = coordinator.run(
+        lambda shard, turn: initialize(
+            shard,
+            turn,
+            transactional_id,
+            request.transaction_timeout_ms,
+            None if expected.producer_id == NO_PRODUCER_ID else expected,
+        )
+    )
+    return await committed(result)

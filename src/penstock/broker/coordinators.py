@@ -1,0 +1,105 @@
+"""The coordinators of one internal topic: one machine for each of its partitions that this node leads.
+
+Follows the metadata image. A partition gained is loaded in the background, or at once by the first request if its log
+is small; a partition lost answers NOT_COORDINATOR to all who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic
+
+from penstock.broker.coordinator import Coordinator, M, Phase, set_result
+from penstock.groups.partitioner import coordinator_partition
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.metadata_log import MetadataLog
+    from penstock.broker.partitions import Partitions
+    from penstock.clock import Clock
+    from penstock.metadata.image import MetadataImage
+
+logger = logging.getLogger(__name__)
+
+
+class Coordinators(Generic[M]):
+    def __init__(
+        self,
+        topic: str,
+        *,
+        node_id: int,
+        partitions: Partitions,
+        metadata: MetadataLog,
+        clock: Clock,
+        make: Callable[[], M],
+        deliver: Callable[[Any, Any], None] = set_result,
+    ) -> None:
+        self._topic = topic
+        self._node_id = node_id
+        self._partitions = partitions
+        self._metadata = metadata
+        self._clock = clock
+        self._make = make
+        self._deliver = deliver
+        self._by_partition: dict[int, Coordinator[M]] = {}
+
+    def __iter__(self) -> Iterator[Coordinator[M]]:
+        for index in list(self._by_partition):
+            yield self.at(index)
+
+    # --- coming and going
+
+    def apply(self, image: MetadataImage) -> bool:
+        """Whether partitions were gained, which are then to be loaded."""
+        topic = image.topics.get(self._topic)
+        led = {index for index, part in topic.partitions.items() if part.leader == self._node_id} if topic else set()
+        for index in self._by_partition.keys() - led:
+            self._by_partition.pop(index).close()
+        gained = sorted(led - self._by_partition.keys())
+        for index in gained:
+            self._open(index)
+        return bool(gained)
+
+    def _open(self, index: int) -> Coordinator[M]:
+        partition = self._partitions.get(self._topic, index)
+        coordinator = Coordinator(self._make(), partition, self._clock, deliver=self._deliver)
+        self._by_partition[index] = coordinator
+        return coordinator
+
+    async def load(self) -> None:
+        for coordinator in list(self._by_partition.values()):
+            try:
+                await coordinator.load()
+            except KafkaError as error:
+                logger.warning("%s: no coordinator: %s", coordinator.partition, error)
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        for coordinator in self._by_partition.values():
+            coordinator.close()
+        self._by_partition.clear()
+
+    # --- finding
+
+    def partition_of(self, key: str) -> int:
+        topic = self._metadata.image.topics.get(self._topic)
+        if topic is None:
+            raise _not_here()
+        return coordinator_partition(key, len(topic.partitions))
+
+    def of(self, key: str) -> Coordinator[M]:
+        return self.at(self.partition_of(key))
+
+    def at(self, index: int) -> Coordinator[M]:
+        coordinator = self._by_partition.get(index)
+        if coordinator is None:
+            raise _not_here()
+        if coordinator.phase is Phase.CLOSED:  # its log refused a write; if it is well again, so are we
+            coordinator = self._open(index)
+        return coordinator
+
+
+def _not_here() -> KafkaError:
+    return KafkaError(ErrorCode.NOT_COORDINATOR, "This node does not coordinate it: look the coordinator up again.")

@@ -1,0 +1,34 @@
+"""AddOffsetsToTxn v0-4: the partition that keeps a group's offsets joins a transaction.
+
+Before v2 a fenced producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED. Clients of transaction version 2
+do without: their TxnOffsetCommit adds the partition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.auto_topics import CONSUMER_OFFSETS
+from penstock.broker.group_calls import committed
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from penstock.transactions import partitions as decide
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+FENCED_SINCE = 2
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+    try:
+        coordinator = broker.transactions.coordinators.of(request.transactional_id)
+        partition = (CONSUMER_OFFSETS, broker.groups.partition_of(request.group_id))
+        who = (request.transactional_id, request.producer_id, request.producer_epoch)
+        code = await committed(coordinator.run(lambda shard, turn: decide.add(shard, turn, *who, [partition], 0)))
+    except KafkaError as error:
+        code = error.code
+    if code is ErrorCode.PRODUCER_FENCED and ctx.api_version < FENCED_SINCE:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return AddOffsetsToTxnResponse(error_code=code)

@@ -1,0 +1,39 @@
+"""EndTxn v0-5: commit or abort. Answered when the outcome is remembered; the partitions learn of it right after.
+
+Since v5 (transaction version 2) each end gives the producer a new epoch, or a new id when epochs have run out, and a
+retry is told from the next end by the epoch it names. Before v2 a fenced producer is told INVALID_PRODUCER_EPOCH, since
+then PRODUCER_FENCED.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.group_calls import committed
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_26_end_txn import EndTxnRequest, EndTxnResponse
+from penstock.transactions.ending import end
+from penstock.transactions.transaction import EPOCH_PER_TRANSACTION
+from penstock.transactions.turn import Answer
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+FENCED_SINCE = 2
+EPOCH_BUMP_SINCE = 5
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+    client_version = EPOCH_PER_TRANSACTION if ctx.api_version >= EPOCH_BUMP_SINCE else 0
+    who = (request.transactional_id, request.producer_id, request.producer_epoch)
+    try:
+        coordinator = await broker.transactions.coordinator(request.transactional_id)
+        result = coordinator.run(lambda shard, turn: end(shard, turn, *who, request.committed, client_version))
+        answer = await committed(result)
+    except KafkaError as error:
+        answer = Answer(error.code)
+    code = answer.code
+    if code is ErrorCode.PRODUCER_FENCED and ctx.api_version < FENCED_SINCE:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return EndTxnResponse(error_code=code, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)

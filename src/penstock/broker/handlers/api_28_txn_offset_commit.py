@@ -1,0 +1,118 @@
+"""TxnOffsetCommit v0-5: a group's positions as part of a transaction: they count when it commits.
+
+The transaction's coordinator is asked first whether the partition of `__consumer_offsets` is in the transaction; since
+v5 it adds it (KIP-890). Since v3 the consumer's member id and generation are checked, so that one that lost its
+partitions commits nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.group_calls import committed
+from penstock.groups.txn_offsets import commit_in_transaction
+from penstock.log.producers import NO_SEQUENCE, Verification
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.broker.groups import GroupCoordinator
+
+LOADING_SINCE = 2
+ABORTABLE_SINCE = 4
+IMPLICIT_SINCE = 5
+
+Codes = dict[tuple[str, int], ErrorCode]
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    topics = request.topics
+    codes = _take_out_unknown(broker, request)
+    if request.topics:
+        try:
+            codes |= await _commit(broker, ctx.api_version, request)
+        except KafkaError as error:
+            code = _told(error.code, ctx.api_version)
+            for topic in request.topics:
+                codes |= {(topic.name, each.partition_index): code for each in topic.partitions}
+    return TxnOffsetCommitResponse(topics=[_topic(topic, codes) for topic in topics])
+
+
+def _take_out_unknown(broker: Broker, request: TxnOffsetCommitRequest) -> Codes:
+    """Leaves in the request what exists; gives the codes of the rest."""
+    image = broker.metadata.image
+    codes: Codes = {}
+    kept = []
+    for topic in request.topics:
+        there = [part for part in topic.partitions if image.partition(topic.name, part.partition_index) is not None]
+        for part in topic.partitions:
+            codes[topic.name, part.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if there:
+            kept.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=there))
+    request.topics = kept
+    return codes
+
+
+async def _commit(broker: Broker, api_version: int, request: TxnOffsetCommitRequest) -> Codes:
+    coordinator = broker.groups.coordinator(request.group_id)
+    coordinator.active()
+    verification = await _verify(broker, api_version, request, coordinator)
+    coordinator = broker.groups.coordinator(request.group_id)  # it may have moved while we waited
+    producers = coordinator.partition.leader_log().producers
+    producers.check_open(request.producer_id, request.producer_epoch, verification)
+    return await committed(coordinator.run(lambda shard, turn: commit_in_transaction(shard, turn, request)))
+
+
+async def _verify(
+    broker: Broker, api_version: int, request: TxnOffsetCommitRequest, coordinator: GroupCoordinator
+) -> Verification | None:
+    partition = coordinator.partition
+    verification = partition.leader_log().producers.start_verification(
+        request.producer_id, request.producer_epoch, NO_SEQUENCE, supports_epoch_bump=api_version >= IMPLICIT_SINCE
+    )
+    if verification is None or not broker.settings.bool("transaction.partition.verification.enable"):
+        return verification
+    name = (partition.topic, partition.index)
+    codes = await broker.transactions.admit(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [name],
+        add=api_version >= IMPLICIT_SINCE,
+    )
+    if codes[name] is not ErrorCode.NONE:
+        raise KafkaError(codes[name], "The transaction's coordinator refused the commit.")
+    return verification
+
+
+def _told(code: ErrorCode, api_version: int) -> ErrorCode:
+    """In words that the client's version knows."""
+    match code:
+        case ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case ErrorCode.TRANSACTION_ABORTABLE if api_version < ABORTABLE_SINCE:
+            return ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if api_version < LOADING_SINCE:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case _:
+            return code
+
+
+def _topic(topic: TxnOffsetCommitRequestTopic, codes: Codes) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            TxnOffsetCommitResponsePartition(
+                partition_index=part.partition_index, error_code=codes[topic.name, part.partition_index]
+            )
+            for part in topic.partitions
+        ],
+    )

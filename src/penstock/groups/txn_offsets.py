@@ -1,0 +1,58 @@
+"""TxnOffsetCommit: offsets that a transaction carries. They wait beside the group's own until the marker comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.groups.classic.commit import check_commit
+from penstock.groups.consumer.commit import check_transactional_commit
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_28_txn_offset_commit import TxnOffsetCommitRequest
+from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
+
+if TYPE_CHECKING:
+    from penstock.groups.shard import GroupShard
+    from penstock.groups.turn import Turn
+
+Codes = dict[tuple[str, int], ErrorCode]
+
+
+def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> Codes:
+    """Topics have been checked against the metadata, and the producer against its transaction."""
+    try:
+        _check(shard, turn, request)
+    except KafkaError as error:
+        return {(topic.name, part.partition_index): error.code for topic in request.topics for part in topic.partitions}
+    codes: Codes = {}
+    for topic in request.topics:
+        for part in topic.partitions:
+            metadata = part.committed_metadata or ""
+            if len(metadata) > turn.config.offset_metadata_max_bytes:
+                codes[topic.name, part.partition_index] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            codes[topic.name, part.partition_index] = ErrorCode.NONE
+            turn.record(
+                OffsetCommitKey(group=request.group_id, topic=topic.name, partition=part.partition_index),
+                OffsetCommitValue(
+                    offset=part.committed_offset,
+                    leader_epoch=part.committed_leader_epoch,
+                    metadata=metadata,
+                    commit_timestamp=turn.wall_ms,
+                ),
+            )
+    if turn.records:
+        turn.producer = (request.producer_id, request.producer_epoch)
+    return codes
+
+
+def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> None:
+    group = shard.groups.get(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        check_transactional_commit(group, request.member_id, request.generation_id)
+    elif group is not None:
+        check_commit(
+            turn, group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
+        )
+    elif request.generation_id >= 0:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The group is not known here: rejoin it.")

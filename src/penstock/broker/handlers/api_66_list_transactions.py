@@ -1,7 +1,8 @@
 """ListTransactions v0-2: the transactional ids that this node coordinates.
 
-Filters by state and producer id, since v1 by how long a transaction is open, since v2 by a pattern that the whole id
-matches. Names of states that don't exist come back. While a partition loads, all is COORDINATOR_LOAD_IN_PROGRESS.
+Filters by state and producer id, since v1 by how long a transaction is open, since v2 by a pattern in RE2's syntax that
+the whole id matches; an id with characters that no topic's name may have matches none. Names of states that don't
+exist come back. While a partition loads, all is COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.groups.consumer.regex import TopicPattern
+from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from penstock.transactions.queries import list_transactions
 from penstock.transactions.states import BY_LABEL
@@ -43,6 +45,4 @@ def handle(broker: Broker, ctx: RequestContext, request: ListTransactionsRequest
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
-    if not pattern:
-        return None
-    raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, "Patterns are not served yet: filter the list yourself.")
+    return TopicPattern(pattern).matches if pattern else None

@@ -167,7 +167,7 @@ share.coordinator.threads INT =1 [1..] unsupported
 share.coordinator.write.timeout.ms INT =5000 [1..] high unsupported
     How long a write of share state may take to be replicated.
 transaction.abort.timed.out.transaction.cleanup.interval.ms INT =10000 [1..] low
-    How often transactions past their timeout are looked for.
+    How soon an abort of a transaction past its timeout is tried again.
 transaction.max.timeout.ms INT =900000 [1..] high
     Longest transaction timeout that a producer may ask for.
 transaction.partition.verification.enable BOOLEAN =true low cluster-wide

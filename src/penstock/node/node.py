@@ -26,6 +26,7 @@ from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.quotas import Quotas
 from penstock.broker.telemetry import Telemetry
 from penstock.broker.transactions import Transactions
+from penstock.log.cleaner import Cleaner
 from penstock.log.maintenance import Intervals, Maintenance
 from penstock.log.manager import LogDir, LogManager
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
+COMPACTION_KEY_BYTES = 150  # what the helper process needs to remember one key
 NEVER_MS = 2**62
 
 
@@ -116,7 +118,7 @@ class Node:
         except BaseException:
             await self._undo_start(logs)
             raise
-        self._maintenance = Maintenance(logs, self._intervals())
+        self._maintenance = Maintenance(logs, self._intervals(), self._cleaner(logs))
         self._maintenance.start()
         self._server.dispatch = self._dispatch()
         self._ready.set()
@@ -303,6 +305,11 @@ class Node:
             producer_expiration_check_ms=settings.int("producer.id.expiration.check.interval.ms"),
             cleaner_backoff_ms=settings.int("log.cleaner.backoff.ms"),
         )
+
+    def _cleaner(self, logs: LogManager) -> Cleaner | None:
+        if not self.settings.bool("log.cleaner.enable"):
+            return None
+        return Cleaner(logs, max_keys=self.settings.int("log.cleaner.dedupe.buffer.size") // COMPACTION_KEY_BYTES)
 
     def _on_directory_offline(self, directory: LogDir, error: OSError) -> None:
         logger.critical("log directory %s is offline: %s", directory.path, error)

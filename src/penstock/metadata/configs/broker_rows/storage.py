@@ -17,11 +17,11 @@ follower.fetch.last.tiered.offset.enable BOOLEAN =false cluster-wide unsupported
     Let a new follower start where remote storage ends.
 log.cleaner.backoff.ms LONG =15000 [0..] cluster-wide
     Pause of compaction when there is nothing to compact.
-log.cleaner.dedupe.buffer.size LONG =134217728 cluster-wide unsupported
+log.cleaner.dedupe.buffer.size LONG =134217728 cluster-wide
     Memory that the map from key to latest offset may take during a compaction.
 log.cleaner.delete.retention.ms LONG =86400000 [0..] cluster-wide
     How long tombstones outlive compaction in topics that say nothing else.
-log.cleaner.enable BOOLEAN =true unsupported
+log.cleaner.enable BOOLEAN =true
     Whether logs are compacted at all; without it offsets topics grow for ever.
 log.cleaner.io.buffer.load.factor DOUBLE =0.9 cluster-wide unsupported
     How full the map from key to latest offset may get.

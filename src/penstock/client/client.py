@@ -11,6 +11,11 @@ from penstock.client.retry import Retry
 from penstock.net.network import Network, RealNetwork
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.protocol.messages.api_10_find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from penstock.protocol.schema import Message
 
 T = TypeVar("T")
@@ -18,6 +23,8 @@ T = TypeVar("T")
 DEFAULT_PORT = 9092
 # A node may learn of a new topic a moment after its creation was answered; a topic that isn't there stays unknown.
 UNKNOWN_TOPIC_ATTEMPTS = 3
+GROUP = 0
+TRANSACTION = 1
 BOOTSTRAP = -1
 """The node id of the connection to a bootstrap address: whatever node that is."""
 
@@ -60,6 +67,7 @@ class AsyncClient:
         self.random = random or Random(0)  # noqa: S311
         self.network: Network = network or RealNetwork()
         self.cluster = Cluster()
+        self._coordinators: dict[tuple[int, str], int] = {}
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
 
@@ -238,6 +246,35 @@ class AsyncClient:
             count = len(self.cluster.topics[topic].partitions) if topic in self.cluster.topics else 0
             sentence = f"Topic {topic!r} has {count} partitions and no partition {partition}."
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
+
+    async def coordinator(self, key: str, kind: int = GROUP) -> int:
+        """The node that keeps a group (or, with TRANSACTION, a transactional id). Kept until `forget_coordinator`."""
+        known = self._coordinators.get((kind, key))
+        if known is not None and known in self.cluster.nodes:
+            return known
+
+        async def ask() -> int:
+            connection = await self.connection()
+            version = connection.version_of(FindCoordinatorRequest.API_KEY)
+            request = FindCoordinatorRequest(key_type=kind)
+            if version < 4:
+                request.key = key
+            else:
+                request.coordinator_keys = [key]
+            answer: FindCoordinatorResponse = await connection.request(request, version=version)
+            found: Coordinator | FindCoordinatorResponse = answer.coordinators[0] if version >= 4 else answer
+            if found.error_code:
+                raise KafkaError(ErrorCode(found.error_code), found.error_message or f"{key!r} has no coordinator.")
+            if found.node_id not in self.cluster.nodes:
+                await self.refresh([])
+            return found.node_id
+
+        node = self._coordinators[kind, key] = await self.retrying(ask)
+        return node
+
+    def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
+        """After NOT_COORDINATOR or a lost connection: the next look finds the new one."""
+        self._coordinators.pop((kind, key), None)
 
     async def by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
         """Partitions grouped by the node that leads them."""

@@ -5,11 +5,14 @@ batch carries a producer id and a sequence number, and a repetition that was alr
 """
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.client.accumulator import Accumulator, Appended, PendingBatch, Sent, TopicPartition, record_size
 from penstock.client.client import AsyncClient
 from penstock.client.partitioner import another_partition, partition_for_key
+from penstock.client.transactions import OLD_PRODUCE, Transactions
 from penstock.clock import Clock
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import (
@@ -51,6 +54,8 @@ class ProducerSettings:
     buffer_bytes: int = 32 * 1024 * 1024
     """Of records not yet settled; then `send` waits."""
     delivery_timeout_s: float = 120.0
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
     create_topics: bool = False
     """Whether a topic that isn't there is asked for, if the broker creates topics by itself."""
 
@@ -65,6 +70,11 @@ class Producer:
         self._idempotent = self._settings.idempotent and self._settings.acks == ALL
         self._pending = Accumulator(self._settings.batch_bytes)
         self._sticky: dict[str, int] = {}
+        self._transactions: Transactions | None = None
+        if self._settings.transactional_id is not None:
+            timeout_ms = self._settings.transaction_timeout_ms
+            self._transactions = Transactions(client, self._settings.transactional_id, timeout_ms)
+            self._idempotent = True
         self._id: tuple[int, int] | None = None
         self._getting_id = asyncio.Lock()
         self._sequences: dict[TopicPartition, int] = {}
@@ -76,6 +86,8 @@ class Producer:
         self._wakes_at = 0.0
 
     async def __aenter__(self) -> "Producer":
+        if self._transactions is not None:
+            await self._transactions.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -94,6 +106,8 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> Sent:
         """Queues a record; waits only for room. Await the result for its offset."""
+        if self._transactions is not None:
+            self._transactions.check_open()
         info = self._client.cluster.topics.get(topic)
         if info is None:
             info = await self._client.topic(topic, create=self._settings.create_topics)
@@ -138,6 +152,38 @@ class Producer:
         await asyncio.gather(*tasks, return_exceptions=True)
         for batch in self._pending.all():
             self._settle(batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, "The producer was closed first."))
+
+    # Transactions: with a transactional id, after `async with` or `start`
+
+    async def start(self) -> None:
+        await self._transactional().start()
+
+    def begin(self) -> None:
+        self._transactional().begin()
+
+    async def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Makes a group's offsets part of the open transaction."""
+        await self._transactional().send_offsets(group_id, offsets)
+
+    async def commit(self) -> None:
+        """Delivers everything and commits. Raises if a record was lost: then only `abort` is left."""
+        with suppress(KafkaError):
+            await self.flush()
+        await self._end(commit=True)
+
+    async def abort(self) -> None:
+        with suppress(KafkaError):
+            await self.flush()
+        await self._end(commit=False)
+
+    async def _end(self, *, commit: bool) -> None:
+        if await self._transactional().end(commit=commit):
+            self._sequences.clear()
+
+    def _transactional(self) -> Transactions:
+        if self._transactions is None:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Give the producer a transactional id first.")
+        return self._transactions
 
     # Gathering
 
@@ -239,9 +285,12 @@ class Producer:
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 base_sequence=sequence,
+                transactional=self._transactions is not None,
             )
 
     async def _producer_id(self) -> tuple[int, int]:
+        if self._transactions is not None:
+            return self._transactions.producer_id, self._transactions.producer_epoch
         async with self._getting_id:
             if self._id is None:
                 self._id = await self._client.retrying(self._ask_producer_id)
@@ -259,9 +308,10 @@ class Producer:
     async def _produce(self, leader: int, batches: list[PendingBatch]) -> None:
         connection = await self._client.connection(leader)
         request = self._request(batches)
-        with_names = any(topic.topic_id == ZERO_UUID for topic in request.topic_data)
-        version = connection.version_of(request.API_KEY, _LAST_VERSION_WITH_NAMES if with_names else None)
-        if self._settings.acks == 0:
+        version = connection.version_of(request.API_KEY, self._last_version(request))
+        if self._transactions is not None:
+            await self._transactions.enlist(batch.partition for batch in batches)
+        if request.acks == 0:
             await connection.send(request, version=version)
             for batch in batches:
                 self._settle(batch, Appended(-1, -1))
@@ -277,6 +327,12 @@ class Producer:
         for batch in waiting.values():
             await self._failed(batch, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "The answer left the partition out."))
 
+    def _last_version(self, request: ProduceRequest) -> int | None:
+        if self._transactions is not None and not self._transactions.implicit:
+            return OLD_PRODUCE
+        with_names = any(topic.topic_id == ZERO_UUID for topic in request.topic_data)
+        return _LAST_VERSION_WITH_NAMES if with_names else None
+
     def _request(self, batches: list[PendingBatch]) -> ProduceRequest:
         topics: dict[str, TopicProduceData] = {}
         for batch in batches:
@@ -287,7 +343,12 @@ class Producer:
                 topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
             topic.partition_data.append(PartitionProduceData(index=index, records=batch.encoded))
         timeout_ms = int(self._client.settings.request_timeout_s * 1000)
-        return ProduceRequest(acks=self._settings.acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+        return ProduceRequest(
+            transactional_id=self._settings.transactional_id,
+            acks=ALL if self._transactions is not None else self._settings.acks,
+            timeout_ms=timeout_ms,
+            topic_data=list(topics.values()),
+        )
 
     # Outcomes
 
@@ -304,11 +365,13 @@ class Producer:
         """Another attempt later, unless it is pointless or too late."""
         now = asyncio.get_running_loop().time()
         batch.failures += 1
-        new_id = self._idempotent and error.code in _NEEDS_NEW_ID and batch.failures == 1
+        new_id = self._id is not None and error.code in _NEEDS_NEW_ID and batch.failures == 1
         if not (error.code.retriable or new_id) or now >= batch.gives_up_at:
             if batch.encoded is not None:
                 # Its sequence numbers may or may not be taken: the next batch can't follow them.
                 self._id = None
+            if self._transactions is not None:
+                self._transactions.failed(error)
             self._settle(batch, error)
             return
         if new_id:

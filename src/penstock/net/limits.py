@@ -42,13 +42,14 @@ def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
 
 
 class ConnectionCounts:
-    """How many connections there are, in all and by address."""
+    """How many connections there are, in all and by address. The limits may change while they are counted."""
 
-    __slots__ = ("_by_host", "limits", "overrides", "total")
+    __slots__ = ("_by_host", "addresses", "limits", "total")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.overrides: dict[str, int] = dict(limits.max_connections_per_ip_overrides)
+        self.addresses: dict[str, str] = {}
+        """Of the overrides that are given by host name: address to name."""
         self.total = 0
         self._by_host: dict[str, int] = {}
 
@@ -56,7 +57,8 @@ class ConnectionCounts:
         """Why one more from this host is too many."""
         if self.total >= self.limits.max_connections:
             return f"max.connections={self.limits.max_connections} are open: close some or raise it"
-        per_host = self.overrides.get(host, self.limits.max_connections_per_ip)
+        overrides = self.limits.max_connections_per_ip_overrides
+        per_host = overrides.get(self.addresses.get(host, host), self.limits.max_connections_per_ip)
         if self._by_host.get(host, 0) >= per_host:
             return f"max.connections.per.ip={per_host} are open from {host}: close some or raise it"
         return None

@@ -133,12 +133,12 @@ class Server:
 
     async def _resolve_overrides(self) -> None:
         """Overrides may name hosts; connections only have addresses."""
-        for host, count in self.limits.max_connections_per_ip_overrides.items():
+        for host in self.limits.max_connections_per_ip_overrides:
             try:
                 ipaddress.ip_address(host)
             except ValueError:
                 for address in await self.network.resolve(host):
-                    self.counts.overrides[address] = count
+                    self.counts.addresses[address] = host
 
     # What connections report
 

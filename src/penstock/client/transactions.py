@@ -1,0 +1,254 @@
+"""A producer's transactions: what the transaction coordinator has to be told, and when.
+
+    fresh ──start──▶ ready ──begin──▶ open ──commit/abort──▶ ready
+                                       │ a record failed
+                                       ▼
+                                     failed ──abort──▶ ready          another producer took the id: fenced, for good
+
+With transaction.version 2 (Kafka 4) the broker enlists a partition by itself when its first batch comes, and every end
+of a transaction gives the producer a new epoch; before that, partitions are enlisted by the client and an epoch stays.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+from penstock.client.accumulator import TopicPartition
+from penstock.client.client import GROUP, TRANSACTION, AsyncClient
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.protocol.messages.api_24_add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from penstock.protocol.messages.api_25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from penstock.protocol.messages.api_26_end_txn import EndTxnRequest, EndTxnResponse
+from penstock.protocol.messages.api_28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from penstock.protocol.schema import Message
+
+T = TypeVar("T")
+
+FEATURE = "transaction.version"
+# The last versions that belong to the older way; a broker without the feature refuses the newer ones.
+_OLD_END_TXN = 4
+_OLD_TXN_OFFSET_COMMIT = 4
+_CLIENT_ADD_PARTITIONS = 3
+OLD_PRODUCE = 11
+
+_FENCED = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+)
+_COORDINATOR_MOVED = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION}
+)
+
+
+class State(Enum):
+    FRESH = "not started"
+    READY = "without an open transaction"
+    OPEN = "in a transaction"
+    FAILED = "in a transaction that failed and can only be aborted"
+    FENCED = "fenced: another producer uses its transactional id"
+
+
+class Transactions:
+    def __init__(self, client: AsyncClient, transactional_id: str, timeout_ms: int) -> None:
+        self._client = client
+        self.transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self.state = State.FRESH
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.implicit = False
+        """Whether the broker enlists partitions by itself (transaction.version 2)."""
+        self.failure: KafkaError | None = None
+        self._enlisted: set[TopicPartition] = set()
+        self._used = False
+        self._asking = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Gets the producer id; what an earlier producer of the same transactional id left open is aborted."""
+        await self._init_producer_id()
+        self.implicit = (await self._client.connection()).features.get(FEATURE, 0) >= 2
+        self.state = State.READY
+
+    def begin(self) -> None:
+        self._expect(State.READY)
+        self.state = State.OPEN
+        self.failure = None
+        self._enlisted.clear()
+        self._used = False
+
+    def check_open(self) -> None:
+        """A record belongs to a transaction. Raises KafkaError when none is open."""
+        if self.state is not State.OPEN:
+            self._expect(State.OPEN)
+
+    async def enlist(self, partitions: Iterable[TopicPartition]) -> None:
+        """Before the first batch of a partition is sent in this transaction."""
+        async with self._asking:
+            new = [partition for partition in partitions if partition not in self._enlisted]
+            if new and not self.implicit:
+                await self._ask(lambda: self._add_partitions(new))
+            self._enlisted.update(new)
+            self._used = self._used or bool(new)
+
+    def failed(self, error: KafkaError) -> None:
+        """A batch of this transaction is lost."""
+        if error.code in _FENCED:
+            self.state = State.FENCED
+        elif self.state is State.OPEN:
+            self.state = State.FAILED
+        self.failure = self.failure or error
+
+    async def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """The group's offsets become part of the transaction: committed with its records or not at all."""
+        self._expect(State.OPEN)
+        if not self.implicit:
+            await self._ask(lambda: self._add_offsets(group_id))
+        self._used = True
+        await self._ask(lambda: self._commit_offsets(group_id, offsets))
+
+    async def end(self, *, commit: bool) -> bool:
+        """Ends it; everything must have been delivered. True when sequence numbers start again."""
+        if commit:
+            if self.state is State.FAILED and self.failure is not None:
+                code, why = self.failure.code, self.failure.message
+                raise KafkaError(code, f"The transaction can't be committed, only aborted: {why}")
+            self._expect(State.OPEN)
+        else:
+            self._expect(State.OPEN, State.FAILED)
+        if not self._used:
+            self.state = State.READY
+            return False
+        bumped = await self._ask(lambda: self._end(commit))
+        if not commit and not bumped:
+            # Batches that were lost leave a gap in the sequence numbers: a new epoch starts them again.
+            await self._init_producer_id()
+            bumped = True
+        self.state = State.READY
+        return bumped
+
+    def _expect(self, *states: State) -> None:
+        if self.state not in states:
+            code = ErrorCode.PRODUCER_FENCED if self.state is State.FENCED else ErrorCode.INVALID_TXN_STATE
+            raise KafkaError(code, f"The producer {self.transactional_id!r} is {self.state.value}.")
+
+    # Requests
+
+    async def _ask(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await self._client.retrying(attempt)
+        except KafkaError as error:
+            if error.code in _FENCED:
+                self.state = State.FENCED
+            raise
+
+    async def _coordinated(self, message: Message, version_at_most: int | None = None) -> Any:
+        node = await self._client.coordinator(self.transactional_id, TRANSACTION)
+        try:
+            connection = await self._client.connection(node)
+            version = connection.version_of(message.API_KEY, version_at_most)
+            return await connection.request(message, version=version)
+        except KafkaError as error:
+            self._noticed(error.code)
+            raise
+
+    def _noticed(self, code: ErrorCode) -> None:
+        if code in _COORDINATOR_MOVED:
+            self._client.forget_coordinator(self.transactional_id, TRANSACTION)
+
+    def _raise(self, error_code: int, what: str) -> None:
+        if error_code:
+            code = ErrorCode(error_code)
+            self._noticed(code)
+            raise KafkaError(code, f"{what} of {self.transactional_id!r} was refused.")
+
+    async def _init_producer_id(self) -> None:
+        async def ask() -> InitProducerIdResponse:
+            request = InitProducerIdRequest(
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=self._timeout_ms,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+            )
+            answer: InitProducerIdResponse = await self._coordinated(request)
+            self._raise(answer.error_code, "The start")
+            return answer
+
+        answer = await self._ask(ask)
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+
+    async def _add_partitions(self, partitions: list[TopicPartition]) -> None:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()
+            ],
+        )
+        answer: AddPartitionsToTxnResponse = await self._coordinated(request, _CLIENT_ADD_PARTITIONS)
+        for added in answer.results_by_topic_v3_and_below:
+            for result in added.results_by_partition:
+                self._raise(result.partition_error_code, f"{added.name}-{result.partition_index} in a transaction")
+
+    async def _add_offsets(self, group_id: str) -> None:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            group_id=group_id,
+        )
+        answer: AddOffsetsToTxnResponse = await self._coordinated(request)
+        self._raise(answer.error_code, f"Group {group_id!r} in a transaction")
+
+    async def _commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        topics: dict[str, TxnOffsetCommitRequestTopic] = {}
+        for (name, index), offset in offsets.items():
+            topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name, partitions=[]))
+            topic.partitions.append(
+                TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+            )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            topics=list(topics.values()),
+        )
+        connection = await self._client.connection(await self._client.coordinator(group_id, GROUP))
+        version = connection.version_of(request.API_KEY, None if self.implicit else _OLD_TXN_OFFSET_COMMIT)
+        answer: TxnOffsetCommitResponse = await connection.request(request, version=version)
+        for answered in answer.topics:
+            for result in answered.partitions:
+                if result.error_code:
+                    code = ErrorCode(result.error_code)
+                    if code in _COORDINATOR_MOVED:
+                        self._client.forget_coordinator(group_id, GROUP)
+                    raise KafkaError(code, f"Group {group_id!r} takes no offset of {answered.name}.")
+
+    async def _end(self, commit: bool) -> bool:
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            committed=commit,
+        )
+        answer: EndTxnResponse = await self._coordinated(request, None if self.implicit else _OLD_END_TXN)
+        self._raise(answer.error_code, "The commit" if commit else "The abort")
+        if answer.producer_id < 0:
+            return False
+        bumped = (answer.producer_id, answer.producer_epoch) != (self.producer_id, self.producer_epoch)
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        return bumped

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.broker.metadata_storage import SnapshotStore, load, read_bootstrap
+from penstock.broker.metadata_storage import SnapshotStore, StorageError, load, read_bootstrap
 from penstock.check import InvariantError, check
 from penstock.metadata.apply import advance, apply
 from penstock.metadata.decision import Decision
@@ -113,6 +113,10 @@ class MetadataLog:
     async def start(self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1) -> None:
         """Replay, begin a new epoch as leader, and give an empty log its first records."""
         loaded = load(self._log, self._snapshots)
+        others = sorted({voter.node_id for voter in loaded.voters} - {self._voter.node_id})
+        if others:
+            named = ", ".join(map(str, others))
+            raise StorageError(f"{self._log.path} belongs to a quorum with node {named}: a node alone can't go on.")
         self.image = self._pending = loaded.image
         self._voters = loaded.voters
         self._bytes_since_snapshot = loaded.replayed_bytes
@@ -137,10 +141,6 @@ class MetadataLog:
         kraft_version = self._pending.features.get(KRAFT_VERSION, 0)
         messages = [leader_change(self._voter.node_id, self._voters or (self._voter,))]
         if self._voters != (self._voter,) or self._log.log_end_offset == 0:
-            check(
-                not self._voters or any(voter.node_id == self._voter.node_id for voter in self._voters),
-                f"node {self._voter.node_id} is not among the voters in its metadata log",
-            )
             self._voters = (self._voter,)
             messages += voter_messages(kraft_version, self._voters)
         batch = build_control(messages, timestamp=self._clock.wall_ms(), leader_epoch=epoch)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.check import InvariantError
 from penstock.log.checkpoints import PARTITION_METADATA_FILE, render_partition_metadata
 from penstock.log.environment import LogEnvironment
 from penstock.log.loading import LogPlace, open_log
@@ -26,6 +27,8 @@ from penstock.metadata.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION
 from penstock.metadata.names import METADATA_TOPIC
 from penstock.metadata.snapshot import records_of
 from penstock.metadata.voters import Voter, voters_of
+from penstock.protocol.codec import DecodeError
+from penstock.protocol.errors import KafkaError
 from penstock.protocol.uuid import METADATA_TOPIC_ID
 from penstock.records.batches import iter_batches
 from penstock.records.control import ControlType, parse_control
@@ -45,6 +48,10 @@ READ_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 DIRECTORY = f"{METADATA_TOPIC}-0"
 PART_SUFFIX = ".part"
+
+
+class StorageError(Exception):
+    """What is on disk can't be started from. The message says in one line what is wrong and what to do."""
 
 
 class Loaded(NamedTuple):
@@ -160,9 +167,17 @@ def load(log: Log, snapshots: SnapshotStore) -> Loaded:
         # The snapshot outlived the log's tail, which it contains.
         log.truncate_fully_and_start_at(start)
     if log.log_start_offset > start:
-        raise CheckpointError(
+        raise StorageError(
             f"{log.path} starts at offset {log.log_start_offset} and no snapshot holds what came before: restore one."
         )
+    try:
+        return _replay(log, image, voters)
+    except (DecodeError, KafkaError, InvariantError) as error:
+        raise StorageError(f"{log.path} can't be replayed: {error}") from error
+
+
+def _replay(log: Log, image: MetadataImage, voters: tuple[Voter, ...]) -> Loaded:
+    start = image.offset + 1
     offset, epoch, size = start, image.epoch, 0
     kraft_version: int | None = None
     records: list[Any] = []
@@ -195,7 +210,10 @@ def load(log: Log, snapshots: SnapshotStore) -> Loaded:
 def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:
     """The records that a formatted directory starts with; Kafka 4.3's own for a directory without any."""
     if path is not None and disk.exists(path):
-        return read_checkpoint(disk.read_bytes(path)).records
+        try:
+            return read_checkpoint(disk.read_bytes(path)).records
+        except CheckpointError as error:
+            raise StorageError(f"{path} can't be used ({error}): format the directory again.") from error
     return bootstrap_records(default_features(MAX_METADATA_VERSION))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.broker.metadata_storage import DIRECTORY, bootstrap_records
+from penstock.broker.metadata_storage import DIRECTORY, StorageError, bootstrap_records
 from penstock.log.checkpoints import META_PROPERTIES_FILE, parse_properties, render_properties
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE, checkpoint_name, write_checkpoint
 from penstock.metadata.features import (
@@ -26,14 +26,22 @@ from penstock.metadata.names import random_uuid
 from penstock.metadata.voters import Voter
 from penstock.protocol.uuid import uuid_from_str, uuid_to_str
 
+__all__ = [
+    "FormatPlan",
+    "Formatted",
+    "MetaProperties",
+    "StorageError",
+    "StorageInfo",
+    "features_of",
+    "format_storage",
+    "read_meta_properties",
+    "storage_info",
+]
+
 if TYPE_CHECKING:
     from random import Random
 
     from penstock.disk.api import Disk
-
-
-class StorageError(Exception):
-    """The message says in one line what is wrong and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

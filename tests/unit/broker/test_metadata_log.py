@@ -7,10 +7,12 @@ from random import Random
 import pytest
 
 from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
-from penstock.broker.metadata_storage import DIRECTORY, SnapshotStore, load, open_metadata_log
+from penstock.broker.metadata_storage import DIRECTORY, SnapshotStore, StorageError, load, open_metadata_log
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
+from penstock.log.log import AppendOrigin
 from penstock.metadata.apply import apply
+from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
 from penstock.metadata.controller.brokers import Registration, register_broker, unfence_broker
 from penstock.metadata.controller.topics import TopicDefaults, create_topics, delete_topics
 from penstock.metadata.decision import Decision
@@ -28,6 +30,7 @@ from penstock.protocol.messages.api_19_create_topics import (
 from penstock.protocol.messages.api_20_delete_topics import DeleteTopicState
 from penstock.protocol.persisted.metadata.begin_transaction_record import BeginTransactionRecord
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+from penstock.records.build import build_batch
 
 DIR = "/data"
 ENDPOINTS = (("CONTROLLER", "localhost", 9093),)
@@ -351,5 +354,63 @@ def test_a_failing_disk_is_fatal_and_said_once() -> None:
             assert refusal.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert len(fatal) == 1
         assert metadata.image.topics == {}
+
+    run(scenario())
+
+
+async def start_fails(disk: MemoryDisk, message: str, node_id: int = 1) -> None:
+    clock = ManualClock()
+    log = open_metadata_log(disk, DIR, clock, Random(2))
+    metadata = MetadataLog(log, disk, clock, Voter(node_id, bytes(16), ENDPOINTS))
+    with pytest.raises(StorageError, match=message):
+        await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
+
+
+def test_a_node_alone_does_not_take_over_the_log_of_a_quorum() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        disk.mkdir(f"{DIR}/{DIRECTORY}")
+        voters = [Voter(node_id, bytes([node_id] * 16)) for node_id in (1, 2, 3)]
+        content = b"".join(write_checkpoint((), epoch=0, timestamp_ms=1, kraft_version=1, voters=voters))
+        disk.write_atomic(f"{DIR}/{DIRECTORY}/{checkpoint_name(0, 0)}", content)
+        await start_fails(disk, "belongs to a quorum with node 2, 3")
+        assert not disk.exists(f"{DIR}/{DIRECTORY}/{QUORUM_STATE_FILE}")
+
+    run(scenario())
+
+
+def test_a_log_whose_beginning_no_snapshot_holds_is_refused() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        metadata = await started(disk)
+        await with_broker(metadata)
+        name = await metadata.snapshot()
+        await create(metadata, "a")
+        await metadata.close()
+        disk.remove(f"{DIR}/{DIRECTORY}/{name}")
+        await start_fails(disk, "no snapshot holds what came before")
+
+    run(scenario())
+
+
+def test_a_record_of_a_newer_release_is_refused_by_name() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        await (await started(disk)).close()
+        log = open_metadata_log(disk, DIR, ManualClock(), Random(2))
+        batch = build_batch([(1, None, b"\x01\x63\x00\x00", ())])
+        log.append_as_leader(batch, leader_epoch=1, now_ms=1, origin=AppendOrigin.RAFT_LEADER)
+        log.flush_now()
+        log.close()
+        await start_fails(disk, "metadata record type 99")
+
+    run(scenario())
+
+
+def test_a_torn_bootstrap_file_is_refused() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        disk.write_atomic(f"{DIR}/bootstrap.checkpoint", b"torn")
+        await start_fails(disk, "format the directory again")
 
     run(scenario())

@@ -19,7 +19,8 @@ from penstock.records.batches import split_batches
 HIDDEN = {"throttle_time_ms", "finalized_features_epoch", "broker_epoch"}
 WORDING = {"error_message", "batch_index_error_message", "documentation"}
 ALWAYS_MASKED = {"cluster_id", "host", "port", "log_dir", "total_bytes", "usable_bytes"}
-NUMBERED = {"producer_id", "session_id", "member_id", "leader", "client_instance_id", "subscription_id"}
+NUMBERED_FROM_0 = {"producer_id"}
+NUMBERED = {"session_id", "member_id", "leader", "client_instance_id", "subscription_id"}
 WIDTH = 100
 LONG = 60
 RECENT_MS = 1_600_000_000_000  # scripts that name their own timestamps stay far below this
@@ -47,12 +48,19 @@ def render(answer: Message, version: int, masks: Masks) -> str:
     return "\n".join(_lines(f"{name} v{version}", answer, masks, ""))
 
 
+def render_part(label: str, part: Struct, masks: Masks) -> str:
+    return "\n".join(_lines(label, part, masks, ""))
+
+
 def _lines(label: str, value: Struct, masks: Masks, indent: str) -> Iterator[str]:
     scalars = [label]
     nested: list[str] = []
+    failed = getattr(value, "error_code", 0) != 0
     for field in value.FIELDS:
         content = getattr(value, field.name)
-        if field.name in HIDDEN or _is_default(field, content):
+        if field.name in HIDDEN or (failed and field.name == "error_message"):
+            continue  # a refusal may say why even where Kafka doesn't
+        if _is_default(field, content) and field.name not in NUMBERED_FROM_0:
             continue
         if isinstance(content, Struct):
             nested += _lines(f"{field.name}:", content, masks, indent + "  ")
@@ -87,6 +95,8 @@ def _scalar(name: str, content: Any, masks: Masks) -> str:
         return _records(content, masks)
     if isinstance(content, bytes):
         return _binary(content, masks)
+    if name in NUMBERED_FROM_0 and content >= 0:
+        return masks.number("producer", content)
     if name in NUMBERED and content not in (-1, 0, ""):
         return masks.number(name.removesuffix("_id"), content)
     if isinstance(content, int) and not isinstance(content, bool) and content > RECENT_MS and content < 1 << 43:
@@ -111,9 +121,13 @@ def _binary(content: bytes, masks: Masks) -> str:
 
 def _records(content: memoryview, masks: Masks) -> str:
     said = []
-    for header, _ in split_batches(content):
+    cut_off = len(content)
+    for header, batch in split_batches(content, allow_partial=True):
+        cut_off -= len(batch)
         text = f"{header.base_offset}-{header.last_offset}"
         if header.producer_id >= 0:
             text += f" by {masks.number('producer', header.producer_id)}"
         said.append(text)
+    if cut_off:
+        said.append(f"{cut_off} bytes of the next")
     return f"[{', '.join(said)}]"

@@ -99,7 +99,7 @@ class FetchSessions:
             self._sessions.pop(request.session_id, None)
             partitions = wanted_partitions(request)
             session = None
-            if request.session_epoch == INITIAL_EPOCH and partitions:
+            if request.session_epoch == INITIAL_EPOCH:
                 session = self._create(partitions, now_ms)
             return session, list(partitions.values()), False
         session = self._sessions.get(request.session_id)

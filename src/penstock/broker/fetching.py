@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.partition import NO_EPOCH, Partition
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
     from penstock.broker.fetch_sessions import Wanted
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.log.txn_index import AbortedTransaction
 
 READ_COMMITTED = 1
+CONSUMER = -1
+UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 MAX_WAIT_MS = 600_000  # a longer poll than this is answered empty; the client polls again
 
 
@@ -56,6 +57,11 @@ class PartitionRead:
         self.error, self.slice = error.code, None
 
     @property
+    def unknown(self) -> bool:
+        """There is no such partition. That alone doesn't end a poll of others: the client would ask in a tight loop."""
+        return self.partition is None and self.error in UNKNOWN
+
+    @property
     def size(self) -> int:
         return self.slice.size if self.slice is not None else 0
 
@@ -69,10 +75,12 @@ class Fetching:
         "_missing",
         "_parked",
         "_timer",
+        "by_id",
         "isolation",
         "max_bytes",
         "min_bytes",
         "partitions",
+        "replica_id",
         "wanted",
     )
 
@@ -85,12 +93,16 @@ class Fetching:
         max_bytes: int,
         isolation: int,
         finish: Callable[[list[PartitionRead], list[Any]], Any],
+        by_id: bool = False,
+        replica_id: int = CONSUMER,
     ) -> None:
         self.partitions = partitions
         self.wanted = wanted
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
         self.isolation = isolation
+        self.by_id = by_id
+        self.replica_id = replica_id
         self._finish = finish
         self._future: asyncio.Future[Any] | None = None
         self._parked: list[Partition] = []
@@ -100,7 +112,7 @@ class Fetching:
     def run(self, max_wait_ms: int) -> Any:
         """The answer, or an awaitable of it."""
         reads, total, urgent = self._pass()
-        if urgent or total >= self.min_bytes or max_wait_ms <= 0 or not reads:
+        if urgent or total >= self.min_bytes or max_wait_ms <= 0 or all(read.unknown for read in reads):
             return self._answer(reads)
         loop = asyncio.get_running_loop()
         future = self._future = loop.create_future()
@@ -155,19 +167,21 @@ class Fetching:
                 self._read(read, self.max_bytes - total, whole_batch=total == 0)
             except KafkaError as error:
                 read.fail(error)
-                urgent = True
+                urgent = urgent or not read.unknown
             total += read.size
             urgent = urgent or read.diverging is not None
         return reads, total, urgent
 
     def _read(self, read: PartitionRead, budget: int, *, whole_batch: bool) -> None:
         wanted = read.wanted
-        if wanted.topic_id != ZERO_UUID:
+        if self.by_id:
             partition = self.partitions.get_by_id(wanted.topic_id, wanted.partition)
         else:
             partition = self.partitions.get(wanted.topic, wanted.partition)
         read.partition = partition
         log = partition.leader_log(wanted.current_leader_epoch)
+        if self.replica_id >= 0:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Node {self.replica_id} holds no replica of this.")
         if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, log):
             return
         upper = log.last_stable_offset if self.isolation == READ_COMMITTED else log.high_watermark

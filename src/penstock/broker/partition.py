@@ -81,7 +81,7 @@ class Partition:
     def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
         """The log, if this node leads the partition in the epoch that the client believes in."""
         image = self.image
-        if current_leader_epoch != NO_EPOCH and current_leader_epoch != image.leader_epoch:
+        if current_leader_epoch >= 0 and current_leader_epoch != image.leader_epoch:  # a negative one is none
             if current_leader_epoch < image.leader_epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {image.leader_epoch}.")
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"The leader epoch is {image.leader_epoch}.")

@@ -127,6 +127,13 @@ class InvalidRecordsError(KafkaError):
         self.record_errors = record_errors
 
 
+class NotOneBatchError(KafkaError):
+    """What was sent for a partition is not one record batch: refused before its log is asked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, message)
+
+
 def validate_produced(
     records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> LeaderBatch:
@@ -209,14 +216,16 @@ def validate_own(
 
 def _only_batch(view: memoryview) -> memoryview:
     """The first batch of a produce request's record set; what is cut off behind it is ignored, as Kafka does."""
-    if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] in (0, 1):
-        magic = view[MAGIC_POSITION]
-        raise invalid(f"Message format v{magic} is not accepted: produce record batches of format v2.")
-    found = list(iter_batches(view, allow_partial=True))
+    try:
+        found = list(iter_batches(view, allow_partial=True))
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+            raise
+        raise NotOneBatchError(error.message or "") from None
     if not found:
-        raise invalid("A produce request needs one whole record batch for each partition.")
+        raise NotOneBatchError("A produce request needs one whole record batch for each partition.")
     if len(found) > 1:
-        raise invalid(f"A produce request may hold one record batch for each partition, this one has {len(found)}.")
+        raise NotOneBatchError(f"A produce request holds one record batch a partition: this one has {len(found)}.")
     return found[0][1]
 
 

@@ -32,6 +32,7 @@ from penstock.protocol.messages.api_00_produce import (
 )
 from penstock.records.batches import claimed_attributes
 from penstock.records.compression import Codec
+from penstock.records.validate import NotOneBatchError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,6 +49,12 @@ CODEC = 0x07
 FIRST_VERSION_WITH_HINTS = 10
 ADMIN_CLIENT_ID = "__admin_client"  # the one client id that may write to internal topics
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER,)
+FROM_THE_LOG = (  # its judgement of a batch, told with where it starts
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
 
 Answer = ProduceResponse | Close | None
 
@@ -164,7 +171,7 @@ class _Produce:
         if self.acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1.")
         if not data.records:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "A produce request carries one record batch per partition.")
+            raise NotOneBatchError("A produce request carries one record batch per partition.")
         self.bytes += len(data.records)
         if self.ctx.api_version < FIRST_VERSION_WITH_ZSTD and claimed_attributes(data.records) & CODEC == Codec.ZSTD:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7.")
@@ -192,6 +199,8 @@ class _Produce:
                 for i, text in getattr(error, "record_errors", ())
             ],
         )
+        if partition is not None and error.code in FROM_THE_LOG and not isinstance(error, NotOneBatchError):
+            answer.log_start_offset = partition.log.log_start_offset
         if self.hints is not None and error.code in HINTED:
             leader = self.hints.leader_of(partition)
             if leader is not None:

@@ -7,10 +7,11 @@ the first partition with data comes whole even when it exceeds every limit, so t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.fetch_sessions import NO_SESSION, FetchSession
-from penstock.broker.fetching import READ_COMMITTED, Fetching, PartitionRead
+from penstock.broker.fetching import READ_COMMITTED, UNKNOWN, Fetching, PartitionRead
 from penstock.broker.hints import LeaderHints
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
 
+FIRST_VERSION_WITH_IDS = 13
+FIRST_VERSION_WITH_REPLICA_STATE = 15
 FIRST_VERSION_WITH_HINTS = 16
 
 
@@ -42,8 +45,14 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
         throttle_ms = broker.quotas.record_fetch(ctx, size)
         if throttle_ms:
             return FetchResponse(throttle_time_ms=throttle_ms, session_id=session.id if session else NO_SESSION)
-        return _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
+        response = _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
+        if replica_id >= 0:
+            response.node_endpoints = []  # brokers know each other's addresses
+        return response
 
+    replica_id = request.replica_id
+    if ctx.api_version >= FIRST_VERSION_WITH_REPLICA_STATE:
+        replica_id = request.replica_state.replica_id
     max_bytes = min(request.max_bytes, broker.fetch_max_bytes, broker.quotas.max_fetch_bytes(ctx))
     fetching = Fetching(
         broker.partitions,
@@ -52,6 +61,8 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
         max_bytes=max_bytes,
         isolation=request.isolation_level,
         finish=finish,
+        by_id=ctx.api_version >= FIRST_VERSION_WITH_IDS,
+        replica_id=replica_id,
     )
     return fetching.run(request.max_wait_ms)
 
@@ -68,7 +79,7 @@ def _respond(
     topics: dict[str | bytes, FetchableTopicResponse] = {}
     hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
     served = []
-    for read, records in zip(reads, chunks):
+    for read, records in _in_order(reads, chunks):
         if records:
             served.append(read.wanted)
         if incremental and not _worth_telling(read, records):
@@ -87,6 +98,14 @@ def _respond(
     if hints is not None and hints.nodes:
         response.node_endpoints = [NodeEndpoint(**node) for node in hints.nodes.values()]
     return response
+
+
+def _in_order(reads: list[PartitionRead], chunks: list[Any]) -> Iterable[tuple[PartitionRead, Any]]:
+    """Kafka's order: what there is, then topic ids that nobody has, then partitions that nobody has."""
+    pairs = zip(reads, chunks)
+    if not any(read.error for read in reads):
+        return pairs
+    return sorted(pairs, key=lambda pair: UNKNOWN.index(pair[0].error) + 1 if pair[0].unknown else 0)
 
 
 def _worth_telling(read: PartitionRead, records: Any) -> bool:
@@ -112,7 +131,7 @@ def _partition_data(read: PartitionRead, records: Any, isolation: int, hints: Le
         high_watermark=read.high_watermark,
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
-        aborted_transactions=None,
+        aborted_transactions=[] if read.unknown else None,
         records=records,
     )
     if isolation == READ_COMMITTED and not read.error:

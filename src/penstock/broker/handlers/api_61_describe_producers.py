@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.protocol.errors import KafkaError
+from penstock.metadata.names import name_problem
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_61_describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -31,6 +32,9 @@ def handle(broker: Broker, ctx: RequestContext, request: DescribeProducersReques
 
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     try:
+        problem = name_problem(topic)
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         log = broker.partitions.get(topic, index).leader_log()
     except KafkaError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)

@@ -85,11 +85,9 @@ def _address(args: argparse.Namespace) -> tuple[int, str, int | None]:
 def run_describe(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect
 
-    kind, name, node = _address(args)
+    kind, name, _ = _address(args)
     with connect(args) as broker:
-        found = broker.configs(
-            kind, name, keys=args.keys or None, node=node, synonyms=args.synonyms, documentation=args.docs
-        )
+        found = broker.configs(kind, name, keys=args.keys or None, synonyms=args.synonyms, documentation=args.docs)
     wanted = [each for each in found if args.all or args.keys or each.config_source != DEFAULT_SOURCE]
     columns = ["name", "value", "source"]
     columns += ["synonyms"] if args.synonyms else []

@@ -1,4 +1,4 @@
-"""A broker to ask, for verbs that run from top to bottom: the async client on a loop of its own, errors as failures.
+"""A broker to ask, for verbs that run from top to bottom: our own client, with its errors as failures.
 
 with connect(args) as broker:
     answer = broker.ask(DescribeClusterRequest())
@@ -7,20 +7,18 @@ with connect(args) as broker:
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
-from penstock.client.retry import Retry
+from penstock.client.consumer import TopicPartition
+from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.messages import api_02_list_offsets as list_offsets
-from penstock.protocol.messages import api_32_describe_configs as describe_configs
 from penstock.protocol.messages.api_03_metadata import MetadataResponseTopic
+from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResourceResult
 from penstock.protocol.schema import Message
 
 T = TypeVar("T")
@@ -38,103 +36,58 @@ CODES = {
 
 
 class Broker:
-    def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self._runner = runner
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return self._runner.run(work)
-        except KafkaError as problem:
-            raise refused(problem) from problem
+        with refusals():
+            return self.client.run(work)
 
     def ask(self, request: Message, *, node: int | None = None) -> Any:
         """One request to one node, any if none is named. Error codes inside the answer are the caller's."""
-        return self.run(self.client.request(request, node=node))
+        with refusals():
+            return self.client.request(request, node=node)
 
     def topics(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
-        answer = self.run(self.client.metadata(names))
+        with refusals():
+            answer = self.client.metadata(names)
         return sorted(answer.topics, key=lambda topic: topic.name or "")
 
-    def offsets(self, partitions: Mapping[str, Iterable[int]], whens: Iterable[int]) -> dict[tuple[str, int, int], int]:
-        """(topic, partition, special or real timestamp) → offset, as far as leaders answer."""
-        return self.run(offsets_at(self.client, [(t, p) for t, ps in partitions.items() for p in ps], list(whens)))
+    def offsets(self, partitions: Iterable[TopicPartition], when: int, isolation: int = 0) -> dict[TopicPartition, int]:
+        """The offset at a time, or at EARLIEST or LATEST; -1 where no record is that late."""
+        with refusals():
+            found = self.client.list_offsets(dict.fromkeys(partitions, when), isolation_level=isolation)
+        return {partition: each.offset for partition, each in found.items()}
 
-    def configs(
-        self,
-        kind: int,
-        name: str,
-        *,
-        keys: list[str] | None = None,
-        node: int | None = None,
-        synonyms: bool = False,
-        documentation: bool = False,
-    ) -> list[describe_configs.DescribeConfigsResourceResult]:
-        resource = describe_configs.DescribeConfigsResource(
-            resource_type=kind, resource_name=name, configuration_keys=keys
-        )
-        request = describe_configs.DescribeConfigsRequest(
-            resources=[resource], include_synonyms=synonyms, include_documentation=documentation
-        )
-        (result,) = self.ask(request, node=node).results
-        if result.error_code:
-            raise failure(name, result.error_code, result.error_message)
-        found: list[describe_configs.DescribeConfigsResourceResult] = result.configs
-        return found
-
-
-async def offsets_at(
-    client: AsyncClient, partitions: Sequence[tuple[str, int]], whens: Sequence[int]
-) -> dict[tuple[str, int, int], int]:
-    """A request names a partition once, so each timestamp is asked for by itself."""
-    found: dict[tuple[str, int, int], int] = {}
-    for node, led in (await client.by_leader(partitions)).items():
-        for when in whens:
-            topics: dict[str, list[list_offsets.ListOffsetsPartition]] = {}
-            for topic, partition in led:
-                asked = list_offsets.ListOffsetsPartition(partition_index=partition, timestamp=when)
-                topics.setdefault(topic, []).append(asked)
-            request = list_offsets.ListOffsetsRequest(
-                replica_id=-1,
-                topics=[list_offsets.ListOffsetsTopic(name=name, partitions=asked) for name, asked in topics.items()],
-            )
-            for answered in (await client.request(request, node=node)).topics:
-                for each in answered.partitions:
-                    if not each.error_code:
-                        found[answered.name, each.partition_index, when] = each.offset
-    return found
+    def configs(self, kind: int, name: str, **wanted: Any) -> list[DescribeConfigsResourceResult]:
+        with refusals():
+            return self.client.describe_configs(kind, name, **wanted)
 
 
 @contextmanager
-def connect(args: argparse.Namespace) -> Iterator[Broker]:
+def connect(args: argparse.Namespace, client_id: str = "penstock-cli") -> Iterator[Broker]:
     """The brokers that --bootstrap names, or a failure that says that none answers."""
-    from penstock.net.loop import new_event_loop
-
     settings = ConnectionSettings(
-        client_id="penstock-cli", connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
+        client_id=client_id, connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
     )
     try:
-        client = AsyncClient(args.bootstrap, settings=settings, retry=Retry())
+        client = Client(args.bootstrap, settings=settings)
     except ValueError as wrong:
         raise Failure(str(wrong), Exit.USAGE) from wrong
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        try:
-            runner.run(_open(client))
-        except KafkaError as problem:
-            sentence = f"no broker answers at {args.bootstrap}: start one with `penstock up`, or give --bootstrap"
-            raise Failure(sentence, Exit.CANNOT_CONNECT) from problem
-        try:
-            yield Broker(client, runner)
-        finally:
-            runner.run(client.close())
+    except KafkaError as problem:
+        sentence = f"no broker answers at {args.bootstrap}: start one with `penstock up`, or give --bootstrap"
+        raise Failure(sentence, Exit.CANNOT_CONNECT) from problem
+    with client:
+        yield Broker(client)
 
 
-async def _open(client: AsyncClient) -> None:
-    await client.connection()
-
-
-def refused(problem: KafkaError) -> Failure:
-    return Failure(_sentence(problem.code, problem.message), CODES.get(problem.code, Exit.FAILED))
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What the client raises, as the failure to leave with."""
+    try:
+        yield
+    except KafkaError as problem:
+        raise Failure(_sentence(problem.code, problem.message), CODES.get(problem.code, Exit.FAILED)) from problem
 
 
 def failure(what: str, code: int, message: str | None) -> Failure:

@@ -80,3 +80,16 @@ def size(text: str) -> int:
     if unit not in SIZE_UNITS or not digits.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: use bytes, or a number with K, M, G or T")
     return int(digits) * SIZE_UNITS[unit]
+
+
+DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration(text: str) -> int:
+    """`90s`, `15m`, `2h` or `1d`, in milliseconds."""
+    plain = text.strip().lower()
+    digits = plain.rstrip("mshd")
+    unit = plain[len(digits) :]
+    if unit not in DURATION_UNITS or not digits.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: use a number with ms, s, m, h or d")
+    return int(digits) * DURATION_UNITS[unit]

@@ -194,11 +194,9 @@ def run_describe(args: argparse.Namespace) -> int:
                 raise failure(topic.name or "?", topic.error_code, None)
             if topic.name is not None and (args.names or not topic.is_internal):
                 topics[topic.name] = topic
-        offsets = broker.offsets(
-            {name: [part.partition_index for part in topic.partitions] for name, topic in topics.items()},
-            [EARLIEST, LATEST],
-        )
-        described = [_described(topic, offsets, broker.configs(TOPIC, name)) for name, topic in topics.items()]
+        partitions = [(name, part.partition_index) for name, topic in topics.items() for part in topic.partitions]
+        bounds = broker.offsets(partitions, EARLIEST), broker.offsets(partitions, LATEST)
+        described = [_described(topic, bounds, broker.configs(TOPIC, name)) for name, topic in topics.items()]
     if args.output == "json":
         output.rows("json", [], described)
         return Exit.OK
@@ -211,9 +209,10 @@ def run_describe(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _described(topic: Any, offsets: dict[tuple[str, int, int], int], configs: list[Any]) -> dict[str, Any]:
+def _described(topic: Any, bounds: tuple[Any, Any], configs: list[Any]) -> dict[str, Any]:
     from penstock.protocol.uuid import uuid_to_str
 
+    starts, ends = bounds
     return {
         "topic": topic.name,
         "topic_id": uuid_to_str(topic.topic_id),
@@ -227,8 +226,8 @@ def _described(topic: Any, offsets: dict[tuple[str, int, int], int], configs: li
                 "replicas": part.replica_nodes,
                 "isr": part.isr_nodes,
                 "offline": part.offline_replicas,
-                "start_offset": offsets.get((topic.name, part.partition_index, EARLIEST)),
-                "end_offset": offsets.get((topic.name, part.partition_index, LATEST)),
+                "start_offset": starts.get((topic.name, part.partition_index)),
+                "end_offset": ends.get((topic.name, part.partition_index)),
             }
             for part in sorted(topic.partitions, key=lambda part: int(part.partition_index))
         ],

@@ -1,0 +1,205 @@
+"""`penstock consume`: records of topics to stdout, with kcat's habits.
+
+penstock consume -t numbers -e                     everything there is, then leave
+penstock consume -t numbers -o -10 -e              the last ten of every partition
+penstock consume -t numbers -o s@2026-01-31T12:00:00 -o e@2026-01-31T13:00:00
+penstock consume -t numbers -f '%t/%p@%o: %s\\n'
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.format import Consumed, Formatter, compile_format, delimited, envelope, unescape
+from penstock.cli.options import connection, finish, positive_int
+from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Position, Stored, parse_span
+
+if TYPE_CHECKING:
+    from penstock.cli.connect import Broker
+    from penstock.client.fetched import Fetched
+
+TopicPartition = tuple[str, int]
+POLL_S = 1.0
+LATEST, EARLIEST = -1, -2
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    connection(parser)
+    parser.add_argument("-t", "--topic", action="append", required=True, help="may be repeated")
+    parser.add_argument("-p", "--partition", type=int, action="append", help="default: all; may be repeated")
+    parser.add_argument(
+        "-o",
+        "--offset",
+        action="append",
+        default=[],
+        metavar="WHERE",
+        help="beginning, end, stored, N, -N (the last N), s@TIME to start and e@TIME to stop (default: beginning)",
+    )
+    parser.add_argument("-G", "--group", help="whose stored offsets to use")
+    parser.add_argument("--commit", action="store_true", help="store for the group how far was read")
+    parser.add_argument("-c", "--count", type=positive_int, help="leave after so many records")
+    parser.add_argument("-e", "--exit", action="store_true", help="leave at what was the end when it began")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("-f", "--format", metavar="TEXT", help="%%t %%p %%o %%T %%k %%s %%h %%K %%S %%R %%%% \\n \\t …")
+    shown.add_argument("-J", "--json", action="store_true", help="one JSON object per record")
+    parser.add_argument("-K", "--key-delimiter", metavar="TEXT", help="print keys too, and this between key and value")
+    parser.add_argument(
+        "-D", "--delimiter", default="\\n", metavar="TEXT", help="after each record (default: %(default)s)"
+    )
+    parser.add_argument("-Z", "--null", action="store_true", help="print null keys and values as NULL")
+    parser.add_argument("-u", "--unbuffered", action="store_true", help="write every record at once")
+    parser.add_argument("-X", "--property", action="append", default=[], metavar="NAME=VALUE", help="a client setting")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print records only")
+    finish(parser, run)
+
+
+def formatter(args: argparse.Namespace) -> Formatter:
+    null = b"NULL" if args.null else b""
+    if args.json or args.output == "json":
+        return envelope
+    if args.format is not None:
+        return compile_format(args.format, null=null)
+    key_delimiter = None if args.key_delimiter is None else unescape(args.key_delimiter)
+    return delimited(key_delimiter=key_delimiter, delimiter=unescape(args.delimiter), null=null)
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.cli.client_properties import consumer_settings
+    from penstock.cli.connect import connect, refusals
+    from penstock.client.consumer import ConsumerSettings
+
+    show = formatter(args)
+    span = parse_span(args.offset, Stored() if args.group else Beginning())
+    if (isinstance(span.start, Stored) or args.commit) and not args.group:
+        raise Failure("stored offsets belong to a group: give it with --group", Exit.USAGE)
+    settings = consumer_settings(args.property, ConsumerSettings(reset=EARLIEST))
+    progress = output.Progress("consumed", total=args.count, unit="records", quiet=args.quiet or sys.stdout.isatty())
+    with connect(args) as broker, refusals(), progress:
+        partitions = _partitions(broker, args.topic, args.partition)
+        isolation = settings.isolation_level
+        starts = _starts(broker, partitions, span.start, args.group, isolation)
+        stops = _stops(broker, partitions, span.stop_ms, leave=args.exit, isolation=isolation)
+        with broker.client.consumer(settings) as consumer:
+            reader = Reader(consumer, show, stops, args.count, unbuffered=args.unbuffered, progress=progress)
+            try:
+                reader.read(starts)
+            finally:
+                if args.commit and reader.positions:
+                    from penstock.cli.stored import store_offsets
+
+                    store_offsets(broker, args.group, reader.positions)
+    if not args.quiet and not sys.stdout.isatty():
+        output.note(f"consumed {reader.count:,} records")
+    return Exit.OK
+
+
+@dataclass(slots=True)
+class Reader:
+    """Prints until every partition has reached its stop, or the count is full."""
+
+    consumer: Any
+    show: Formatter
+    stops: dict[TopicPartition, int]
+    limit: int | None
+    unbuffered: bool
+    progress: output.Progress
+    count: int = 0
+    positions: dict[TopicPartition, int] | None = None
+
+    def read(self, starts: dict[TopicPartition, int]) -> None:
+        self.positions = dict(starts)
+        left = {each: at for each, at in starts.items() if at < self.stops.get(each, sys.maxsize)}
+        self.consumer.assign(left)
+        while self.consumer.assignment:
+            for fetched in self.consumer.poll(POLL_S):
+                if self._print(fetched):
+                    return
+            sys.stdout.buffer.flush()
+
+    def _print(self, fetched: Fetched) -> bool:
+        """Whether the count is full."""
+        partition = (fetched.topic, fetched.partition)
+        stop = self.stops.get(partition, sys.maxsize)
+        write, before = sys.stdout.buffer.write, self.count
+        appended = any(header.log_append_time for header, _ in fetched.batches)
+        assert self.positions is not None
+        for record in fetched.records():
+            if record.offset >= stop:
+                break
+            offset, timestamp, key, value, headers = record
+            write(self.show(Consumed(*partition, offset, timestamp, key, value, headers, appended)))
+            self.count += 1
+            self.positions[partition] = record.offset + 1
+            if self.unbuffered:
+                sys.stdout.buffer.flush()
+            if self.count == self.limit:
+                sys.stdout.buffer.flush()
+                return True
+        self.progress.add(self.count - before)
+        if fetched.next_offset >= stop:
+            self.consumer.unassign(partition)
+        return False
+
+
+# --- where to start and stop --------------------------------------------------------------------------------------
+
+
+def _partitions(broker: Broker, topics: Sequence[str], wanted: Sequence[int] | None) -> list[TopicPartition]:
+    from penstock.cli.connect import failure
+
+    found: list[TopicPartition] = []
+    for topic in broker.topics(topics):
+        if topic.error_code:
+            raise failure(topic.name or "?", topic.error_code, None)
+        there = sorted(part.partition_index for part in topic.partitions)
+        missing = [each for each in wanted or () if each not in there]
+        if missing:
+            raise Failure(f"{topic.name} has no partition {missing[0]}: it has {len(there)}", Exit.NOT_FOUND)
+        found += [(topic.name or "", each) for each in (wanted or there)]
+    return found
+
+
+def _starts(
+    broker: Broker, partitions: list[TopicPartition], start: Position, group: str | None, isolation: int
+) -> dict[TopicPartition, int]:
+    match start:
+        case Beginning():
+            return broker.offsets(partitions, EARLIEST)
+        case End():
+            return broker.offsets(partitions, LATEST, isolation)
+        case Absolute(offset):
+            return dict.fromkeys(partitions, offset)
+        case AtTime(timestamp_ms):
+            return _by_time(broker, partitions, timestamp_ms, isolation)
+        case Last(count):
+            first = broker.offsets(partitions, EARLIEST)
+            return {
+                each: max(end - count, first[each])
+                for each, end in broker.offsets(partitions, LATEST, isolation).items()
+            }
+        case Stored():
+            from penstock.cli.stored import stored_offsets
+
+            assert group is not None
+            known = stored_offsets(broker, group, partitions)
+            return broker.offsets([each for each in partitions if each not in known], EARLIEST) | known
+
+
+def _stops(
+    broker: Broker, partitions: list[TopicPartition], stop_ms: int | None, *, leave: bool, isolation: int
+) -> dict[TopicPartition, int]:
+    if stop_ms is not None:
+        return _by_time(broker, partitions, stop_ms, isolation)
+    return broker.offsets(partitions, LATEST, isolation) if leave else {}
+
+
+def _by_time(broker: Broker, partitions: list[TopicPartition], when: int, isolation: int) -> dict[TopicPartition, int]:
+    found = broker.offsets(partitions, when, isolation)
+    late = [each for each, offset in found.items() if offset < 0]
+    return found | (broker.offsets(late, LATEST, isolation) if late else {})

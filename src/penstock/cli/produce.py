@@ -1,0 +1,210 @@
+"""`penstock produce`: records from stdin or files to a topic, with kcat's habits.
+
+seq 10 | penstock produce -t numbers
+echo "key:value" | penstock produce -t pairs -K :
+penstock produce -t blobs image.png          each file is one record; with -l each line of it
+penstock consume -t old -J -e | penstock produce -t new -J
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.format import Headers, unescape
+from penstock.cli.options import connection, finish, positive_int
+
+if TYPE_CHECKING:
+    from penstock.client.accumulator import PendingBatch
+    from penstock.client.producer import Producer
+
+READ_BYTES = 256 * 1024
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+class Outgoing(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    connection(parser)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="each is one record (default: lines of stdin)")
+    parser.add_argument("-t", "--topic", required=True)
+    parser.add_argument("-p", "--partition", type=int, help="default: by key, else spread")
+    parser.add_argument("-k", "--key", help="the key of every record")
+    parser.add_argument("-K", "--key-delimiter", metavar="TEXT", help="what stands between key and value")
+    parser.add_argument(
+        "-D", "--delimiter", default="\\n", metavar="TEXT", help="what ends a record (default: %(default)s)"
+    )
+    parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+    parser.add_argument("-l", "--lines", action="store_true", help="each line of the files is a record")
+    parser.add_argument("-J", "--json", action="store_true", help="lines are the JSON that `consume -J` prints")
+    parser.add_argument("-Z", "--null", action="store_true", help="empty keys and values are null")
+    parser.add_argument("-z", "--compression", choices=CODECS, default="none")
+    parser.add_argument("-a", "--acks", choices=("0", "1", "all"), default="all")
+    parser.add_argument("-c", "--count", type=positive_int, help="stop after so many records")
+    parser.add_argument("-X", "--property", action="append", default=[], metavar="NAME=VALUE", help="a client setting")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing")
+    finish(parser, run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.cli.client_properties import ACKS, CODECS, producer_settings
+    from penstock.cli.connect import connect, refusals
+    from penstock.client.producer import Producer, ProducerSettings
+    from penstock.node.clock import SystemClock
+
+    base = ProducerSettings(acks=ACKS[args.acks], compression=CODECS[args.compression], create_topics=True)
+    settings = producer_settings(args.property, base)
+    delivery = Delivery()
+    progress = output.Progress("produced", unit="records", quiet=args.quiet)
+    with connect(args) as broker, refusals(), progress:
+        producer = Producer(broker.client.asynchronous, SystemClock(), settings)
+        try:
+            for chunk in limited(records(args), args.count):
+                broker.client.run(delivery.send(producer, args.topic, args.partition, chunk))
+                progress.add(len(chunk))
+            broker.client.run(delivery.finish(producer))
+        finally:
+            broker.client.run(producer.close())
+    if args.output == "json":
+        output.record("json", {"topic": args.topic, "records": delivery.records, "bytes": delivery.bytes})
+    elif not args.quiet:
+        output.note(f"produced {delivery.records:,} records to {args.topic}")
+    return Exit.OK
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Counts what goes out, and remembers the batches whose fate is not known yet: none may fail unnoticed."""
+
+    records: int = 0
+    bytes: int = 0
+    open: list[PendingBatch] = field(default_factory=list)
+
+    async def send(self, producer: Producer, topic: str, partition: int | None, chunk: list[Outgoing]) -> None:
+        for record in chunk:
+            sent = await producer.send(
+                topic,
+                record.value,
+                record.key,
+                partition=record.partition if partition is None else partition,
+                headers=record.headers,
+                timestamp_ms=record.timestamp_ms,
+            )
+            if not self.open or self.open[-1] is not sent.batch:
+                self.open.append(sent.batch)
+            self.records += 1
+            self.bytes += len(record.value or b"")
+        self._settle()
+
+    async def finish(self, producer: Producer) -> None:
+        await producer.flush()
+        self._settle()
+
+    def _settle(self) -> None:
+        for batch in self.open:
+            if batch.done.done():
+                batch.done.result()
+        self.open = [batch for batch in self.open if not batch.done.done()]
+
+
+# --- where records come from --------------------------------------------------------------------------------------
+
+
+def records(args: argparse.Namespace) -> Iterator[list[Outgoing]]:
+    """As they come: what one read brought is sent before the next read, so that a typed line does not wait."""
+    headers = parse_headers(args.header)
+    if args.files and not args.lines and not args.json:
+        for path in args.files:
+            yield [Outgoing(_encoded(args.key), _null(_file(path), args.null), headers)]
+        return
+    delimiter = b"\n" if args.json else unescape(args.delimiter)
+    if not delimiter:
+        raise Failure("-D can't be empty", Exit.USAGE)
+    sources = [iter([_file(path)]) for path in args.files] or [_read(sys.stdin.fileno())]
+    for source in sources:
+        for lines in split(source, delimiter):
+            yield [parse_json(line) if args.json else parse_line(line, args, headers) for line in lines]
+
+
+def parse_line(line: bytes, args: argparse.Namespace, headers: Headers = ()) -> Outgoing:
+    key, value = _encoded(args.key), line
+    if args.key_delimiter is not None:
+        before, found, after = line.partition(unescape(args.key_delimiter))
+        if found:
+            key, value = before, after
+    return Outgoing(_null(key, args.null), _null(value, args.null), headers)
+
+
+def parse_json(line: bytes) -> Outgoing:
+    """What `consume -J` prints, read back; what it does not say is left to the broker."""
+    try:
+        said: dict[str, Any] = json.loads(line)
+        names = said.get("headers") or []
+        headers = tuple((names[at], _encoded(names[at + 1])) for at in range(0, len(names), 2))
+        return Outgoing(_encoded(said.get("key")), _encoded(said.get("payload")), headers, said.get("ts"))
+    except (ValueError, TypeError, IndexError, AttributeError) as wrong:
+        raise Failure(f"-J can't read {line[:60].decode(errors='replace')!r}: {wrong}", Exit.USAGE) from None
+
+
+def parse_headers(texts: Iterable[str]) -> Headers:
+    """`name=value`; a name alone is a header without a value. The same name may come again."""
+    headers = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        headers.append((name, value.encode() if equals else None))
+    return tuple(headers)
+
+
+def _read(descriptor: int) -> Iterator[bytes]:
+    while data := os.read(descriptor, READ_BYTES):
+        yield data
+
+
+def split(parts: Iterable[bytes], delimiter: bytes) -> Iterator[list[bytes]]:
+    """What each part completes between delimiters; at the end, what is left without one."""
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(delimiter)
+        if whole:
+            yield whole
+    if rest:
+        yield [rest]
+
+
+def limited(found: Iterable[list[Outgoing]], count: int | None) -> Iterator[list[Outgoing]]:
+    left = count
+    for chunk in found:
+        yield chunk if left is None else chunk[:left]
+        if left is not None and (left := left - len(chunk)) <= 0:
+            return
+
+
+def _file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise Failure(f"{path} is not there", Exit.NOT_FOUND) from None
+    except OSError as problem:
+        raise Failure(f"{path} can't be read: {problem.strerror}", Exit.FAILED) from problem
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _null(value: bytes | None, empty_is_null: bool) -> bytes | None:
+    return None if empty_is_null and not value else value

@@ -1,0 +1,87 @@
+"""A group's stored offsets, read and written without joining the group. Asked in versions that name topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from penstock.cli.connect import Broker, failure, refusals
+from penstock.cli.exit import Exit, Failure
+from penstock.client.consumer import TopicPartition
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages import api_08_offset_commit as commit
+from penstock.protocol.messages import api_09_offset_fetch as fetch
+from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
+
+GROUP = 0
+FIND_VERSION = 4
+LAST_VERSION_WITH_NAMES = 9
+PAUSE_S = 0.1
+WAIT_S = 10.0
+
+
+def coordinator(broker: Broker, group: str) -> int:
+    """The node that keeps the group; a group's first use makes the topic behind it, which takes a moment."""
+    request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group])
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        with refusals():
+            (found,) = broker.client.request(request, version=FIND_VERSION).coordinators
+        code = ErrorCode(found.error_code)
+        if code is ErrorCode.NONE:
+            return int(found.node_id)
+        if not code.retriable or time.monotonic() > deadline:
+            raise failure(f"group {group}", code, found.error_message)
+        time.sleep(PAUSE_S)
+
+
+def stored_offsets(broker: Broker, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where the group stands, for the partitions it has stored something of."""
+    topics = [
+        fetch.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+        for name, indexes in _by_topic(partitions).items()
+    ]
+    request = fetch.OffsetFetchRequest(groups=[fetch.OffsetFetchRequestGroup(group_id=group, topics=topics)])
+    with refusals():
+        node = coordinator(broker, group)
+        (answer,) = broker.client.request(request, node=node, version=LAST_VERSION_WITH_NAMES).groups
+    if answer.error_code:
+        raise failure(f"group {group}", answer.error_code, None)
+    return {
+        (topic.name, part.partition_index): part.committed_offset
+        for topic in answer.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0
+    }
+
+
+def store_offsets(broker: Broker, group: str, positions: Mapping[TopicPartition, int]) -> None:
+    topics = [
+        commit.OffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                commit.OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=positions[name, index], committed_metadata=""
+                )
+                for index in indexes
+            ],
+        )
+        for name, indexes in _by_topic(positions).items()
+    ]
+    request = commit.OffsetCommitRequest(group_id=group, topics=topics)
+    with refusals():
+        node = coordinator(broker, group)
+        answer = broker.client.request(request, node=node, version=LAST_VERSION_WITH_NAMES)
+    for topic in answer.topics:
+        for part in topic.partitions:
+            if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                raise Failure(f"group {group} has members, who store its offsets themselves", Exit.FAILED)
+            if part.error_code:
+                raise failure(f"{topic.name}-{part.partition_index}", part.error_code, None)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(topic, []).append(partition)
+    return grouped

@@ -1,0 +1,177 @@
+"""A whole node in this process, on a memory disk: started, stopped, crashed, and with a directory that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.disk.api import DiskError
+from penstock.disk.memory import MemoryDisk
+from penstock.node.local import format_if_new, local_settings, make_node
+from penstock.node.node import Node
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic
+from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
+from penstock.records.build import build_batch
+from penstock.records.record import read_records
+
+DIRECTORIES = "/data/a,/data/b"
+
+
+class Fixture:
+    """Talks to the node's handlers as the dispatcher does, without sockets in between."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    async def call(self, api_key: int, version: int, request: Any) -> Any:
+        from penstock.broker.context import RequestContext
+        from penstock.broker.registry import load_handler
+
+        context = RequestContext(api_key, version, 1, "test", None, self.node.clock.wall_ms())  # type: ignore[arg-type]
+        answer = load_handler(api_key)(self.node.broker, context, request)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    async def create(self, topic: str, partitions: int, **configs: str) -> None:
+        answer = await self.call(
+            19,
+            2,
+            CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)]),
+        )
+        assert answer.topics[0].error_code == ErrorCode.NONE
+
+    async def produce(self, topic: str, partition: int, value: bytes) -> tuple[ErrorCode, int]:
+        batch = bytearray(build_batch([(self.node.clock.wall_ms(), None, value, ())]))
+        data = PartitionProduceData(index=partition, records=memoryview(batch))
+        request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+        answer = (await self.call(0, 9, request)).responses[0].partition_responses[0]
+        return ErrorCode(answer.error_code), answer.base_offset
+
+    async def fetch(self, topic: str, partition: int) -> tuple[ErrorCode, list[bytes | None]]:
+        wanted = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(max_bytes=1 << 20, topics=[FetchTopic(topic=topic, partitions=[wanted])])
+        answer = (await self.call(1, 7, request)).responses[0].partitions[0]
+        values: list[bytes | None] = []
+        rest = memoryview(answer.records)
+        while len(rest):
+            size = 12 + int.from_bytes(rest[8:12], "big")
+            values += [record.value for record in read_records(rest[:size])]
+            rest = rest[size:]
+        return ErrorCode(answer.error_code), values
+
+
+def node_on(disk: MemoryDisk) -> Node:
+    node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=7)
+    format_if_new(node)
+    return node
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_topics_and_records_are_there_after_a_stop_and_after_a_kill(end: str) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        node = node_on(disk)
+        await node.start()
+        user = Fixture(node)
+        await user.create("t", 4)
+        for partition in range(4):
+            for number in range(10):
+                assert await user.produce("t", partition, b"%d" % number) == (ErrorCode.NONE, number)
+        await (node.stop() if end == "stop" else node.abandon())
+
+        again = node_on(disk)
+        await again.start()
+        user = Fixture(again)
+        for partition in range(4):
+            assert await user.fetch("t", partition) == (ErrorCode.NONE, [b"%d" % number for number in range(10)])
+            assert await user.produce("t", partition, b"next") == (ErrorCode.NONE, 10)
+        await again.stop()
+
+    run(scenario)
+
+
+def test_after_power_loss_metadata_is_whole_and_each_log_is_a_prefix() -> None:
+    async def scenario() -> None:
+        for seed in range(12):
+            disk = MemoryDisk(crashable=True)
+            node = node_on(disk)
+            await node.start()
+            user = Fixture(node)
+            await user.create("t", 2)
+            sent = [b"%d" % number for number in range(30)]
+            for value in sent:
+                await user.produce("t", seed % 2, value)
+            survivor = disk.crash(random.Random(seed))
+            await node.abandon()
+
+            again = node_on(survivor)
+            await again.start()
+            code, values = await Fixture(again).fetch("t", seed % 2)
+            assert code is ErrorCode.NONE
+            assert values == sent[: len(values)]
+            await again.stop()
+
+    run(scenario)
+
+
+def test_a_full_directory_refuses_writes_keeps_its_reads_and_leaves_the_others_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL + 1)
+
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        node = node_on(disk)
+        await node.start()
+        user = Fixture(node)
+        await user.create("t", 4)
+        for partition in range(4):
+            assert await user.produce("t", partition, b"before") == (ErrorCode.NONE, 0)
+
+        def full(operation: str, path: str) -> None:
+            if operation == "append" and path.startswith("/data/b/t-"):
+                raise DiskError(errno.ENOSPC, "No space left on device", path)
+
+        disk.on_write = full
+        outcomes = {partition: await user.produce("t", partition, b"after") for partition in range(4)}
+        by_directory = {partition: node.broker.partitions.get("t", partition).log.log_dir for partition in range(4)}
+        assert set(by_directory.values()) == {"/data/a", "/data/b"}
+        for partition, (code, offset) in outcomes.items():
+            if by_directory[partition] == "/data/a":
+                assert (code, offset) == (ErrorCode.NONE, 1)
+                assert await user.fetch("t", partition) == (ErrorCode.NONE, [b"before", b"after"])
+            else:
+                assert code is ErrorCode.KAFKA_STORAGE_ERROR
+                assert await user.fetch("t", partition) == (ErrorCode.NONE, [b"before"])
+
+        disk.on_write = None
+        await node.abandon()
+        again = node_on(disk)
+        await again.start()
+        user = Fixture(again)
+        for partition in range(4):
+            _, values = await user.fetch("t", partition)
+            assert values[0] == b"before"
+            assert (await user.produce("t", partition, b"room again"))[0] is ErrorCode.NONE
+        await again.stop()
+
+    run(scenario)

@@ -189,9 +189,12 @@ class SyncProducer:
 
     def __init__(self, client: Client, settings: ProducerSettings | None) -> None:
         self._client = client
+        self._transactional = settings is not None and settings.transactional_id is not None
         self._producer = Producer(client.asynchronous, _WallClock(), settings)
 
     def __enter__(self) -> "SyncProducer":
+        if self._transactional:
+            self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -225,6 +228,22 @@ class SyncProducer:
                 )
 
         self._client.run(send_all(list(records)))
+
+    def start(self) -> None:
+        """With a transactional id: takes it over from an earlier producer. Then `begin`."""
+        self._client.run(self._producer.start())
+
+    def begin(self) -> None:
+        self._producer.begin()
+
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._client.run(self._producer.send_offsets(group_id, offsets))
+
+    def commit(self) -> None:
+        self._client.run(self._producer.commit())
+
+    def abort(self) -> None:
+        self._client.run(self._producer.abort())
 
     def flush(self) -> None:
         """Waits until everything is settled. Raises the first failure of what was queued."""

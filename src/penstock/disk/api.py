@@ -97,6 +97,12 @@ class Disk(Protocol):
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """The file is the old one or the new one. With sync=False a machine crash may also leave it empty or gone."""
 
+    def write_new(self, path: str, data: bytes) -> None:
+        """A file that is not there yet; a crash may leave part of it."""
+
+    def sync_volume(self, path: str) -> bool:
+        """Everything written so far to the volume of `path` is on disk. False: there is no such call here."""
+
     def lock(self, path: str) -> Lock:
         """Holds directory `path` for this process, or raises DirectoryLockedError."""
 

@@ -319,6 +319,12 @@ class MemoryDisk:
         if sync:
             self.sync_dir(posixpath.dirname(path))
 
+    def write_new(self, path: str, data: bytes) -> None:
+        self.create(path).append(data)
+
+    def sync_volume(self, path: str) -> bool:
+        return False
+
     def lock(self, path: str) -> MemoryLock:
         if path in self._locked:
             raise DirectoryLockedError(

@@ -30,12 +30,17 @@ HAVE_WRITEV = hasattr(os, "pwritev")
 HAVE_PREAD = hasattr(os, "pread")
 HAVE_FDATASYNC = hasattr(os, "fdatasync")
 HAVE_FSYNC_DIR = sys.platform != "win32"
+#: One call for a whole volume, where the kernel also reports what went wrong (Linux 5.8).
+HAVE_SYNCFS = sys.platform == "linux"
 
 #: Buffers that one gathered write may have: the kernel's limit is 1,024.
 MAX_BUFFERS = 512
 
 _OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MODE = 0o644
+#: What one read brings of a small file.
+READ_CHUNK = 1 << 16
 _NOT_CACHED = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -217,6 +222,20 @@ def _write_all(fd: int, data: memoryview, offset: int) -> None:
         data = data[written:]
 
 
+def _syncfs() -> Callable[[int], int] | None:
+    import ctypes
+    import platform
+
+    version = platform.release().split(".")
+    if [int(part) if part.isdecimal() else 0 for part in version[:2]] < [5, 8]:
+        return None
+    try:
+        function: Callable[[int], int] = ctypes.CDLL(None).syncfs
+    except (OSError, AttributeError):
+        return None
+    return function
+
+
 class RealLock:
     __slots__ = ("_fd", "_held", "_key")
 
@@ -263,9 +282,7 @@ class RealDisk:
         return RealFile(self, path, size)
 
     def create(self, path: str) -> RealFile:
-        with _reported(path):
-            fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, _MODE)
-            os.close(fd)
+        self.write_new(path, b"")
         return RealFile(self, path, 0)
 
     def open_descriptor(self, file: RealFile, create: int) -> int:
@@ -308,8 +325,10 @@ class RealDisk:
         return os.path.isdir(path)
 
     def listdir(self, path: str) -> list[str]:
-        with _reported(path):
+        try:
             return os.listdir(path)
+        except OSError as error:
+            raise _disk_error(error, path) from error
 
     def mkdir(self, path: str) -> None:
         with _reported(path):
@@ -334,29 +353,46 @@ class RealDisk:
             shutil.rmtree(path)
 
     def size(self, path: str) -> int:
-        with _reported(path):
+        try:
             return os.stat(path).st_size
+        except OSError as error:
+            raise _disk_error(error, path) from error
 
     def mtime_ms(self, path: str) -> int:
         with _reported(path):
             return os.stat(path).st_mtime_ns // 1_000_000
 
     def read_bytes(self, path: str, limit: int = 1 << 30) -> bytes:
-        with _reported(path):
-            fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        try:
+            fd = os.open(path, _READ_FLAGS)
             try:
-                size = os.fstat(fd).st_size
-                if size > limit:
-                    raise OSError(errno.EFBIG, f"the file has {size} bytes, more than the {limit} that it may have")
-                return os.read(fd, size + 1) if size < 1 << 20 else self._read_all(fd)
+                data = os.read(fd, min(limit + 1, READ_CHUNK))
+                if len(data) == READ_CHUNK:
+                    data = self._read_rest(fd, data, limit)
             finally:
                 os.close(fd)
+        except OSError as error:
+            raise _disk_error(error, path) from error
+        if len(data) > limit:
+            raise DiskError(errno.EFBIG, f"the file has more than the {limit} bytes that it may have", path)
+        return data
 
-    def _read_all(self, fd: int) -> bytes:
-        chunks: list[bytes] = []
-        while chunk := os.read(fd, 1 << 20):
+    def _read_rest(self, fd: int, start: bytes, limit: int) -> bytes:
+        chunks, total = [start], len(start)
+        while total <= limit and (chunk := os.read(fd, 1 << 20)):
             chunks.append(chunk)
+            total += len(chunk)
         return b"".join(chunks)
+
+    def write_new(self, path: str, data: bytes) -> None:
+        try:
+            fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, _MODE)
+            try:
+                _write_all(fd, memoryview(data), 0)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _disk_error(error, path) from error
 
     def sync_dir(self, path: str) -> None:
         if not HAVE_FSYNC_DIR:
@@ -389,6 +425,19 @@ class RealDisk:
             os.replace(temporary, path)
         if sync:
             self.sync_dir(os.path.dirname(path) or ".")
+
+    def sync_volume(self, path: str) -> bool:
+        syncfs = _syncfs() if HAVE_SYNCFS else None
+        if syncfs is None:
+            return False
+        with _reported(path):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                if syncfs(fd):
+                    raise OSError(errno.EIO, "the volume could not be synced")
+            finally:
+                os.close(fd)
+        return True
 
     def lock(self, path: str) -> Lock:
         key = os.path.realpath(path)

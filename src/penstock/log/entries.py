@@ -6,6 +6,8 @@ added in memory, reach the file in bulk (always before the recovery point passes
 
 from __future__ import annotations
 
+import errno
+
 from penstock.check import check
 from penstock.disk.api import Disk, File
 
@@ -14,7 +16,7 @@ SPILL_ENTRIES = 512
 
 
 class EntryFile:
-    __slots__ = ("_disk", "_file", "_path", "entry_size", "stored")
+    __slots__ = ("_disk", "_file", "_path", "entry_size", "exists", "stored")
 
     def __init__(self, disk: Disk, path: str, entry_size: int, *, new: bool = False) -> None:
         self._disk = disk
@@ -23,8 +25,14 @@ class EntryFile:
         self.entry_size = entry_size
         #: Whole entries in the file.
         self.stored = 0
-        if not new and disk.exists(path):
-            self.stored = disk.size(path) // entry_size
+        self.exists = False
+        if not new:
+            try:
+                self.stored = disk.size(path) // entry_size
+                self.exists = True
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
 
     @property
     def path(self) -> str:
@@ -47,6 +55,7 @@ class EntryFile:
         if file.size != whole:
             file.truncate(whole)  # the torn rest of an entry, or room that Kafka reserved
         file.append(data)
+        self.exists = True
         self.stored += len(data) // self.entry_size
 
     def truncate(self, count: int) -> None:
@@ -59,14 +68,11 @@ class EntryFile:
         if self._file is not None:
             self._file.path = path
 
-    @property
-    def exists(self) -> bool:
-        return self.stored > 0 or self._disk.exists(self._path)
-
     def create(self) -> None:
         """Make sure that there is a file, even an empty one."""
         if not self.exists:
-            self._disk.create(self._path)
+            self._disk.write_new(self._path, b"")
+            self.exists = True
 
     def close(self) -> None:
         if self._file is not None:

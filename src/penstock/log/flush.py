@@ -28,6 +28,7 @@ class GroupCommit:
         self._synced_bases: set[int] = set()
 
     async def wait(self, offset: int) -> None:
+        self._log.check_writable()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiters.append((offset, future))
@@ -92,9 +93,7 @@ class GroupCommit:
         """Write out what is only in memory; returns goal, its validity and the side files to sync."""
         log = self._log
         paths: list[str] = []
-        for segment in log.segments:
-            if segment.size > segment.synced_size or segment.base_offset >= log.recovery_point:
-                segment.store_indexes()
+        log.store()
         for segment in log.segments_from(log.recovery_point):
             paths.extend(segment.path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
             if segment.has_aborted:
@@ -118,7 +117,8 @@ class GroupCommit:
 
     async def flush(self) -> None:
         log = self._log
-        if log.recovery_point >= log.log_end_offset and not log.unsynced_files:
+        log.check_writable()
+        if not log.is_dirty:
             return
         try:
             goal, truncations, paths = self._prepare()
@@ -130,7 +130,8 @@ class GroupCommit:
 
     def flush_now(self) -> None:
         log = self._log
-        if log.recovery_point >= log.log_end_offset and not log.unsynced_files:
+        log.check_writable()
+        if not log.is_dirty:
             return
         try:
             goal, truncations, paths = self._prepare()

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Up to this size walking the headers is quicker than opening the index.
+SMALL_SEGMENT = 8192
 MAX_EPOCH_FILE_BYTES = 1 << 26
 
 
@@ -95,7 +97,6 @@ def open_log(
 ) -> Log:
     """The log in `place.path`. Raises OSError if the disk fails, CorruptBatchError if the log makes no sense."""
     disk = environment.disk
-    finish_swaps(disk, place.path)
     found = _survey(environment, place.path)
     segments = [
         Segment(
@@ -172,7 +173,7 @@ def _assemble(
 def _survey(environment: LogEnvironment, path: str) -> Found:
     """List the directory; remove what only a crash leaves behind."""
     disk = environment.disk
-    names = set(disk.listdir(path))
+    names = finish_swaps(disk, path, set(disk.listdir(path)))
     for name in [name for name in names if name.endswith((DELETED_SUFFIX, ".tmp"))]:
         disk.remove(f"{path}/{name}")
         names.discard(name)
@@ -195,9 +196,12 @@ def _end_of(segments: list[Segment]) -> int:
     last = segments[-1]
     if not last.size:
         return last.base_offset
-    entry = last.index.last
     end = last.base_offset
-    for _, header in scan_headers(last.file, entry[1] if entry is not None else 0, last.size):
+    start = 0
+    if last.size > SMALL_SEGMENT:
+        entry = last.index.last
+        start = entry[1] if entry is not None else 0
+    for _, header in scan_headers(last.file, start, last.size):
         end = header.next_offset
     return end
 
@@ -292,7 +296,6 @@ def _restore_epochs(log: Log, start: int) -> None:
         for _, _, header in batches_between(log.segments, start, log.log_end_offset):
             epochs.assign(header.partition_leader_epoch, header.base_offset)
     epochs.truncate_from_start(log.log_start_offset)
-    log.save_epochs()
 
 
 def _restore_aborted(log: Log, rebuilt: dict[int, list[AbortedTransaction]]) -> None:

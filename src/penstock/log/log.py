@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.check import check
@@ -44,6 +45,11 @@ __all__ = ["AppendInfo", "AppendOrigin", "Log", "LogSlice", "TimestampedOffset"]
 
 #: A full disk still reads; after any other error its pages can't be trusted.
 _STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@lru_cache(maxsize=1024)
+def _rules_of(config: LogConfig) -> AppendRules:
+    return AppendRules.of(config)
 
 
 class AppendInfo(NamedTuple):
@@ -154,7 +160,7 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
-        self._rules = AppendRules.of(config)
+        self._rules = _rules_of(config)
         #: 1 is for those who wait for their fsync themselves.
         self._flush_messages = config.flush_messages if config.flush_messages > 1 else 1 << 62
         for segment in self.segments:
@@ -195,6 +201,10 @@ class Log:
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"Directory {self.log_dir} failed ({error.strerror or error}): see the broker's log.",
         )
+
+    def check_writable(self) -> None:
+        if self._failure is not None or self._closed:
+            raise self._unwritable()
 
     def _unwritable(self) -> KafkaError:
         return self.failed(self._failure or OSError(errno.EBADF, "the log is closed"))
@@ -330,8 +340,7 @@ class Log:
 
         Batches of a later epoch are left for the leader of that epoch. None if nothing is left to append.
         """
-        if self._failure is not None or self._closed:
-            raise self._unwritable()
+        self.check_writable()
         prepared: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]] = []
         expected = self.log_end_offset
         for header, view in iter_batches(records, allow_partial=True):
@@ -394,20 +403,11 @@ class Log:
                 raise self.failed(error) from error
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """`epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch."""
-        if self.epochs.assign(epoch, start_offset):
-            self.save_epochs()
+        """`epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch.
 
-    def save_epochs(self) -> None:
-        if not self.epochs.changed:
-            return
-        path = f"{self.path}/{LEADER_EPOCH_FILE}"
-        try:
-            self.environment.disk.write_atomic(path, self.epochs.to_bytes(), sync=False)
-        except OSError as error:
-            raise self.failed(error) from error
-        self.epochs.changed = False
-        self.note_unsynced(path)
+        The file follows with the next flush: above the recovery point a start learns epochs from the batches.
+        """
+        self.epochs.assign(epoch, start_offset)
 
     def note_unsynced(self, path: str) -> None:
         if self.unsynced_files is None:
@@ -554,6 +554,30 @@ class Log:
     def flush_now(self) -> None:
         """`flush()` that blocks: for stopping and for tools."""
         self._group_commit().flush_now()
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a flush would have something to do."""
+        behind = self.recovery_point < self.log_end_offset or self.epochs.changed or bool(self.unsynced_files)
+        return behind and self._failure is None
+
+    def store(self) -> None:
+        """Write out what is only in memory: indexes from the recovery point on, leader epochs."""
+        for segment in self.segments_from(self.recovery_point):
+            segment.store_indexes()
+        if self.epochs.changed:
+            path = f"{self.path}/{LEADER_EPOCH_FILE}"
+            self.environment.disk.write_atomic(path, self.epochs.to_bytes(), sync=False)
+            self.epochs.changed = False
+            self.note_unsynced(path)
+
+    def all_synced(self) -> None:
+        """The whole volume was synced after the last append and `store`."""
+        for segment in self.segments:
+            segment.synced_size = segment.size
+        self.recovery_point = self.flushed_offset = self.log_end_offset
+        self.unsynced_files = None
+        self.unsynced_bytes = 0
 
     async def settle(self) -> None:
         """Wait for a group commit that is under way."""

@@ -9,6 +9,7 @@ A directory that fails goes offline with all its logs and the broker is told; th
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +50,8 @@ METADATA_TOPIC = "__cluster_metadata"
 OPEN_SLICE = 64
 #: Logs flushed at the same time when a node stops.
 PARALLEL_FLUSHES = 8
+#: From this many on, one sync of the whole volume is cheaper than one of every file.
+MANY_FLUSHES = 64
 
 
 class LogManager:
@@ -205,10 +208,13 @@ class LogManager:
             self.flush_soon(log)
 
     def _read_topic_id(self, path: str) -> bytes:
-        metadata = f"{path}/{PARTITION_METADATA_FILE}"
-        if not self.disk.exists(metadata):
-            return ZERO_UUID
-        return parse_partition_metadata(self.disk.read_bytes(metadata, 1 << 12)) or ZERO_UUID
+        try:
+            data = self.disk.read_bytes(f"{path}/{PARTITION_METADATA_FILE}", 1 << 12)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return ZERO_UUID
+            raise
+        return parse_partition_metadata(data) or ZERO_UUID
 
     def _register(self, log: Log) -> None:
         self._logs[log.topic, log.partition] = log
@@ -240,13 +246,15 @@ class LogManager:
         path = directory.file(f"{topic}-{partition}")
         place = LogPlace(directory.path, path, topic, partition, topic_id)
         try:
-            if self.disk.exists(path):
+            if (topic, partition) in self.corruptions and self.disk.exists(path):
                 # A log that could not be read when the node started is not built upon.
                 self.disk.rename(path, self._aside(directory, f"{topic}-{partition}", STRAY_SUFFIX))
             self.disk.mkdir(path)
             log = create_log(self.environment, place, config, start_offset)
             if topic_id != ZERO_UUID:
-                self._write_topic_id(log)
+                metadata = f"{path}/{PARTITION_METADATA_FILE}"
+                self.disk.write_new(metadata, render_partition_metadata(topic_id))
+                log.note_unsynced(metadata)
         except OSError as error:
             self._take_offline(directory, error)
             raise KafkaError(
@@ -268,14 +276,11 @@ class LogManager:
     def assign_topic_id(self, log: Log, topic_id: bytes) -> None:
         """For a log whose partition.metadata is missing: the metadata image knows whose it is."""
         log.topic_id = topic_id
+        path = f"{log.path}/{PARTITION_METADATA_FILE}"
         try:
-            self._write_topic_id(log)
+            self.disk.write_atomic(path, render_partition_metadata(topic_id), sync=False)
         except OSError as error:
             raise log.failed(error) from error
-
-    def _write_topic_id(self, log: Log) -> None:
-        path = f"{log.path}/{PARTITION_METADATA_FILE}"
-        self.disk.write_atomic(path, render_partition_metadata(log.topic_id), sync=False)
         log.note_unsynced(path)
 
     def _aside(self, directory: LogDir, name: str, suffix: str) -> str:
@@ -419,8 +424,10 @@ class LogManager:
         """Leave everything on disk and marked as clean, so that the next start has nothing to check."""
         for log in self:
             await log.settle()
-        gate = asyncio.Semaphore(PARALLEL_FLUSHES)
-        await asyncio.gather(*(self._stop(log, gate) for log in self))
+            log.prepare_stop()
+        for directory in self.all_dirs:
+            if not directory.offline:
+                await self._flush_all(directory)
         self.write_checkpoints()
         for log in self:
             log.close()
@@ -434,14 +441,28 @@ class LogManager:
         self._logs.clear()
         self.disk.close()
 
-    async def _stop(self, log: Log, gate: asyncio.Semaphore) -> None:
+    async def _flush_all(self, directory: LogDir) -> None:
+        dirty = [log for log in self._logs_in(directory) if log.is_dirty]
+        if len(dirty) > MANY_FLUSHES:
+            try:
+                for log in dirty:
+                    log.store()
+                if await self.disk.run(self.disk.sync_volume, directory.path):
+                    for log in dirty:
+                        log.all_synced()
+                    return
+            except OSError as error:
+                self._take_offline(directory, error)
+                return
+        gate = asyncio.Semaphore(PARALLEL_FLUSHES)
+        await asyncio.gather(*(self._flush(log, gate) for log in dirty))
+
+    async def _flush(self, log: Log, gate: asyncio.Semaphore) -> None:
         async with gate:
-            log.prepare_stop()
-            if not log.offline:
-                try:
-                    await log.flush()
-                except KafkaError as error:
-                    logger.error("%s could not be flushed: %s", log, error)
+            try:
+                await log.flush()
+            except KafkaError as error:
+                logger.error("%s could not be flushed: %s", log, error)
 
     def abandon(self) -> None:
         """Let go at once, as a crash would: the next start recovers."""

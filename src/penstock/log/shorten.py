@@ -53,7 +53,6 @@ def _cut(log: Log, offset: int) -> None:
     log.log_start_offset = min(log.log_start_offset, offset)
     log.high_watermark = min(log.high_watermark, offset)
     log.epochs.truncate_from_end(offset)
-    log.save_epochs()
     log.snapshots.remove_above(offset)
     # Nothing that describes what is gone may come back with a crash, once other records have these offsets.
     log.environment.disk.sync_dir(log.path)
@@ -77,7 +76,6 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
         log.log_start_offset = log.log_end_offset = log.high_watermark = offset
         log.recovery_point = log.flushed_offset = offset
         log.epochs.clear()
-        log.save_epochs()
         log.snapshots.remove_all()
         log.producers.clear(offset)
         log.environment.disk.sync_dir(log.path)
@@ -103,7 +101,6 @@ def advance_log_start_offset(log: Log, offset: int) -> bool:
         return False
     log.log_start_offset = offset
     log.epochs.truncate_from_start(offset)
-    log.save_epochs()
     log.producers.on_log_start(offset)
     return True
 

@@ -38,13 +38,12 @@ def swap_in(log: Log, old: list[Segment], new: Segment) -> None:
     log.environment.discard(log, old)
 
 
-def finish_swaps(disk: Disk, path: str) -> None:
-    """What a crash interrupted: drop what was not decided, complete what was."""
-    names = set(disk.listdir(path))
+def finish_swaps(disk: Disk, path: str, names: set[str]) -> set[str]:
+    """What a crash interrupted: drop what was not decided, complete what was. Returns the names that are there now."""
     undecided = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     swapping = [name for name in names if name.endswith(SWAP_SUFFIX)]
     if not undecided and not swapping:
-        return
+        return names
     for name in undecided:
         disk.remove(f"{path}/{name}")
     decided = sorted(int(name[:20]) for name in swapping if name.endswith(LOG_SUFFIX + SWAP_SUFFIX))
@@ -54,6 +53,7 @@ def finish_swaps(disk: Disk, path: str) -> None:
     for base in decided:
         _finish_swap(disk, path, base, names)
     disk.sync_dir(path)
+    return set(disk.listdir(path))
 
 
 def _finish_swap(disk: Disk, path: str, base: int, names: set[str]) -> None:

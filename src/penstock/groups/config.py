@@ -34,6 +34,7 @@ class GroupConfig:
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
     consumer_session_timeout_ms: int = 45_000
     consumer_heartbeat_interval_ms: int = 5000
+    consumer_assignment_interval_ms: int = 1000
     consumer_max_size: int = 2_147_483_647
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     consumer_migration_policy: str = "bidirectional"
@@ -50,6 +51,7 @@ class GroupConfig:
             offsets_retention_ms=settings.int("offsets.retention.minutes") * 60_000,
             consumer_session_timeout_ms=settings.int("group.consumer.session.timeout.ms"),
             consumer_heartbeat_interval_ms=settings.int("group.consumer.heartbeat.interval.ms"),
+            consumer_assignment_interval_ms=settings.int("group.consumer.assignment.interval.ms"),
             consumer_max_size=settings.int("group.consumer.max.size"),
             consumer_assignors=settings.list("group.consumer.assignors"),
             consumer_migration_policy=settings.str("group.consumer.migration.policy").lower(),

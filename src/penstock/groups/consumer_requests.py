@@ -10,7 +10,6 @@ from penstock.groups.consumer.group import (
     JOIN_EPOCH,
     ConsumerGroup,
     ConsumerMember,
-    GroupState,
     Partitions,
     partitions_of,
 )
@@ -74,7 +73,6 @@ def describe_consumer_group(shard: GroupShard, turn: Turn, group_id: str) -> Des
         reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a consumer group."
         return DescribedGroup(
             group_id=group_id,
-            group_state=GroupState.DEAD,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=reason,
         )
@@ -97,11 +95,19 @@ def _member(image: MetadataImage, group: ConsumerGroup, member: ConsumerMember) 
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=list(member.topics),
-        subscribed_topic_regex=member.regex,
-        assignment=_assignment(image, partitions_of(member.assigned)),
+        subscribed_topic_regex=member.regex or "",
+        assignment=_assignment(image, _held(member)),
         target_assignment=_assignment(image, group.target.get(member.member_id, {})),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )
+
+
+def _held(member: ConsumerMember) -> Partitions:
+    """What it has, with what it was told to give up and hasn't yet."""
+    held = partitions_of(member.assigned)
+    for topic_id, indexes in partitions_of(member.pending_revocation).items():
+        held[topic_id] = held.get(topic_id, frozenset()) | indexes
+    return held
 
 
 def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:

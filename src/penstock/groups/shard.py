@@ -177,6 +177,7 @@ class GroupShard:
         return Limits(
             int(own.get("consumer.session.timeout.ms", config.consumer_session_timeout_ms)),
             int(own.get("consumer.heartbeat.interval.ms", config.consumer_heartbeat_interval_ms)),
+            int(own.get("consumer.assignment.interval.ms", config.consumer_assignment_interval_ms)),
         )
 
     def group(self, group_id: str) -> Group:

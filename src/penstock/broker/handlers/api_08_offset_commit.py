@@ -46,7 +46,7 @@ def _take_out_unknown(
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             refused[place] = _refusal(topic, code, {part.partition_index for part in topic.partitions})
             continue
-        topic.name = known.name
+        topic.name, topic.topic_id = known.name, known.topic_id
         missing = {part.partition_index for part in topic.partitions} - known.partitions.keys()
         if missing:
             refused[place] = _refusal(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, missing)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Caller, Turn
     from penstock.metadata.image import MetadataImage
 
+FIRST_EPOCH = 1
 CLIENT_MADE_IDS_SINCE = 1  # KIP-1082
 
 
@@ -50,6 +51,7 @@ class Limits(NamedTuple):
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    assignment_interval_ms: int  # changes in between wait, and are assigned together
 
 
 def check_request(turn: Turn, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
@@ -114,7 +116,7 @@ def heartbeat(
     members = {key: value for key, value in group.members.items() if key != replaced}
     members[member_id] = updated
     changed = _record_changes(turn, group, member, updated)
-    target = _advance(turn, image, group, members, changed, replaced, member_id)
+    target = _advance(turn, image, group, members, changed, replaced, member_id, limits)
     stepped = reconcile(
         updated,
         target.epoch,
@@ -190,15 +192,7 @@ def _record_changes(turn: Turn, group: ConsumerGroup, member: ConsumerMember, up
     is_new = updated.member_id not in group.members
     if is_new or updated != member:
         journal.record_member(turn, group.group_id, updated)
-    return (is_new and member == ConsumerMember(updated.member_id)) or (
-        updated.topics,
-        updated.regex,
-        updated.server_assignor,
-    ) != (
-        member.topics,
-        member.regex,
-        member.server_assignor,
-    )
+    return (updated.topics, updated.regex) != (member.topics, member.regex)
 
 
 class _Target(NamedTuple):
@@ -214,9 +208,10 @@ def _advance(
     changed: bool,
     replaced: str | None,
     member_id: str,
+    limits: Limits,
 ) -> _Target:
     """Bump the group's epoch if something changed, assign if the epoch is ahead, and give the member's share."""
-    epoch, assignment_epoch = group.epoch, group.assignment_epoch
+    epoch, assignment_epoch = max(group.epoch, FIRST_EPOCH), group.assignment_epoch
     inherited = group.target.get(replaced, {}) if replaced is not None else {}
     current = group.target.get(member_id, inherited)
     if changed or group.metadata_changed:
@@ -226,10 +221,11 @@ def _advance(
         group.metadata_changed = False
         if changed or digest != group.metadata_hash:
             epoch += 1
+        if epoch != group.epoch:
             journal.record_epoch(turn, group.group_id, epoch, digest)
     else:
         regexes = group.regexes
-    if epoch > assignment_epoch:
+    if epoch > assignment_epoch and not 0 <= turn.wall_ms - group.assignment_ms < limits.assignment_interval_ms:
         target = compute_target(turn, image, members, regexes, group.target, replaced, member_id)
         for each, partitions in target.items():
             if partitions != group.target.get(each):

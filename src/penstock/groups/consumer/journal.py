@@ -166,6 +166,7 @@ def apply(group: ConsumerGroup, record: JournalRecord) -> None:
             _apply_member(group, key.member_id, value)
         case ConsumerGroupTargetAssignmentMetadataKey():
             group.assignment_epoch = value.assignment_epoch if value is not None else 0
+            group.assignment_ms = value.assignment_timestamp if value is not None else 0
         case ConsumerGroupTargetAssignmentMemberKey():
             if value is None:
                 group.target.pop(key.member_id, None)

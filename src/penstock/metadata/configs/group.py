@@ -66,6 +66,7 @@ GROUP_CONFIGS: dict[str, ConfigKey] = table(
             1000,
             0,
             "Shortest time between two assignments of the consumer group.",
+            supported=True,
         ),
         _int(
             "consumer.heartbeat.interval.ms",

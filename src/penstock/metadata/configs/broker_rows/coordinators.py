@@ -1,13 +1,13 @@
 """Rows of broker properties: groups, offsets, transactions and share groups. `broker.py` says how a row is read."""
 
 ROWS = """
-group.consumer.assignment.interval.ms INT =1000 [0..] cluster-wide unsupported
+group.consumer.assignment.interval.ms INT =1000 [0..] cluster-wide
     Shortest time between two assignments of one consumer group.
 group.consumer.assignors LIST =uniform,range
     Assignors of consumer groups on the broker, the first being the default.
 group.consumer.heartbeat.interval.ms INT =5000 [1..]
     How often members of consumer groups are told to send heartbeats.
-group.consumer.max.assignment.interval.ms INT =15000 [0..] unsupported
+group.consumer.max.assignment.interval.ms INT =15000 [0..]
     Upper limit of consumer.assignment.interval.ms of a group.
 group.consumer.max.heartbeat.interval.ms INT =15000 [1..]
     Upper limit of consumer.heartbeat.interval.ms of a group.
@@ -17,7 +17,7 @@ group.consumer.max.size INT =2147483647 [1..]
     Members that one consumer group may have.
 group.consumer.migration.policy STRING =bidirectional {DISABLED|DOWNGRADE|UPGRADE|BIDIRECTIONAL}~
     Whether classic and consumer groups may turn into each other: disabled, upgrade, downgrade or bidirectional.
-group.consumer.min.assignment.interval.ms INT =0 [0..] unsupported
+group.consumer.min.assignment.interval.ms INT =0 [0..]
     Lower limit of consumer.assignment.interval.ms of a group.
 group.consumer.min.heartbeat.interval.ms INT =5000 [1..]
     Lower limit of consumer.heartbeat.interval.ms of a group.

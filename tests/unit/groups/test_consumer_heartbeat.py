@@ -1,0 +1,292 @@
+from typing import Any
+
+import pytest
+from consumer_driver import REVOKE_MS, SESSION_MS, ConsumerDriver, error, shares
+
+from penstock.groups.config import GroupConfig
+from penstock.protocol.errors import ErrorCode
+
+
+def settled_pair(driver: ConsumerDriver) -> int:
+    """Members a and b with two partitions each; their epoch."""
+    first = driver.enter("a")
+    second = driver.enter("b")
+    driver.beat("a", first.member_epoch)
+    epoch = driver.beat("a", first.member_epoch, owned={"t": [0, 1]}).member_epoch
+    assert shares(driver.beat("b", second.member_epoch)) == {"t": [2, 3]}
+    assert driver.describe().group_state == "Stable"
+    return epoch
+
+
+def test_a_first_member_gets_everything() -> None:
+    driver = ConsumerDriver()
+    response = driver.enter("a")
+    assert shares(response) == {"t": [0, 1, 2, 3]}
+    assert (response.member_id, response.heartbeat_interval_ms) == ("a", 5000)
+    assert driver.describe().group_state == "Stable"
+
+
+def test_a_heartbeat_with_nothing_new_writes_nothing_and_says_nothing() -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a").member_epoch
+    written = len(driver.journal)
+    response = driver.beat("a", epoch)
+    assert (shares(response), response.member_epoch, len(driver.journal)) == (None, epoch, written)
+
+
+def test_a_partition_is_given_to_its_new_owner_only_when_the_old_one_has_let_go() -> None:
+    driver = ConsumerDriver()
+    first = driver.enter("a")
+    second = driver.enter("b")
+    assert shares(second) == {}
+    assert driver.describe().group_state == "Reconciling"
+    asked = driver.beat("a", first.member_epoch)
+    assert shares(asked) == {"t": [0, 1]}
+    assert asked.member_epoch == first.member_epoch, "it stays in its epoch until it has let go"
+    assert shares(driver.beat("a", first.member_epoch, owned={"t": [0, 1, 2, 3]})) is None
+    assert shares(driver.beat("b", second.member_epoch)) is None
+    released = driver.beat("a", first.member_epoch, owned={"t": [0, 1]})
+    assert released.member_epoch == second.member_epoch
+    assert shares(driver.beat("b", second.member_epoch)) == {"t": [2, 3]}
+    assert driver.describe().group_state == "Stable"
+
+
+def test_a_member_that_does_not_let_go_in_time_is_out() -> None:
+    driver = ConsumerDriver()
+    first = driver.enter("a")
+    second = driver.enter("b")
+    driver.beat("a", first.member_epoch)
+    driver.advance(REVOKE_MS)
+    assert error(driver.beat("a", first.member_epoch)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert shares(driver.beat("b", second.member_epoch)) == {"t": [0, 1, 2, 3]}
+
+
+def test_silence_ends_a_session_and_frees_its_partitions() -> None:
+    driver = ConsumerDriver()
+    epoch = settled_pair(driver)
+    driver.advance(SESSION_MS - 1)
+    driver.beat("b", epoch)
+    driver.advance(1)
+    assert shares(driver.beat("b", epoch)) == {"t": [0, 1, 2, 3]}
+    assert error(driver.beat("a", epoch)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_leaves_frees_its_partitions() -> None:
+    driver = ConsumerDriver()
+    epoch = settled_pair(driver)
+    assert driver.beat("a", -1).member_epoch == -1
+    assert shares(driver.beat("b", epoch)) == {"t": [0, 1, 2, 3]}
+    driver.beat("b", -1)
+    assert driver.describe().group_state == "Empty"
+    assert error(driver.beat("b", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_wrong_epoch_is_fenced_and_a_lost_answer_forgiven() -> None:
+    driver = ConsumerDriver()
+    first = driver.enter("a")
+    epoch = settled_pair(driver)
+    assert error(driver.beat("a", epoch + 1)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert error(driver.beat("a", first.member_epoch)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert error(driver.beat("a", first.member_epoch, owned={"t": [0, 3]})) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert driver.beat("a", first.member_epoch, owned={"t": [0]}).member_epoch == epoch
+    assert shares(driver.enter("a")) == {"t": [0, 1]}, "joining anew under the same id is always possible"
+
+
+def test_a_changed_subscription_is_assigned_anew() -> None:
+    driver = ConsumerDriver(topics={"t": 2, "u": 2})
+    epoch = driver.enter("a").member_epoch
+    changed = driver.beat("a", epoch, subscribed_topic_names=["u"])
+    assert shares(changed) == {}
+    assert shares(driver.beat("a", epoch, owned={})) == {"u": [0, 1]}
+
+
+def test_a_topic_that_gains_partitions_or_is_deleted_is_assigned_anew() -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a").member_epoch
+    driver.see({"t": 6})
+    grown = driver.beat("a", epoch)
+    assert shares(grown) == {"t": [0, 1, 2, 3, 4, 5]}
+    driver.see({})
+    assert shares(driver.beat("a", grown.member_epoch)) == {}
+    driver.see({"other": 1})
+    assert shares(driver.beat("a", grown.member_epoch, owned={})) is None
+
+
+def test_topics_that_match_a_pattern_are_read_also_when_they_come_later() -> None:
+    driver = ConsumerDriver(topics={"t-1": 1, "x": 1})
+    first = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex="t-[0-9]+")
+    assert shares(first) == {"t-1": [0]}
+    driver.see({"t-1": 1, "x": 1, "t-22": 1, "t-x": 1, "__t-1": 1})
+    assert shares(driver.beat("a", first.member_epoch)) == {"t-1": [0], "t-22": [0]}
+    assert driver.describe().members[0].subscribed_topic_regex == "t-[0-9]+"
+
+
+def test_a_bad_pattern_is_refused_and_leaves_nothing_behind() -> None:
+    driver = ConsumerDriver()
+    refused = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex="(t")
+    assert error(refused) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert refused.error_message
+    assert driver.journal == []
+    assert error(driver.beat("a", 1)) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_changes_close_together_are_assigned_together() -> None:
+    driver = ConsumerDriver(GroupConfig(consumer_assignment_interval_ms=1000))
+    first = driver.enter("a")
+    second = driver.enter("b")
+    assert (shares(second), driver.describe().group_state) == ({}, "Assigning")
+    driver.advance(1000)
+    assert shares(driver.beat("a", first.member_epoch)) == {"t": [0, 1]}
+
+
+def test_members_vote_for_the_assignor() -> None:
+    driver = ConsumerDriver(topics={"t": 2, "u": 2})
+    driver.enter("a", "t", "u", server_assignor="range")
+    assert driver.describe().assignor_name == "range"
+    driver.beat("a", -1)
+    assert driver.describe().assignor_name == "uniform"
+
+
+def test_a_full_group_turns_newcomers_away() -> None:
+    driver = ConsumerDriver(GroupConfig(consumer_max_size=1))
+    driver.enter("a")
+    assert error(driver.enter("b")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_the_coordinator_names_members_of_old_clients() -> None:
+    driver = ConsumerDriver()
+    response = driver.enter("", version=0)
+    assert response.member_id
+    assert driver.beat(response.member_id, response.member_epoch).error_code == ErrorCode.NONE
+
+
+VALID: dict[str, Any] = {"rebalance_timeout_ms": 5, "subscribed_topic_names": ["t"], "topic_partitions": []}
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "fields"),
+    [
+        ("a", 0, {**VALID, "group_id": ""}),
+        ("", 0, VALID),
+        ("", 3, {}),
+        ("a", 0, {**VALID, "instance_id": ""}),
+        ("a", 0, {**VALID, "rack_id": ""}),
+        ("a", 0, {**VALID, "rebalance_timeout_ms": -1}),
+        ("a", 0, {**VALID, "topic_partitions": None}),
+        ("a", 0, {**VALID, "subscribed_topic_names": None}),
+        ("a", -2, {}),
+        ("a", -3, {}),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(member_id: str, epoch: int, fields: dict[str, Any]) -> None:
+    assert error(ConsumerDriver().beat(member_id, epoch, **fields)) is ErrorCode.INVALID_REQUEST
+
+
+def test_an_unknown_assignor_is_refused_with_the_known_ones() -> None:
+    refused = ConsumerDriver().enter("a", server_assignor="sticky")
+    assert error(refused) is ErrorCode.UNSUPPORTED_ASSIGNOR
+    assert "uniform, range" in (refused.error_message or "")
+
+
+# --- static members
+
+
+def test_a_static_member_steps_out_and_comes_back_to_its_partitions() -> None:
+    driver = ConsumerDriver()
+    first = driver.enter("a", instance_id="i")
+    assert driver.beat("a", -2, instance_id="i").member_epoch == -2
+    back = driver.enter("b", instance_id="i")
+    assert (shares(back), back.member_epoch) == ({"t": [0, 1, 2, 3]}, first.member_epoch)
+    assert error(driver.beat("a", first.member_epoch, instance_id="i")) is ErrorCode.FENCED_INSTANCE_ID
+    assert list(driver.consumers.members) == ["b"]
+
+
+def test_a_static_member_that_stays_out_loses_its_seat_with_its_session() -> None:
+    driver = ConsumerDriver()
+    driver.enter("a", instance_id="i")
+    driver.beat("a", -2, instance_id="i")
+    driver.advance(SESSION_MS)
+    assert driver.describe().group_state == "Empty"
+
+
+def test_an_instance_id_in_use_is_not_given_away() -> None:
+    driver = ConsumerDriver()
+    driver.enter("a", instance_id="i")
+    assert error(driver.enter("b", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert error(driver.beat("b", 1, instance_id="i")) is ErrorCode.FENCED_INSTANCE_ID
+    assert error(driver.beat("a", 1, instance_id="other")) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# --- what others ask of the group
+
+
+def test_only_members_in_their_epoch_commit_and_fetch() -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a").member_epoch
+    assert driver.commit({("t", 0): 1}, member_id="a", generation=epoch) == [ErrorCode.NONE]
+    assert driver.commit({("t", 0): 1}, member_id="a", generation=epoch + 1) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert driver.commit({("t", 0): 1}, member_id="x", generation=epoch) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert driver.commit({("t", 0): 1}) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert driver.commit({("t", 0): 1}, member_id="a", generation=epoch, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
+    driver.beat("a", -1)
+    assert driver.commit({("t", 0): 7}) == [ErrorCode.NONE]
+    assert driver.fetch() == {("t", 0): 7}
+
+
+def test_a_member_one_epoch_behind_commits_for_what_it_held_all_along() -> None:
+    driver = ConsumerDriver()
+    first = driver.enter("a").member_epoch
+    epoch = settled_pair(driver)
+    identity = b"t".ljust(16, b".")
+    assert epoch > first
+    assert driver.commit({("t", 0): 1}, member_id="a", generation=first, topic_id=identity) == [ErrorCode.NONE]
+    gone = driver.commit({("t", 3): 1}, member_id="a", generation=first, topic_id=identity)
+    assert gone == [ErrorCode.STALE_MEMBER_EPOCH]
+
+
+def test_a_consumer_group_is_deleted_when_it_is_empty() -> None:
+    driver = ConsumerDriver()
+    driver.enter("a")
+    assert driver.delete() is ErrorCode.NON_EMPTY_GROUP
+    driver.beat("a", -1)
+    assert driver.delete() is ErrorCode.NONE
+    assert driver.describe().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert driver.reload().shard.groups == {}
+
+
+def test_an_empty_group_changes_its_kind_and_keeps_its_offsets() -> None:
+    driver = ConsumerDriver()
+    [member] = driver.stable()
+    assert error(driver.enter("a")) is ErrorCode.GROUP_ID_NOT_FOUND
+    driver.commit({("t", 0): 5}, member_id=member, generation=1)
+    driver.leave(member)
+    driver.enter("a")
+    assert driver.fetch() == {("t", 0): 5}
+    assert driver.join().error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    driver.beat("a", -1)
+    assert driver.join().error is ErrorCode.NONE
+    assert driver.fetch() == {("t", 0): 5}
+    assert driver.reload().shard.remembered() == driver.shard.remembered()
+
+
+def test_replaying_the_journal_brings_back_members_targets_and_owners() -> None:
+    driver = ConsumerDriver(topics={"t": 4, "t-1": 3})
+    settled_pair(driver)
+    driver.enter("c", subscribed_topic_names=None, subscribed_topic_regex="t-.*")
+    driver.enter("d", instance_id="i")
+    driver.beat("d", -2, instance_id="i")
+    other = driver.reload()
+    assert other.shard.remembered() == driver.shard.remembered()
+    assert other.consumers.owners == driver.consumers.owners
+    other.replay(driver.journal)
+    assert other.shard.remembered() == driver.shard.remembered()
+
+
+def test_members_of_a_loaded_group_get_one_session_to_show_up() -> None:
+    driver = ConsumerDriver()
+    epoch = settled_pair(driver)
+    other = driver.reload()
+    other.advance(SESSION_MS - 1)
+    assert other.beat("a", epoch).error_code == ErrorCode.NONE
+    other.advance(1)
+    assert error(other.beat("b", epoch)) is ErrorCode.UNKNOWN_MEMBER_ID

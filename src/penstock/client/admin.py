@@ -6,8 +6,9 @@ from typing import Any, Protocol
 
 from penstock.client.client import AsyncClient
 from penstock.client.cluster import Node, TopicInfo
+from penstock.client.errors import code_of
 from penstock.client.offsets import READ_UNCOMMITTED, FoundOffset, list_offsets
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -80,7 +81,7 @@ class _Result(Protocol):
 def _raise_first(results: Iterable[tuple[str, _Result]]) -> None:
     for what, result in results:
         if result.error_code:
-            raise KafkaError(ErrorCode(result.error_code), f"{what}: {result.error_message or 'refused.'}")
+            raise KafkaError(code_of(result.error_code), f"{what}: {result.error_message or 'refused.'}")
 
 
 class Admin:
@@ -164,7 +165,7 @@ class Admin:
                     for part in result.partitions:
                         if part.error_code:
                             sentence = f"Records of {result.name}-{part.partition_index} can't be deleted."
-                            raise KafkaError(ErrorCode(part.error_code), sentence)
+                            raise KafkaError(code_of(part.error_code), sentence)
                         low_watermarks[result.name, part.partition_index] = part.low_watermark
 
         await self._client.retrying(ask_the_rest, refresh=sorted({topic for topic, _ in before}))

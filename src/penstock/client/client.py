@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
 
 from penstock.client.cluster import Cluster, TopicInfo
 from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.client.errors import code_of
 from penstock.client.retry import Retry
 from penstock.net.network import Network, RealNetwork
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -23,6 +25,8 @@ T = TypeVar("T")
 DEFAULT_PORT = 9092
 # A node may learn of a new topic a moment after its creation was answered; a topic that isn't there stays unknown.
 UNKNOWN_TOPIC_ATTEMPTS = 3
+# How long a broker that doesn't read may keep a client from closing.
+CLOSE_TIMEOUT_S = 5.0
 GROUP = 0
 TRANSACTION = 1
 BOOTSTRAP = -1
@@ -82,9 +86,14 @@ class AsyncClient:
         for opening in list(self._opening.values()):
             opening.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        for connection in self._connections.values():
-            connection.close()
+        connections = list(self._connections.values())
         self._connections.clear()
+        for connection in connections:
+            connection.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for connection in connections:
+                    await connection.wait_closed()
 
     # Connections
 
@@ -178,7 +187,7 @@ class AsyncClient:
                 request.topics = []
             answer: MetadataResponse = await connection.request(request, version=version)
             if answer.error_code:
-                raise KafkaError(ErrorCode(answer.error_code), "The broker can't give metadata.")
+                raise KafkaError(code_of(answer.error_code), "The broker can't give metadata.")
             return answer
 
         answer = await self.retrying(ask)
@@ -210,7 +219,7 @@ class AsyncClient:
             answer = await self.metadata([name], create=create)
             for topic in answer.topics:
                 if topic.name == name and topic.error_code:
-                    code = ErrorCode(topic.error_code)
+                    code = code_of(topic.error_code)
                     unknown += code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     if unknown == UNKNOWN_TOPIC_ATTEMPTS and not create:
                         raise _NoTopicError(name)
@@ -264,7 +273,7 @@ class AsyncClient:
             answer: FindCoordinatorResponse = await connection.request(request, version=version)
             found: Coordinator | FindCoordinatorResponse = answer.coordinators[0] if version >= 4 else answer
             if found.error_code:
-                raise KafkaError(ErrorCode(found.error_code), found.error_message or f"{key!r} has no coordinator.")
+                raise KafkaError(code_of(found.error_code), found.error_message or f"{key!r} has no coordinator.")
             if found.node_id not in self.cluster.nodes:
                 await self.refresh([])
             return found.node_id

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.client.errors import code_of
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_03_metadata import MetadataResponse, MetadataResponseTopic
 from penstock.protocol.uuid import ZERO_UUID
@@ -77,7 +78,7 @@ class Cluster:
                 tuple(each.replica_nodes),
                 tuple(each.isr_nodes),
                 tuple(each.offline_replicas),
-                ErrorCode(each.error_code),
+                code_of(each.error_code),
             )
             for each in topic.partitions
         }

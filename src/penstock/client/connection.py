@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from penstock import __version__
+from penstock.client.errors import code_of
 from penstock.net.framing import SIZE, FrameError, FrameReader
 from penstock.net.network import Network
 from penstock.protocol.apis import (
@@ -49,12 +50,15 @@ class _Stream(asyncio.BufferedProtocol):
     waiting: deque[_Waiting] = field(default_factory=deque)
     writable: asyncio.Event = field(default_factory=asyncio.Event)
     lost: KafkaError | None = None
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the transport is."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
         why = f": {exc}" if exc else ""
         self.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} closed the connection{why}."))
 
@@ -91,12 +95,15 @@ class _Stream(asyncio.BufferedProtocol):
         sentence = f"{self.address} didn't answer within {timeout_s:g} s."
         self.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, sentence))
 
-    def fail(self, error: KafkaError) -> None:
+    def fail(self, error: KafkaError, *, flush: bool = False) -> None:
         if self.lost is None:
             self.lost = error
         self.writable.set()
         if self.transport is not None:
-            self.transport.abort()
+            if flush:
+                self.transport.close()
+            else:
+                self.transport.abort()
             self.transport = None
         while self.waiting:
             entry = self.waiting.popleft()
@@ -176,7 +183,12 @@ class BrokerConnection:
         await self._write(message, version)
 
     def close(self) -> None:
-        self._stream.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"The connection to {self.address} was closed."))
+        """Fails what waits for answers. What was sent still goes out: nobody answers acks=0."""
+        sentence = f"The connection to {self.address} was closed."
+        self._stream.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence), flush=True)
+
+    async def wait_closed(self) -> None:
+        await self._stream.gone.wait()
 
     async def _ask(self, message: Message, version: int, timeout_s: float | None) -> memoryview:
         loop = asyncio.get_running_loop()
@@ -241,7 +253,7 @@ class BrokerConnection:
             frame = await self._ask(request, version, self._settings.connect_timeout_s)
         answer: ApiVersionsResponse = self._decoded(frame, API_VERSIONS, version)
         if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), f"{self.address} doesn't say what it serves.")
+            raise KafkaError(code_of(answer.error_code), f"{self.address} doesn't say what it serves.")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
 

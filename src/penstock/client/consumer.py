@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.client.client import AsyncClient
+from penstock.client.errors import code_of
 from penstock.client.fetched import Fetched, visible_batches
 from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -163,7 +164,7 @@ class Consumer:
                 self._request(positions), node=node, channel="fetch", timeout_s=timeout_s
             )
             if answer.error_code:
-                raise KafkaError(ErrorCode(answer.error_code), f"Node {node} refused to be read.")
+                raise KafkaError(code_of(answer.error_code), f"Node {node} refused to be read.")
         except KafkaError as error:
             if not error.code.retriable:
                 raise
@@ -178,7 +179,7 @@ class Consumer:
                 if partition not in positions:
                     continue
                 if data.error_code:
-                    failed[partition] = ErrorCode(data.error_code)
+                    failed[partition] = code_of(data.error_code)
                 else:
                     self._failures.pop(partition, None)
                     fetched.append(self._fetched(partition, positions[partition], data))

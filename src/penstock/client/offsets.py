@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.client.client import AsyncClient
+from penstock.client.errors import code_of
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsPartition,
@@ -74,7 +75,7 @@ def _take(answer: ListOffsetsResponse, found: dict[tuple[str, int], FoundOffset]
         for part in topic.partitions:
             if part.error_code:
                 sentence = f"No offset of {topic.name}-{part.partition_index} could be had."
-                failure = KafkaError(ErrorCode(part.error_code), sentence)
+                failure = KafkaError(code_of(part.error_code), sentence)
             else:
                 key = (topic.name, part.partition_index)
                 found[key] = FoundOffset(part.offset, part.timestamp, part.leader_epoch)

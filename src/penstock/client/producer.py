@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from penstock.client.accumulator import Accumulator, Appended, PendingBatch, Sent, TopicPartition, record_size
 from penstock.client.client import AsyncClient
+from penstock.client.errors import code_of
 from penstock.client.partitioner import another_partition, partition_for_key
 from penstock.client.transactions import OLD_PRODUCE, Transactions
 from penstock.clock import Clock
@@ -302,7 +303,7 @@ class Producer:
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         )
         if answer.error_code:
-            raise KafkaError(ErrorCode(answer.error_code), "The broker gives no producer id.")
+            raise KafkaError(code_of(answer.error_code), "The broker gives no producer id.")
         return answer.producer_id, answer.producer_epoch
 
     async def _produce(self, leader: int, batches: list[PendingBatch]) -> None:
@@ -353,7 +354,7 @@ class Producer:
     # Outcomes
 
     async def _answered(self, batch: PendingBatch, result: PartitionProduceResponse) -> None:
-        code = ErrorCode(result.error_code)
+        code = code_of(result.error_code)
         if code is ErrorCode.NONE:
             self._settle(batch, Appended(result.base_offset, result.log_append_time_ms))
         elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:

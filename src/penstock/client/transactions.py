@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from penstock.client.accumulator import TopicPartition
 from penstock.client.client import GROUP, TRANSACTION, AsyncClient
+from penstock.client.errors import code_of
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.protocol.messages.api_24_add_partitions_to_txn import (
@@ -167,7 +168,7 @@ class Transactions:
 
     def _raise(self, error_code: int, what: str) -> None:
         if error_code:
-            code = ErrorCode(error_code)
+            code = code_of(error_code)
             self._noticed(code)
             raise KafkaError(code, f"{what} of {self.transactional_id!r} was refused.")
 
@@ -233,7 +234,7 @@ class Transactions:
         for answered in answer.topics:
             for result in answered.partitions:
                 if result.error_code:
-                    code = ErrorCode(result.error_code)
+                    code = code_of(result.error_code)
                     if code in _COORDINATOR_MOVED:
                         self._client.forget_coordinator(group_id, GROUP)
                     raise KafkaError(code, f"Group {group_id!r} takes no offset of {answered.name}.")

@@ -261,3 +261,20 @@ def test_closing_fails_what_is_not_settled() -> None:
                 await sent
 
     run(scenario())
+
+
+def test_what_nobody_answers_still_goes_out_when_the_client_closes() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            logs = Partitions(broker)
+            settings = ProducerSettings(acks=0)
+            async with (
+                AsyncClient(broker.address, retry=FAST) as client,
+                Producer(client, ManualClock(), settings) as producer,
+            ):
+                await producer.send("t", bytes(5_000_000))
+            while not logs.logs:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert len(logs.values()[0] or b"") == 5_000_000
+
+    run(scenario())

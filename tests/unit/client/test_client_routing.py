@@ -155,3 +155,14 @@ def test_a_nodes_configs_are_asked_of_that_node() -> None:
                 assert await Admin(client).describe_configs(BROKER, "2") == []
 
     run(scenario())
+
+
+def test_an_error_code_of_a_newer_broker_is_an_error() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
+            broker.on[2] = lambda request, version: offset_answer(-1, 30_000)
+            with pytest.raises(KafkaError) as raised:
+                await list_offsets(client, {("t", 0): LATEST})
+            assert raised.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    run(scenario())

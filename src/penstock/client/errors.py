@@ -1,0 +1,11 @@
+"""Error codes of answers: those of a newer broker included."""
+
+from penstock.protocol.errors import ErrorCode
+
+
+def code_of(number: int) -> ErrorCode:
+    """A code that this client doesn't know yet is an error all the same."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

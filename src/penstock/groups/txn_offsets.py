@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from penstock.groups.classic.commit import check_commit
 from penstock.groups.consumer.commit import check_transactional_commit
 from penstock.groups.consumer.group import ConsumerGroup
-from penstock.groups.consumer.commit import check_transactional_commit
-from penstock.groups.consumer.group import ConsumerGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_28_txn_offset_commit import TxnOffsetCommitRequest
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue

@@ -66,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
 def _disk(ephemeral: bool) -> Disk:
     if ephemeral:
         from penstock.disk.memory import MemoryDisk
+        from penstock.node.clock import SystemClock
 
-        return MemoryDisk()
+        return MemoryDisk(now_ms=SystemClock().wall_ms)
     from penstock.disk.real import RealDisk
 
     return RealDisk()

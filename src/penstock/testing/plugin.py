@@ -1,1 +1,44 @@
-"""The pytest plugin. It is loaded in every pytest run where Penstock is installed: it imports nothing early."""
+"""The pytest plugin. It is loaded in every pytest run where Penstock is installed: it imports nothing early.
+
+def test_orders_are_written(penstock):                       a fresh broker for this test
+    penstock.create_topic("orders", partitions=3)
+
+@pytest.mark.penstock(topics={"orders": 3}, config={"auto.create.topics.enable": "false"})
+def test_unknown_topics_are_refused(penstock): ...
+
+def test_many_share_one(penstock_session): ...               one broker for the whole run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from penstock.testing.broker import Broker
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    line = "penstock(**options): options of penstock.testing.Broker for the `penstock` fixture of this test"
+    config.addinivalue_line("markers", line)
+
+
+@pytest.fixture
+def penstock(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker of this test's own, on memory; `@pytest.mark.penstock(…)` passes options."""
+    from penstock.testing.broker import Broker
+
+    marker = request.node.get_closest_marker("penstock")
+    with Broker(**(marker.kwargs if marker is not None else {})) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def penstock_session() -> Iterator[Broker]:
+    """One broker for the whole run: quicker, if every test uses topics of its own."""
+    from penstock.testing.broker import Broker
+
+    with Broker() as broker:
+        yield broker

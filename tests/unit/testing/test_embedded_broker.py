@@ -1,0 +1,187 @@
+"""The embedded broker as a user's test sees it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from penstock.client.producer import ProducerSettings
+from penstock.protocol.errors import ErrorCode
+from penstock.testing import Broker
+
+pytest_plugins = ["pytester"]
+
+
+def write(broker: Broker, topic: str, *values: bytes) -> None:
+    with broker.client() as client, client.producer() as producer:
+        producer.send_many(topic, [(None, value, (), None) for value in values])
+
+
+def values(broker: Broker, topic: str) -> list[bytes | None]:
+    return [record.value for record in broker.records(topic)]
+
+
+def test_what_is_written_is_read(penstock: Broker) -> None:
+    penstock.create_topic("t")
+    write(penstock, "t", b"a", b"b")
+    assert values(penstock, "t") == [b"a", b"b"]
+    assert penstock.bootstrap == penstock.bootstrap_servers == f"{penstock.host}:{penstock.port}"
+
+
+@pytest.mark.penstock(topics={"wide": 3}, config={"auto.create.topics.enable": "false"})
+def test_a_marker_gives_the_fixture_its_options(penstock: Broker) -> None:
+    with penstock.client() as client:
+        (topic,) = client.list_topics()
+        assert (topic.name, len(topic.partitions)) == ("wide", 3)
+
+
+def test_topics_take_configs_as_keywords(penstock: Broker) -> None:
+    penstock.create_topic("t", partitions=2, retention_ms="12345")
+    with penstock.client() as client:
+        found = {config.name: config.value for config in client.describe_configs(2, "t")}
+    assert found["retention.ms"] == "12345"
+
+
+def test_a_second_broker_is_ready_in_a_fraction_of_300_ms(penstock_session: Broker) -> None:
+    began = time.perf_counter()
+    with Broker() as second:
+        took = time.perf_counter() - began
+        assert second.port != penstock_session.port
+    assert took < 0.3
+
+
+@pytest.mark.parametrize("kept", ["memory", "directory"])
+def test_data_outlives_a_clean_stop_and_a_kill_on_the_same_port(kept: str, tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "data" if kept == "directory" else None, topics={"t": 1}) as broker:
+        port = broker.port
+        write(broker, "t", b"a")
+        broker.restart()
+        write(broker, "t", b"b")
+        broker.kill()
+        broker.start()
+        assert broker.port == port
+        assert values(broker, "t") == [b"a", b"b"]
+
+
+def test_a_stopped_broker_says_that_it_is(penstock: Broker) -> None:
+    penstock.stop()
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = penstock.bootstrap
+    penstock.stop()
+
+
+# --- faults, seen by a stock client -------------------------------------------------------------------------------
+
+
+def deliver(broker: Broker, topic: str, **settings: object) -> KafkaError | None:
+    outcome: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "log_level": 0, **settings})
+    producer.produce(topic, b"v", on_delivery=lambda error, _: outcome.append(error))
+    producer.flush(20)
+    return outcome[0]
+
+
+def test_a_retriable_error_is_overcome_by_the_client(penstock: Broker) -> None:
+    penstock.create_topic("t")
+    rule = penstock.faults.add(api="Produce", topic="t", times=2, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert deliver(penstock, "t", **{"retry.backoff.ms": 10}) is None
+    assert rule.hits == 2
+    assert values(penstock, "t") == [b"v"]
+
+
+def test_a_fatal_error_reaches_the_caller_and_nothing_is_written(penstock: Broker) -> None:
+    penstock.create_topic("t")
+    penstock.faults.add(api="Produce", topic="t", partition=0, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    error = deliver(penstock, "t")
+    assert error is not None
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert values(penstock, "t") == []
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_a_lost_reply_is_repeated_and_idempotence_keeps_one(penstock: Broker, close: bool) -> None:
+    penstock.create_topic("t")
+    rule = penstock.faults.add(api="Produce", topic="t", times=1, lose_reply=True, close=close)
+    settings = ProducerSettings(linger_s=0.0)
+    with penstock.client() as client, client.producer(settings) as producer:
+        client.asynchronous.settings = type(client.asynchronous.settings)(request_timeout_s=0.3)
+        producer.send("t", b"v")
+    assert rule.hits == 1
+    assert values(penstock, "t") == [b"v"]
+
+
+def test_a_closed_connection_is_opened_again(penstock: Broker) -> None:
+    penstock.create_topic("t")
+    rule = penstock.faults.add(api="Produce", times=1, close=True)
+    write(penstock, "t", b"v")
+    assert rule.hits == 1
+    assert values(penstock, "t") == [b"v"]
+
+
+def test_a_delay_is_felt(penstock: Broker) -> None:
+    penstock.create_topic("t")
+    penstock.faults.add(api="Produce", topic="t", times=1, delay=0.2)
+    began = time.monotonic()
+    write(penstock, "t", b"v")
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_fetch_error_of_one_partition_leaves_the_other_readable(penstock: Broker) -> None:
+    penstock.create_topic("t", partitions=2)
+    with penstock.client() as client, client.producer() as producer:
+        for partition in (0, 1):
+            producer.send("t", b"%d" % partition, partition=partition)
+    rule = penstock.faults.add(api="Fetch", topic="t", partition=0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
+    assert values(penstock, "t") == [b"0", b"1"]
+    assert rule.hits == 2
+
+
+def test_faults_do_not_hold_up_the_stop(penstock: Broker) -> None:
+    penstock.create_topic("t")
+    penstock.faults.add(api="Produce", lose_reply=True)
+    producer = Producer({"bootstrap.servers": penstock.bootstrap, "linger.ms": 0, "log_level": 0})
+    rule = penstock.faults.rules[0]
+    producer.produce("t", b"v")
+    deadline = time.monotonic() + 10
+    while not rule.hits and time.monotonic() < deadline:
+        producer.poll(0.01)
+    began = time.monotonic()
+    penstock.stop()
+    assert time.monotonic() - began < 3
+    producer.purge()
+    producer.flush(5)
+
+
+# --- the plugin ---------------------------------------------------------------------------------------------------
+
+
+def test_the_plugin_imports_nothing_of_the_broker_early() -> None:
+    probe = (
+        "import sys, penstock.testing.plugin, penstock.testing;"
+        "print([name for name in sys.modules if name.startswith('penstock.') and 'testing' not in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_attribute_of_the_package_is_an_error() -> None:
+    import penstock.testing
+
+    with pytest.raises(AttributeError, match="Nonsense"):
+        _ = penstock.testing.Nonsense
+
+
+def test_the_fixture_serves_a_users_own_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_it(penstock):
+            penstock.create_topic("orders", partitions=3)
+            assert penstock.records("orders") == []
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)

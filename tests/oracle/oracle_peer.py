@@ -24,6 +24,7 @@ from oracle_wire import Closed, Wire
 from penstock.protocol.apis import APIS
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.protocol.messages.api_02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from penstock.protocol.schema import Message
 from penstock.records.build import build_batch
@@ -37,6 +38,7 @@ class Peer:
         self.name = name
         self.address = address
         self.masks = Masks()
+        self.names: set[str] = set()
         self._recorder = recorder
         self._heard: list[str] = []
         self._wires: list[Wire] = []
@@ -101,7 +103,9 @@ class Peer:
 
     def unique(self, name: str) -> str:
         """A name nobody has used; transcripts show it as it was given."""
-        return f"{name}-x{secrets.token_hex(4)}x"
+        real = f"{name}-x{secrets.token_hex(4)}x"
+        self.names.add(real)
+        return real
 
     def topic(self, name: str = "t", partitions: int = 1, **configs: str) -> str:
         """Creates a topic and waits until its partitions are led."""
@@ -134,6 +138,11 @@ class Peer:
         while not is_so():
             assert time.monotonic() < deadline, "the broker did not settle"
             time.sleep(0.01)
+
+    def have_offsets_topic(self) -> None:
+        """The topic of committed offsets is made when somebody first asks for a coordinator."""
+        request = FindCoordinatorRequest(key="g", key_type=0)
+        self.settle(lambda: bool(self.quietly(request, 1).error_code == 0))
 
     def produce(self, topic: str, timestamps: Sequence[int] = (1000,), partition: int = 0, **batch: Any) -> Any:
         """One batch, quietly, with a record a timestamp. Returns the partition's answer."""

@@ -176,20 +176,13 @@ def test_topics_are_answered_each_for_itself(peer: Peer) -> None:
 
 
 def test_internal_topics_are_not_for_clients(peer: Peer) -> None:
-    peer.settle(lambda: _has_offsets_topic(peer))
+    peer.have_offsets_topic()
     peer.ask(produce("__consumer_offsets", ONE), 12)
     peer.said("""
         Produce v12
           responses: name=__consumer_offsets
             partition_responses: error_code=INVALID_TOPIC_EXCEPTION base_offset=-1
     """)
-
-
-def _has_offsets_topic(peer: Peer) -> bool:
-    from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
-
-    found = peer.quietly(FindCoordinatorRequest(key="g", key_type=0), 1)
-    return bool(found.error_code == 0)
 
 
 def test_acks_that_do_not_exist(peer: Peer) -> None:

@@ -12,6 +12,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+from penstock.broker.partition import NO_EPOCH
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest
 from penstock.protocol.uuid import ZERO_UUID
@@ -50,8 +51,8 @@ class Wanted:
     def update(self, spec: FetchPartition) -> None:
         self.fetch_offset = spec.fetch_offset
         self.max_bytes = spec.partition_max_bytes
-        self.current_leader_epoch = spec.current_leader_epoch
-        self.last_fetched_epoch = spec.last_fetched_epoch
+        self.current_leader_epoch = max(NO_EPOCH, spec.current_leader_epoch)  # any negative one is none
+        self.last_fetched_epoch = max(NO_EPOCH, spec.last_fetched_epoch)
 
     @property
     def key(self) -> Key:

@@ -17,7 +17,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from penstock.broker.fetch_sessions import Wanted
     from penstock.broker.partitions import Partitions
-    from penstock.log.log import Log, LogSlice
+    from penstock.log.log import LogSlice
     from penstock.log.txn_index import AbortedTransaction
 
 READ_COMMITTED = 1
@@ -182,7 +182,7 @@ class Fetching:
         log = partition.leader_log(wanted.current_leader_epoch)
         if self.replica_id >= 0:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Node {self.replica_id} holds no replica of this.")
-        if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, log):
+        if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, partition):
             return
         upper = log.last_stable_offset if self.isolation == READ_COMMITTED else log.high_watermark
         found = log.read(
@@ -196,9 +196,9 @@ class Fetching:
             read.aborted = log.aborted_transactions(wanted.fetch_offset, upper)
 
     @staticmethod
-    def _diverged(read: PartitionRead, log: Log) -> bool:
-        wanted = read.wanted
-        epoch, end_offset = log.epochs.end_offset_for(wanted.last_fetched_epoch, log.log_end_offset)
+    def _diverged(read: PartitionRead, partition: Partition) -> bool:
+        wanted, log = read.wanted, partition.log
+        epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
         if epoch == -1 or end_offset == -1:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "The last fetched epoch is unknown here.")
         if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:

@@ -81,13 +81,31 @@ class Partition:
     def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
         """The log, if this node leads the partition in the epoch that the client believes in."""
         image = self.image
-        if current_leader_epoch >= 0 and current_leader_epoch != image.leader_epoch:  # a negative one is none
+        if current_leader_epoch != NO_EPOCH and current_leader_epoch != image.leader_epoch:
             if current_leader_epoch < image.leader_epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {image.leader_epoch}.")
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"The leader epoch is {image.leader_epoch}.")
         if image.leader != self.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {image.leader}.")
         return self.log
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch of the record at this offset, or the one the next record will have."""
+        epochs = self.log.epochs
+        return self.image.leader_epoch if offset >= self.log.log_end_offset else epochs.epoch_for_offset(offset)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below this one and where it ends; (-1, -1) if nothing is known of it.
+
+        The leader's own epoch begins with its leadership, before its first batch puts it into the log's list.
+        """
+        log = self.log
+        if epoch == self.image.leader_epoch:
+            return epoch, log.log_end_offset
+        latest = log.epochs.latest_epoch
+        if latest is not None and latest <= epoch < self.image.leader_epoch:
+            return latest, log.log_end_offset
+        return log.epochs.end_offset_for(epoch, log.log_end_offset)
 
     def append(
         self,

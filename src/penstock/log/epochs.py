@@ -50,7 +50,7 @@ class LeaderEpochCache:
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch at or below `epoch` and where it ends; (-1, -1) if nothing is known of it."""
-        if epoch < 0 or not self.epochs or epoch > self.epochs[-1]:
+        if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
             return UNDEFINED, UNDEFINED
         if epoch == self.epochs[-1]:
             return epoch, log_end_offset

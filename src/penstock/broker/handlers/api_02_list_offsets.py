@@ -7,6 +7,7 @@ the earliest, the others have none).
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.broker.fetching import READ_COMMITTED
@@ -22,7 +23,7 @@ from penstock.protocol.messages.api_02_list_offsets import (
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
-    from penstock.log.log import Log
+    from penstock.broker.partition import Partition
 
 LATEST = -1
 EARLIEST = -2
@@ -36,32 +37,30 @@ NOTHING = (-1, -1, -1)  # timestamp, offset, leader epoch
 
 
 def handle(broker: Broker, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    seen: set[tuple[str, int]] = set()
-    duplicates: set[tuple[str, int]] = set()
-    for topic in request.topics:
-        for spec in topic.partitions:
-            key = (topic.name, spec.partition_index)
-            (duplicates if key in seen else seen).add(key)
+    asked = Counter((topic.name, spec.partition_index) for topic in request.topics for spec in topic.partitions)
     response = ListOffsetsResponse()
     for topic in request.topics:
         answers = []
+        twice: dict[int, ListOffsetsPartitionResponse] = {}
         for spec in topic.partitions:
+            index = spec.partition_index
+            if asked[topic.name, index] > 1:
+                twice[index] = _refusal(index, ErrorCode.INVALID_REQUEST)
+                continue
             try:
-                if (topic.name, spec.partition_index) in duplicates:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "A partition is named twice.")
                 answers.append(_answer(broker, ctx, request, topic.name, spec))
             except KafkaError as error:
-                answers.append(
-                    ListOffsetsPartitionResponse(
-                        partition_index=spec.partition_index,
-                        error_code=error.code,
-                        timestamp=-1,
-                        offset=-1,
-                        leader_epoch=-1,
-                    )
-                )
-        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+                answers.append(_refusal(index, error.code))
+        if topic.partitions:
+            answers += twice.values()
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return response
+
+
+def _refusal(index: int, code: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        partition_index=index, error_code=code, timestamp=-1, offset=-1, leader_epoch=-1
+    )
 
 
 def _answer(
@@ -69,8 +68,9 @@ def _answer(
 ) -> ListOffsetsPartitionResponse:
     if spec.timestamp < 0 and FIRST_VERSION_WITH.get(spec.timestamp, 0) > ctx.api_version:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Timestamp {spec.timestamp} needs a newer version.")
-    log = broker.partitions.get(topic, spec.partition_index).leader_log(spec.current_leader_epoch)
-    timestamp, offset, epoch = _find(log, spec.timestamp, request.isolation_level)
+    partition = broker.partitions.get(topic, spec.partition_index)
+    partition.leader_log(spec.current_leader_epoch)
+    timestamp, offset, epoch = _find(partition, spec.timestamp, request.isolation_level)
     return ListOffsetsPartitionResponse(
         partition_index=spec.partition_index,
         timestamp=timestamp,
@@ -79,12 +79,13 @@ def _answer(
     )
 
 
-def _find(log: Log, timestamp: int, isolation: int) -> tuple[int, int, int]:
+def _find(partition: Partition, timestamp: int, isolation: int) -> tuple[int, int, int]:
+    log = partition.log
     end = log.last_stable_offset if isolation == READ_COMMITTED else log.high_watermark
     if timestamp == LATEST:
-        return -1, end, _epoch(log.epochs.latest_epoch)
+        return -1, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return -1, log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset)
+        return -1, log.log_start_offset, partition.epoch_at(log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING
     if timestamp == MAX_TIMESTAMP:

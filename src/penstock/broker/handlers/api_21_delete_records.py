@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.metadata.names import INTERNAL_TOPICS
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -31,12 +32,15 @@ def handle(broker: Broker, ctx: RequestContext, request: DeleteRecordsRequest) -
             except KafkaError as error:
                 answer.low_watermark, answer.error_code = INVALID_LOW_WATERMARK, error.code
             result.partitions.append(answer)
-        response.topics.append(result)
+        if result.partitions:
+            response.topics.append(result)
     return response
 
 
 def _delete(broker: Broker, topic: str, partition: int, offset: int) -> int:
     log = broker.partitions.get(topic, partition).leader_log()
+    if topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} belongs to the broker: it deletes for itself.")
     if "delete" not in log.config.cleanup_policy:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, f"Topic {topic} is not deleted by offset: its cleanup.policy is compact."

@@ -33,8 +33,9 @@ def handle(broker: Broker, ctx: RequestContext, request: OffsetForLeaderEpochReq
 
 def _answer(broker: Broker, topic: str, spec: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        log = broker.partitions.get(topic, spec.partition).leader_log(spec.current_leader_epoch)
+        partition = broker.partitions.get(topic, spec.partition)
+        partition.leader_log(spec.current_leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(error_code=error.code, partition=spec.partition, leader_epoch=-1, end_offset=-1)
-    epoch, end_offset = log.epochs.end_offset_for(spec.leader_epoch, log.log_end_offset)
+    epoch, end_offset = partition.epoch_end(spec.leader_epoch)
     return EpochEndOffset(partition=spec.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock.metadata.configs.broker import UpdateMode, broker_key, update_mode
 from penstock.metadata.configs.definition import ConfigError
-from penstock.metadata.configs.settings import check_broker_settings
+from penstock.metadata.configs.settings import Settings, check_broker_settings
 
 # Keys and certificates belong to a listener: given without its prefix they would change all of them at once.
 ONLY_WITH_LISTENER_PREFIX = frozenset(
@@ -25,6 +25,27 @@ ONLY_WITH_LISTENER_PREFIX = frozenset(
 )
 # Kafka opens and closes sockets for these; a running node here keeps those it started with.
 NOT_WHILE_RUNNING = frozenset({"listeners", "listener.security.protocol.map"})
+
+
+# Kafka grows and shrinks these while it runs, by at most a factor of two a time, and refuses what looks like a slip.
+THREAD_POOLS = (
+    "background.threads",
+    "log.cleaner.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+)
+
+
+def validate_thread_pools(values: Mapping[str, str], settings: Settings) -> None:
+    """To be called with values that are numbers: after `validate_dynamic_settings`."""
+    for name in THREAD_POOLS:
+        if name not in values:
+            continue
+        wanted, current = int(values[name]), settings.int(name)
+        if not current // 2 <= wanted <= current * 2:
+            raise ConfigError(f"{name} is {current}: change it to at least half and at most double of that at a time.")
 
 
 def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) -> None:

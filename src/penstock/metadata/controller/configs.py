@@ -14,7 +14,7 @@ from typing import Protocol
 from penstock.metadata.configs.broker import broker_key
 from penstock.metadata.configs.client_metrics import ClientMetricsRequestError, validate_client_metrics
 from penstock.metadata.configs.definition import ConfigError, ConfigKey, ConfigType
-from penstock.metadata.configs.dynamic import validate_dynamic_settings
+from penstock.metadata.configs.dynamic import validate_dynamic_settings, validate_thread_pools
 from penstock.metadata.configs.group import validate_group_configs
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, validate_topic_configs
@@ -179,6 +179,7 @@ def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, s
             if name:
                 check_node_id(name, settings.node_id)
             validate_dynamic_settings(wanted, per_broker=bool(name))
+            validate_thread_pools(wanted, settings)
         case ResourceType.CLIENT_METRICS:
             validate_client_metrics(name, wanted)
         case ResourceType.GROUP:

@@ -1,0 +1,261 @@
+"""Verbs that talk to a broker, run in this process against an embedded one."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.client.sync import Client
+from penstock.records.record import Record
+from penstock.testing import Broker
+
+
+class Shell:
+    def __init__(
+        self, bootstrap: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.bootstrap = bootstrap
+        self._captured = capsysbinary
+        self._monkeypatch = monkeypatch
+        self.err = ""
+
+    def run(self, *words: str, code: int = Exit.OK, stdin: bytes = b"") -> str:
+        reading, writing = os.pipe()
+        os.write(writing, stdin)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as source:
+            self._monkeypatch.setattr("sys.stdin", io.TextIOWrapper(source))
+            left = main([*words, "--bootstrap", self.bootstrap])
+        said = self._captured.readouterr()
+        self.err = said.err.decode()
+        assert left == code, self.err
+        return said.out.decode()
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--output", "json"))
+
+
+@pytest.fixture
+def shell(
+    penstock_session: Broker, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    return Shell(penstock_session.bootstrap, capsysbinary, monkeypatch)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"t-{secrets.token_hex(4)}"
+
+
+# --- topics -------------------------------------------------------------------------------------------------------
+
+
+def test_topics_are_created_listed_described_altered_and_deleted(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name, "-p", "2", "-c", "retention.ms=1000")
+    assert name in shell.run("topic", "list")
+    assert [row["partitions"] for row in shell.json("topic", "list", name)] == [2]
+    (described,) = shell.json("topic", "describe", name)
+    assert described["configs"] == {"retention.ms": "1000"}
+    assert [(p["partition"], p["start_offset"], p["end_offset"]) for p in described["partitions"]] == [
+        (0, 0, 0),
+        (1, 0, 0),
+    ]
+    shell.run("topic", "alter", name, "-p", "3", "-c", "cleanup.policy=compact", "--unset", "retention.ms")
+    (described,) = shell.json("topic", "describe", name)
+    assert described["configs"] == {"cleanup.policy": "compact"}
+    assert len(described["partitions"]) == 3
+    assert "LEADER" in shell.run("topic", "describe", name)
+    assert "deleted" in shell.run("topic", "delete", name)
+    assert shell.json("topic", "list", name) == []
+
+
+def test_what_exists_and_what_does_not_have_their_own_codes(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name)
+    shell.run("topic", "create", name, code=Exit.EXISTS)
+    assert shell.err.count("\n") == 1
+    assert "exists" in shell.run("topic", "create", name, "--if-not-exists")
+    shell.run("topic", "describe", "absent", code=Exit.NOT_FOUND)
+    shell.run("topic", "delete", "absent", code=Exit.NOT_FOUND)
+    shell.run("topic", "delete", "absent", "--if-exists")
+
+
+def test_a_dry_run_creates_nothing(shell: Shell, name: str) -> None:
+    assert "would be created" in shell.run("topic", "create", name, "--dry-run")
+    assert shell.json("topic", "list", name) == []
+
+
+def test_one_topic_refused_does_not_hide_the_other_that_was_made(shell: Shell, name: str) -> None:
+    made = shell.run("topic", "create", name, "not/a/name", code=Exit.FAILED)
+    assert name in made
+    assert "not/a/name" in shell.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topic", "create", "x", "--assignment", "a:b"],
+        ["topic", "create", "x", "--assignment", "1", "-p", "2"],
+        ["topic", "create", "x", "-c", "nonsense"],
+        ["topic", "alter", "x"],
+        ["config", "alter", "topic", "x"],
+        ["config", "describe", "broker", "one"],
+        ["produce", "-t", "x", "-X", "nonsense=1"],
+        ["produce", "-t", "x", "-X", "acks=2"],
+        ["consume", "-t", "x", "-o", "nowhere"],
+        ["consume", "-t", "x", "-o", "stored"],
+        ["consume", "-t", "x", "-f", "%x"],
+    ],
+)
+def test_wrong_words_are_usage_errors(shell: Shell, words: list[str]) -> None:
+    shell.run(*words, code=Exit.USAGE)
+    assert shell.err.startswith("penstock: ")
+
+
+def test_partitions_may_be_assigned_by_hand(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name, "--assignment", "1,1")
+    assert shell.json("topic", "list", name)[0]["partitions"] == 2
+
+
+# --- configs ------------------------------------------------------------------------------------------------------
+
+
+def test_configs_are_set_described_and_unset(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name)
+    shell.run("config", "set", "topic", name, "retention.ms=5000", "cleanup.policy=compact")
+    found = {row["name"]: row for row in shell.json("config", "describe", "topic", name)}
+    assert (found["retention.ms"]["value"], found["retention.ms"]["source"]) == ("5000", "topic")
+    shell.run("config", "alter", "topic", name, "--append", "cleanup.policy=delete", "--delete", "retention.ms")
+    found = {row["name"]: row for row in shell.json("config", "describe", "topic", name)}
+    assert found["cleanup.policy"]["value"] == "compact,delete"
+    assert "retention.ms" not in found
+    shell.run("config", "unset", "topic", name, "cleanup.policy")
+    everything = shell.json("config", "describe", "topic", name, "--all", "--docs", "--synonyms")
+    policy = next(row for row in everything if row["name"] == "cleanup.policy")
+    assert (policy["value"], policy["source"]) == ("delete", "default")
+    assert policy["documentation"]
+
+
+def test_a_value_out_of_bounds_is_refused_with_its_reason(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name)
+    shell.run("config", "set", "topic", name, "segment.bytes=5", code=Exit.FAILED)
+    assert "segment.bytes" in shell.err
+
+
+def test_broker_defaults_are_set_for_all_brokers(shell: Shell) -> None:
+    shell.run("config", "set", "broker", "default", "log.cleaner.threads=2")
+    row = next(r for r in shell.json("config", "describe", "broker", "1") if r["name"] == "log.cleaner.threads")
+    assert (row["value"], row["source"]) == ("2", "all brokers")
+    shell.run("config", "unset", "broker", "default", "log.cleaner.threads")
+    assert {"kind": "broker", "name": "1"} in shell.json("config", "list", "broker")
+
+
+# --- produce and consume ------------------------------------------------------------------------------------------
+
+
+def test_lines_in_lines_out(shell: Shell, name: str) -> None:
+    shell.run("produce", "-t", name, stdin=b"one\ntwo\nthree")
+    assert shell.err == f"produced 3 records to {name}\n"
+    assert shell.run("consume", "-t", name, "-e") == "one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_and_acks_go_through(shell: Shell, name: str, codec: str) -> None:
+    for acks in ("1", "all"):
+        shell.run("produce", "-t", name, "-z", codec, "-a", acks, stdin=b"x" * 100 + b"\n")
+    assert shell.run("consume", "-t", name, "-e", "-q").split() == ["x" * 100] * 2
+
+
+def test_keys_headers_and_nulls_survive_a_round_trip_through_json(shell: Shell, name: str) -> None:
+    shell.run("produce", "-t", name, "-K", ":", "-Z", "-H", "h=1", "-H", "none", stdin=b"k:v\ntombstone:\n:w\n")
+    envelopes = shell.run("consume", "-t", name, "-e", "-J")
+    shell.run("produce", "-t", f"{name}-copy", "-J", stdin=envelopes.encode())
+    first = [json.loads(line) for line in envelopes.splitlines()]
+    second = [json.loads(line) for line in shell.run("consume", "-t", f"{name}-copy", "-e", "-J").splitlines()]
+    assert [(e["key"], e["payload"], e["headers"], e["ts"]) for e in first] == [
+        (e["key"], e["payload"], e["headers"], e["ts"]) for e in second
+    ]
+    assert [(e["key"], e["payload"]) for e in first] == [("k", "v"), ("tombstone", None), (None, "w")]
+    assert first[0]["headers"] == ["h", "1", "none", None]
+
+
+def test_format_strings_and_delimiters(shell: Shell, name: str) -> None:
+    shell.run("produce", "-t", name, "-k", "key", "-D", ";", stdin=b"a;b")
+    assert shell.run("consume", "-t", name, "-e", "-f", "%t %p %o %k %s\\n") == f"{name} 0 0 key a\n{name} 0 1 key b\n"
+    assert shell.run("consume", "-t", name, "-e", "-K", "=", "-D", "|") == "key=a|key=b|"
+
+
+def test_files_are_records_and_lines_of_them_with_l(shell: Shell, name: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"1\n2\n")
+    second.write_bytes(bytes(range(256)))
+    shell.run("produce", "-t", name, str(first), str(second))
+    assert [record.value for record in shell_records(shell, name)] == [b"1\n2\n", bytes(range(256))]
+    shell.run("produce", "-t", f"{name}-lines", "-l", str(first))
+    assert shell.run("consume", "-t", f"{name}-lines", "-e") == "1\n2\n"
+    shell.run("produce", "-t", name, str(tmp_path / "absent"), code=Exit.NOT_FOUND)
+
+
+def shell_records(shell: Shell, name: str) -> list[Record]:
+    with Client(shell.bootstrap) as client, client.consumer() as consumer:
+        consumer.assign({(name, 0): -2})
+        return [record for fetched in consumer.poll(5) for record in fetched.records()]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (["beginning"], "01234"),
+        (["end"], ""),
+        (["3"], "34"),
+        (["-2"], "34"),
+        (["s@1002"], "234"),
+        (["e@1002"], "01"),
+        (["s@1001", "e@1003"], "12"),
+        (["s@9999"], ""),
+    ],
+)
+def test_reading_starts_and_stops_where_o_says(shell: Shell, name: str, where: list[str], expected: str) -> None:
+    lines = "".join(json.dumps({"payload": str(n), "ts": 1000 + n}) + "\n" for n in range(5))
+    shell.run("topic", "create", name, "-c", "retention.ms=-1")
+    shell.run("produce", "-t", name, "-J", stdin=lines.encode())
+    options = [word for each in where for word in ("-o", each)]
+    assert shell.run("consume", "-t", name, "-e", "-D", "", *options) == expected
+
+
+def test_a_count_ends_reading_and_writing(shell: Shell, name: str) -> None:
+    shell.run("produce", "-t", name, "-c", "3", stdin=b"1\n2\n3\n4\n5\n")
+    assert shell.run("consume", "-t", name, "-c", "2") == "1\n2\n"
+    assert shell.run("consume", "-t", name, "-e", "-q") == "1\n2\n3\n"
+
+
+def test_a_group_goes_on_where_it_stored(shell: Shell, name: str) -> None:
+    shell.run("produce", "-t", name, stdin=b"1\n2\n3\n4\n")
+    assert shell.run("consume", "-t", name, "-G", f"g-{name}", "--commit", "-c", "2", "-q") == "1\n2\n"
+    assert shell.run("consume", "-t", name, "-G", f"g-{name}", "--commit", "-e", "-q") == "3\n4\n"
+    assert shell.run("consume", "-t", name, "-G", f"g-{name}", "-e", "-q") == ""
+
+
+def test_a_record_that_is_refused_is_not_passed_over(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name, "-c", "max.message.bytes=200")
+    shell.run("produce", "-t", name, stdin=b"x" * 1000 + b"\n", code=Exit.FAILED)
+    assert shell.err.count("\n") == 1
+
+
+def test_what_is_not_there_can_not_be_consumed(shell: Shell, name: str) -> None:
+    shell.run("consume", "-t", name, "-e", code=Exit.NOT_FOUND)
+    shell.run("topic", "create", name)
+    shell.run("consume", "-t", name, "-p", "7", "-e", code=Exit.NOT_FOUND)
+    assert "no partition 7" in shell.err
+
+
+def test_no_broker_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic", "list", "--bootstrap", "127.0.0.1:1"]) == Exit.CANNOT_CONNECT
+    assert capsys.readouterr().err.startswith("penstock: no broker answers at 127.0.0.1:1")

@@ -1,0 +1,143 @@
+"""A broker in the foreground: what it prints, how it ends, and what it says when it can't begin."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.testing import Broker
+
+COMMAND = [sys.executable, "-m", "penstock.cli.main"]
+
+
+def begin(*words: str) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline()
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    return process.returncode
+
+
+def test_ready_names_address_directory_and_process(tmp_path: Path) -> None:
+    process, line = begin("up", "--port", "0", "--data", str(tmp_path / "data"))
+    try:
+        said = re.fullmatch(r"ready 127\.0\.0\.1:(\d+) directory=(\S+) pid=(\d+)\n", line)
+        assert said is not None
+        assert said[2] == str(tmp_path / "data")
+        assert int(said[3]) == process.pid
+        assert main(["topic", "list", "--bootstrap", f"127.0.0.1:{said[1]}"]) == Exit.OK
+    finally:
+        assert end(process) == Exit.OK
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_ready_may_be_json_and_ctrl_c_is_a_clean_stop() -> None:
+    process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
+    assert json.loads(line)["directory"] == "memory"
+    assert end(process, signal.SIGINT) == Exit.OK
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--ephemeral", "--port", str(penstock_session.port)]) == Exit.ADDRESS_IN_USE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert str(penstock_session.port) in said.err
+
+
+def test_a_directory_in_use_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Broker(data=tmp_path):
+        assert main(["up", "--port", "0", "--data", str(tmp_path)]) == Exit.STORAGE
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["up", "--ephemeral", "--override", "num.partitions=many"],
+        ["up", "--ephemeral", "--override", "nonsense"],
+        ["up", "--port", "70000"],
+        ["up", "--ephemeral", "--data", "x"],
+    ],
+)
+def test_wrong_options_are_usage_errors(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == Exit.USAGE
+    assert capsys.readouterr().err
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Path:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "process.roles=broker,controller\nnode.id=7\nlisteners=PLAINTEXT://127.0.0.1:0\n"
+        f"log.dirs={tmp_path}/one,{tmp_path}/two\nnonsense.property=1\noffsets.topic.replication.factor=1\n"
+    )
+    return path
+
+
+def test_storage_is_formatted_inspected_and_then_serves(properties: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["-c", str(properties)]
+    assert main(["storage", "info", *where]) == Exit.STORAGE
+    assert main(["start", str(properties)]) == Exit.STORAGE
+    assert "storage format" in capsys.readouterr().err
+    assert main(["storage", "format", *where, "--output", "json", "-t", "Zm9ybWF0dGVkLWJ5LXRlcw"]) == Exit.OK
+    formatted = json.loads(capsys.readouterr().out)
+    assert (formatted["cluster_id"], formatted["node_id"], len(formatted["formatted"])) == (
+        "Zm9ybWF0dGVkLWJ5LXRlcw",
+        7,
+        2,
+    )
+    assert main(["storage", "format", *where]) == Exit.EXISTS
+    assert main(["storage", "format", *where, "--ignore-formatted"]) == Exit.OK
+    capsys.readouterr()
+    assert main(["storage", "info", *where, "--output", "json"]) == Exit.OK
+    assert {row["node_id"] for row in json.loads(capsys.readouterr().out)} == {7}
+    process = subprocess.Popen(
+        [*COMMAND, "start", str(properties)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready 127.0.0.1:")
+    process.send_signal(signal.SIGTERM)
+    _, warned = process.communicate(timeout=20)
+    assert process.returncode == Exit.OK
+    assert "nonsense.property" in warned
+
+
+def test_a_missing_or_wrong_properties_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", str(tmp_path / "absent")]) == Exit.NOT_FOUND
+    wrong = tmp_path / "wrong.properties"
+    wrong.write_text("num.partitions=many\n")
+    assert main(["start", str(wrong)]) == Exit.USAGE
+    listener = tmp_path / "listener.properties"
+    listener.write_text(f"listeners=nonsense\nlog.dirs={tmp_path}/data\n")
+    assert main(["start", str(listener)]) == Exit.USAGE
+    assert capsys.readouterr().err.count("\n") == 3
+
+
+def test_random_uuids_are_kafkas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["storage", "random-uuid"]) == Exit.OK
+    assert re.fullmatch(r"[A-Za-z0-9_-]{22}\n", capsys.readouterr().out)
+
+
+def test_the_data_directory_is_the_users_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.cli.up import default_data
+
+    monkeypatch.delenv("PENSTOCK_DATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
+    if sys.platform == "linux":
+        assert default_data() == os.path.join("/somewhere", "penstock")
+    monkeypatch.setenv("PENSTOCK_DATA", "/elsewhere")
+    assert default_data() == "/elsewhere"

@@ -24,6 +24,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
 from penstock.records.control import read_end_txn
+from penstock.records.record import Record as LogRecord
 from penstock.records.record import read_records
 
 if TYPE_CHECKING:
@@ -344,21 +345,33 @@ class Coordinator(Generic[M]):
 
     def _replay(self, offset: int, data: Any) -> int:
         """Apply what a piece of the log holds; the offset after it."""
-        machine = self.machine
         next_offset = self.partition.log.log_end_offset  # nothing there: compaction has emptied the rest
+        latest: dict[bytes | None, LogRecord] = {}  # only the last record of a key counts, as compaction has it
         for header, batch in split_batches(data, allow_partial=True):
             next_offset = max(header.next_offset, offset + 1)
+            if header.is_control or header.is_transactional:
+                self._replay_records(latest, NO_PRODUCER_ID)
+                latest = {}
             if header.is_control:
                 marker = read_end_txn(batch)
                 if marker is not None:
-                    machine.apply_marker(header.producer_id, marker.committed)
+                    self.machine.apply_marker(header.producer_id, marker.committed)
                 continue
-            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
             for record in read_records(batch):
-                decoded = machine.decode(record.key, record.value)
-                if decoded is not None:
-                    machine.apply(decoded, record.offset, producer_id)
+                latest.pop(record.key, None)
+                latest[record.key] = record
+            if header.is_transactional:
+                self._replay_records(latest, header.producer_id)
+                latest = {}
+        self._replay_records(latest, NO_PRODUCER_ID)
         return next_offset
+
+    def _replay_records(self, records: dict[bytes | None, LogRecord], producer_id: int) -> None:
+        decode, apply = self.machine.decode, self.machine.apply
+        for record in records.values():
+            decoded = decode(record.key, record.value)
+            if decoded is not None:
+                apply(decoded, record.offset, producer_id)
 
     def _start(self) -> None:
         self.phase = Phase.ACTIVE

@@ -6,12 +6,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.groups.turn import JournalRecord
-from penstock.protocol.codec import decode, encode
+from penstock.protocol.codec import DecodeError, decode, encode
 
 if TYPE_CHECKING:
     from penstock.protocol.persisted.group.offset_commit import OffsetCommitValue
 
 NO_EXPIRY = -1
+_OFFSET_COMMIT = 1
+
+
+class OffsetKey(NamedTuple):
+    """An offset commit's key as loading reads it: a million of them are read before the first request is answered."""
+
+    group: str
+    topic: str
+    partition: int
 
 
 class _Kind(NamedTuple):
@@ -49,7 +58,7 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
     key = number.to_bytes(2, "big") + encode(record.key, 0)
     if record.value is None:
         return key, None
-    version = _offset_version(record.value) if number == 1 else _KINDS[number].value_version
+    version = _offset_version(record.value) if number == _OFFSET_COMMIT else _KINDS[number].value_version
     return key, version.to_bytes(2, "big") + encode(record.value, version)
 
 
@@ -58,13 +67,30 @@ def _offset_version(value: OffsetCommitValue) -> int:
     return 1 if value.expire_timestamp != NO_EXPIRY else _KINDS[1].value_version
 
 
+def decode_offset_key(key: bytes) -> OffsetKey:
+    group_end = 4 + int.from_bytes(key[2:4], "big")
+    topic_end = group_end + 2 + int.from_bytes(key[group_end : group_end + 2], "big")
+    if len(key) != topic_end + 4:
+        raise DecodeError("an offset commit's key has a length of its own")
+    return OffsetKey(
+        str(key[4:group_end], "utf-8"),
+        str(key[group_end + 2 : topic_end], "utf-8"),
+        int.from_bytes(key[topic_end:], "big", signed=True),
+    )
+
+
+def decode_offset_value(value: bytes) -> OffsetCommitValue:
+    decoded: OffsetCommitValue = decode(_classes_of(_OFFSET_COMMIT)[1], int.from_bytes(value[:2], "big"), value, 2)
+    return decoded
+
+
 def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | None:
     """None for a type that this build doesn't know: newer ones are left alone, as compaction keeps them."""
     if key is None or len(key) < 2:
         return None
     number = int.from_bytes(key[:2], "big")
-    if number == _LEGACY_OFFSET_COMMIT:
-        number = 1
+    if number in (_OFFSET_COMMIT, _LEGACY_OFFSET_COMMIT):
+        return JournalRecord(decode_offset_key(key), value)  # the value waits until somebody asks for it
     if number not in _KINDS:
         return None
     key_class, value_class = _classes_of(number)

@@ -176,7 +176,7 @@ def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:
         return
     retention_ms = turn.config.offsets_retention_ms
     left = False
-    for partition, committed in shard.offsets.committed.get(group_id, {}).items():
+    for partition, committed in shard.offsets.of_group(group_id).items():
         base_ms = _age_base(group, partition[0], committed)
         if (
             base_ms is not None

@@ -6,10 +6,10 @@ each keeps the log offset of its record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from penstock.groups.journal import NO_EXPIRY
+from penstock.groups.journal import NO_EXPIRY, OffsetKey, decode_offset_value
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_09_offset_fetch import (
     OffsetFetchRequestTopics,
@@ -29,6 +29,13 @@ NO_EPOCH = -1
 TopicPartition = tuple[str, int]
 
 
+class Stored(NamedTuple):
+    """A commit as it was loaded: its bytes, until somebody asks for them."""
+
+    value: bytes
+    log_offset: int
+
+
 class Committed(NamedTuple):
     offset: int
     leader_epoch: int
@@ -46,25 +53,27 @@ class Committed(NamedTuple):
 
 class Offsets:
     def __init__(self) -> None:
-        self.committed: dict[str, dict[TopicPartition, Committed]] = {}
-        self.pending: dict[int, dict[str, dict[TopicPartition, Committed]]] = {}  # by producer id, then group
+        self.committed: dict[str, dict[TopicPartition, Committed | Stored]] = {}
+        self.pending: dict[int, dict[str, dict[TopicPartition, Committed | Stored]]] = {}  # by producer id, then group
 
     # --- the only writers
 
-    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None, log_offset: int, producer_id: int) -> None:
+    def apply(
+        self,
+        key: OffsetCommitKey | OffsetKey,
+        value: OffsetCommitValue | bytes | None,
+        log_offset: int,
+        producer_id: int,
+    ) -> None:
         partition = (key.topic, key.partition)
         if value is None:
             self._delete(key.group, partition)
             return
-        committed = Committed(
-            value.offset,
-            value.leader_epoch,
-            value.metadata,
-            value.commit_timestamp,
-            value.expire_timestamp,
-            value.topic_id,
-            log_offset,
-        )
+        committed: Committed | Stored
+        if isinstance(value, bytes):
+            committed = Stored(value, log_offset)
+        else:
+            committed = _committed(value, log_offset)
         if producer_id < 0:
             self.committed.setdefault(key.group, {})[partition] = committed
         else:
@@ -97,6 +106,14 @@ class Offsets:
 
     # --- reading
 
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, Committed]:
+        """All that the group has committed, read from its bytes where nobody has yet."""
+        offsets = self.committed.get(group_id, {})
+        for partition, committed in offsets.items():
+            if isinstance(committed, Stored):
+                offsets[partition] = _committed(decode_offset_value(committed.value), committed.log_offset)
+        return cast("Mapping[TopicPartition, Committed]", offsets)
+
     def has_pending(self, group_id: str, partition: TopicPartition) -> bool:
         return any(partition in groups.get(group_id, ()) for groups in self.pending.values())
 
@@ -114,7 +131,7 @@ class Offsets:
         self, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
     ) -> OffsetFetchResponseGroup:
         """What the group committed, for these topics or for all; a partition without a commit is answered with -1."""
-        offsets = self.committed.get(group_id, {})
+        offsets = self.of_group(group_id)
         if topics is None:
             topics = list(self._all_topics(group_id, offsets))
         return OffsetFetchResponseGroup(
@@ -133,7 +150,7 @@ class Offsets:
         )
 
     @staticmethod
-    def _all_topics(group_id: str, offsets: dict[TopicPartition, Committed]) -> Iterator[OffsetFetchRequestTopics]:
+    def _all_topics(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> Iterator[OffsetFetchRequestTopics]:
         by_topic: dict[str, list[int]] = {}
         for topic, partition in offsets:
             by_topic.setdefault(topic, []).append(partition)
@@ -143,7 +160,7 @@ class Offsets:
     def _fetch_one(
         self,
         group_id: str,
-        offsets: dict[TopicPartition, Committed],
+        offsets: Mapping[TopicPartition, Committed],
         topic: OffsetFetchRequestTopics,
         partition: int,
         require_stable: bool,
@@ -168,6 +185,18 @@ class Offsets:
     def erase_group(self, turn: Turn, group_id: str) -> None:
         for partition in sorted(self.partitions(group_id)):
             self.erase(turn, group_id, partition)
+
+
+def _committed(value: OffsetCommitValue, log_offset: int) -> Committed:
+    return Committed(
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+        value.topic_id,
+        log_offset,
+    )
 
 
 def _of_another_topic(committed: bytes, asked: bytes) -> bool:

@@ -17,7 +17,7 @@ from penstock.groups.consumer import heartbeat as consumer_heartbeat
 from penstock.groups.consumer import journal as consumer_journal
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.heartbeat import Limits
-from penstock.groups.journal import decode_record, encode_record
+from penstock.groups.journal import OffsetKey, decode_record, encode_record
 from penstock.groups.offsets import Offsets
 from penstock.groups.timers import Timer, TimerKind, Timers
 from penstock.groups.turn import JournalRecord, Turn
@@ -57,7 +57,7 @@ class GroupShard:
 
     def apply(self, record: JournalRecord, log_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
         key, value = record
-        if type(key) is OffsetCommitKey:
+        if type(key) is OffsetKey or type(key) is OffsetCommitKey:
             if value is not None and key.group not in self.groups:
                 self.groups[key.group] = ClassicGroup(key.group)  # a simple consumer's group is only its offsets
             self.offsets.apply(key, value, log_offset, producer_id)
@@ -98,7 +98,7 @@ class GroupShard:
                 group_id: group.stored if isinstance(group, ClassicGroup) else group.remembered()
                 for group_id, group in self.groups.items()
             },
-            "committed": self.offsets.committed,
+            "committed": {group_id: self.offsets.of_group(group_id) for group_id in self.offsets.committed},
             "pending": self.offsets.pending,
         }
 

@@ -134,7 +134,7 @@ def sync(member_id: str, assignment: bytes, token: object) -> Callable[[GroupSha
 
 
 def offset_of(coordinator: Coordinator[GroupShard], group: str = "g") -> int:
-    return coordinator.machine.offsets.committed[group]["t", 0].offset
+    return coordinator.machine.offsets.of_group(group)["t", 0].offset
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -1,10 +1,9 @@
 from group_driver import SESSION_MS, Driver
 
 from penstock.groups.config import GroupConfig
-from penstock.groups.journal import decode_record
+from penstock.groups.journal import OffsetKey, decode_record
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
-from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey
 
 
 def busy_driver() -> Driver:
@@ -93,7 +92,7 @@ def test_unknown_kinds_of_records_are_left_alone_and_legacy_keys_are_read() -> N
     assert decode_record(None, b"x") is None
     legacy = decode_record(b"\x00\x00" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x05", None)
     assert legacy is not None
-    assert legacy.key == OffsetCommitKey(group="g", topic="t", partition=5)
+    assert legacy.key == OffsetKey("g", "t", 5)
 
 
 def test_losing_the_partition_sends_everybody_who_waits_to_the_new_coordinator() -> None:

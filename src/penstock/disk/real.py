@@ -41,7 +41,10 @@ _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY"
 _MODE = 0o644
 #: What one read brings of a small file.
 READ_CHUNK = 1 << 16
-_NOT_CACHED = (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+#: The newest part of a file that is taken to be in the page cache where there is no way to ask.
+RECENT_BYTES = 8 * 1024 * 1024
 
 
 def _disk_error(error: OSError, path: str) -> DiskError:
@@ -57,7 +60,7 @@ def _reported(path: str) -> Iterator[None]:
 
 
 class RealFile:
-    __slots__ = ("_disk", "_fd", "_pins", "_size", "path", "recently_used")
+    __slots__ = ("_disk", "_fd", "_pins", "_size", "_written_from", "path", "recently_used")
 
     def __init__(self, disk: RealDisk, path: str, size: int | None) -> None:
         self._disk = disk
@@ -65,6 +68,8 @@ class RealFile:
         self._fd = -1
         self._pins = 0
         self._size = -1 if size is None else size
+        #: Bytes from here on were written by this process.
+        self._written_from = -1
         self.recently_used = False
 
     @property
@@ -93,6 +98,8 @@ class RealFile:
         if fd < 0:
             with _reported(self.path):
                 fd = self.descriptor(os.O_CREAT)
+            if self._written_from < 0:
+                self._written_from = size
         if HAVE_WRITEV and len(buffers) <= MAX_BUFFERS:
             total = 0
             for buffer in buffers:
@@ -145,16 +152,21 @@ class RealFile:
         return b"".join(chunks)
 
     def pread_cached(self, size: int, offset: int) -> Buffer | None:
-        if not HAVE_NOWAIT_READ:
-            return None
         size = min(size, self.size - offset)
         if size <= 0:
             return b""
+        if not self._disk.nowait_reads:
+            # No way to ask. What was just written is in memory; for the rest the caller takes the slow way.
+            recent = 0 <= self._written_from <= offset and offset >= self._size - RECENT_BYTES
+            return self.pread(size, offset) if recent else None
         buffer = bytearray(size)
         try:
             got = os.preadv(self.descriptor(), (buffer,), offset, os.RWF_NOWAIT)
         except OSError as error:
-            if error.errno in _NOT_CACHED:
+            if error.errno in _NO_NOWAIT:
+                self._disk.nowait_reads = False
+                return self.pread_cached(size, offset)
+            if error.errno == errno.EAGAIN:
                 return None
             raise _disk_error(error, self.path) from error
         return buffer if got == size else None
@@ -277,6 +289,8 @@ class RealDisk:
         self._max_threads = max_threads
         self._open: dict[RealFile, None] = {}
         self._threads: ThreadPoolExecutor | None = None
+        #: Off once the file system has said that it can't.
+        self.nowait_reads = HAVE_NOWAIT_READ
 
     def open(self, path: str, *, size: int | None = None) -> RealFile:
         return RealFile(self, path, size)
@@ -287,8 +301,16 @@ class RealDisk:
 
     def open_descriptor(self, file: RealFile, create: int) -> int:
         if len(self._open) >= self._max_open_files:
-            self._evict()
-        fd = os.open(file.path, _OPEN_FLAGS | create, _MODE)
+            self._evict(max(1, self._max_open_files // 16))
+        try:
+            fd = os.open(file.path, _OPEN_FLAGS | create, _MODE)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS or not self._open:
+                raise
+            # Connections have taken them all: give some back and make do with fewer from now on.
+            self._max_open_files = max(16, len(self._open) // 2)
+            self._evict(len(self._open) // 2 + 1)
+            fd = os.open(file.path, _OPEN_FLAGS | create, _MODE)
         self._open[file] = None
         return fd
 
@@ -299,9 +321,8 @@ class RealDisk:
     def open_files(self) -> int:
         return len(self._open)
 
-    def _evict(self) -> None:
+    def _evict(self, wanted: int) -> None:
         """Second chance: files used since the last sweep go to the back of the queue, the others are closed."""
-        wanted = max(1, self._max_open_files // 16)
         for file in list(self._open):
             if not wanted:
                 return

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AppendInfo", "AppendOrigin", "Log", "LogSlice", "TimestampedOffset"]
 
+#: The process is short of something; the disk is not to blame.
+_NOT_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 #: A full disk still reads; after any other error its pages can't be trusted.
 _STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -194,7 +196,7 @@ class Log:
             return KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition was just closed: look up its leader again."
             )
-        if self._failure is None:
+        if self._failure is None and error.errno not in _NOT_THE_DISK:
             self._failure = error
             self.environment.disk_failed(self, error)
         return KafkaError(
@@ -400,7 +402,8 @@ class Log:
             try:
                 segment.append_aborted(aborted_entry(self.producers, completed))
             except OSError as error:
-                raise self.failed(error) from error
+                # The marker is in the log and its entry is not: recovery will write it, we can't go on without.
+                raise self.failed(OSError(errno.EIO, str(error))) from error
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """`epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch.

@@ -9,6 +9,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 
 from penstock.disk.api import Disk
 from penstock.log.entries import SPILL_ENTRIES, EntryFile
@@ -42,7 +43,8 @@ class OffsetIndex:
         self._offsets.append(offset - self._base)
         self._positions.append(position)
         if len(self._offsets) >= SPILL_ENTRIES:
-            self.store()
+            with suppress(OSError):  # they stay in memory; the flush that needs them in the file will say so
+                self.store()
 
     def lookup(self, offset: int) -> int:
         """The start of the last indexed batch that ends at or before `offset`; 0 if there is none."""

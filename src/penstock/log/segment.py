@@ -189,11 +189,16 @@ class Segment:
     # Appending.
 
     def append(self, header: BatchHeader, head: Buffer, tail: Buffer) -> None:
+        """After the write nothing may fail: what is in the file is accounted for, or the file is as it was."""
+        if self._index is None:
+            self._open_indexes()
         self.file.append(head, tail)
         self.account(header, self.size)
 
     def append_many(self, headers: list[BatchHeader], data: list[Buffer]) -> None:
         """Several batches in one write."""
+        if self._index is None:
+            self._open_indexes()
         self.file.append(*data)
         for header in headers:
             self.account(header, self.size)

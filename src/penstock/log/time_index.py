@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 
 from penstock.disk.api import Disk
 from penstock.log.entries import SPILL_ENTRIES, EntryFile
@@ -43,7 +44,8 @@ class TimeIndex:
         self._timestamps.append(timestamp)
         self._offsets.append(offset - self._base)
         if len(self._timestamps) >= SPILL_ENTRIES:
-            self.store()
+            with suppress(OSError):  # they stay in memory; the flush that needs them in the file will say so
+                self.store()
 
     @property
     def last(self) -> tuple[int, int]:

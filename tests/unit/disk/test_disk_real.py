@@ -141,3 +141,55 @@ def test_a_file_deleted_behind_a_handle_is_an_error_not_a_new_file(tmp_path: Pat
         handle.pread(1, 0)
     assert not os.path.exists(f"{tmp_path}/a")
     disk.close()
+
+
+def test_where_no_one_can_say_what_is_cached_the_newest_bytes_are_read_at_once(tmp_path: Path) -> None:
+    disk = RealDisk()
+    disk.nowait_reads = False
+    file = disk.create(f"{tmp_path}/a")
+    file.append(b"fresh")
+    assert file.pread_cached(5, 0) == b"fresh"
+    older = disk.open(f"{tmp_path}/a")
+    assert older.pread_cached(5, 0) is None, "another handle did not write it"
+    disk.close()
+
+
+def test_a_file_system_that_refuses_nowait_reads_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk()
+    disk.nowait_reads = True
+    asked = []
+
+    def refuse(fd: int, buffers: object, offset: int, flags: int) -> int:
+        asked.append(fd)
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    monkeypatch.setattr(os, "preadv", refuse, raising=False)
+    monkeypatch.setattr(os, "RWF_NOWAIT", 8, raising=False)
+    file = disk.create(f"{tmp_path}/a")
+    file.append(b"fresh")
+    assert file.pread_cached(5, 0) == b"fresh"
+    assert file.pread_cached(5, 0) == b"fresh"
+    assert len(asked) == 1
+    disk.close()
+
+
+def test_running_out_of_descriptors_closes_idle_files_instead_of_failing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk(max_open_files=100)
+    files = [disk.create(f"{tmp_path}/{number}") for number in range(60)]
+    for file in files[:50]:
+        file.append(b"x")
+    opened = os.open
+
+    def scarce(path: str, flags: int, mode: int = 0o777) -> int:
+        if disk.open_files >= 50:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", scarce)
+    files[55].append(b"y")
+    assert disk.open_files < 50
+    disk.close()

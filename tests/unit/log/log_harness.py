@@ -47,7 +47,7 @@ def manager(
 
 
 def new_log(config: LogConfig | None = None, logs: LogManager | None = None, topic: str = "t") -> Log:
-    return (logs or manager()).create(topic, TOPIC_ID, 0, config or LogConfig())
+    return (logs if logs is not None else manager()).create(topic, TOPIC_ID, 0, config or LogConfig())
 
 
 def batch(count: int = 1, *, timestamp: int = 1_700_000_000_000, value: bytes = b"value", **options: Any) -> bytes:

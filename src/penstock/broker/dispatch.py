@@ -165,13 +165,17 @@ def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:
 
 
 def _skip_tags(frame: memoryview, position: int) -> int:
+    """Nothing in a header's tagged fields is for us."""
     if position < len(frame) and frame[position] == 0:
         return position + 1
-    count, position = read_uvarint(frame, position)
-    for _ in range(count):
-        _, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
-        position += size
-        if position > len(frame):
-            raise DecodeError("a tagged field of the header is longer than the frame")
+    try:
+        count, position = read_uvarint(frame, position)
+        for _ in range(count):
+            _, position = read_uvarint(frame, position)
+            size, position = read_uvarint(frame, position)
+            position += size
+    except IndexError:
+        raise DecodeError("the header's tagged fields end before they should") from None
+    if position > len(frame):
+        raise DecodeError("a tagged field of the header is longer than the frame")
     return position

@@ -1,0 +1,105 @@
+"""What the dispatcher makes of headers and of handlers that fail."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker import dispatch
+from penstock.broker.dispatch import Dispatcher
+from penstock.broker.faults import Faults
+from penstock.clock import ManualClock
+from penstock.net.connection import Close, Connection
+from penstock.protocol.codec import decode, encode
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+
+
+class NoQuotas:
+    class request:
+        limits: dict[str, float] = {}  # noqa: RUF012 - never changed
+
+
+class StubBroker:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.faults = Faults()
+        self.quotas = NoQuotas()
+
+
+def dispatcher() -> Dispatcher:
+    return Dispatcher(cast(Any, StubBroker()))
+
+
+def frame(key: int, version: int, rest: bytes, client_id: bytes | None = b"me") -> memoryview:
+    length = -1 if client_id is None else len(client_id)
+    return memoryview(struct.pack(">hhih", key, version, 7, length) + (client_id or b"") + rest)
+
+
+def send(request: memoryview) -> Any:
+    return dispatcher()(cast(Connection, None), request)
+
+
+FLEXIBLE_BODY = b"\0" + encode(DescribeClusterRequest(), 1)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\0\x3c\0\1",  # no correlation id
+        bytes(frame(60, 1, b"")),  # the header's tags are missing
+        bytes(frame(60, 1, b"\x05")),  # five tags announced, none there
+        bytes(frame(60, 1, b"\x01\x00\xff\xff\xff\xff\x0f")),  # a tag of four gigabytes
+        bytes(frame(60, 1, b"\xff\xff\xff\xff\xff\xff")),  # a count that never ends
+        struct.pack(">hhih", 60, 1, 7, -5),  # a client id of negative length
+        struct.pack(">hhih", 60, 1, 7, 100) + b"short",  # a client id past the frame
+        bytes(frame(60, 1, FLEXIBLE_BODY, b"\xff\xfe")),  # a client id that isn't UTF-8
+        bytes(frame(60, 1, b"\0")),  # no body
+    ],
+)
+def test_a_frame_that_cannot_be_understood_closes_its_connection(request_bytes: bytes) -> None:
+    assert isinstance(send(memoryview(request_bytes)), Close)
+
+
+@pytest.mark.parametrize(("key", "version"), [(4, 0), (999, 0), (60, 99), (60, -1), (0, 2), (52, 0)])
+def test_what_is_not_served_on_a_client_listener_closes_the_connection_with_its_name(key: int, version: int) -> None:
+    answer = send(frame(key, version, b""))
+    assert isinstance(answer, Close)
+    assert "is not served here" in answer.reason
+
+
+@pytest.mark.parametrize("version", [5, 99, 32767])
+def test_an_unknown_version_of_api_versions_is_answered_in_v0(version: int) -> None:
+    answer = send(frame(18, version, encode(ApiVersionsRequest(), 4)))
+    assert answer[0] == struct.pack(">i", 7)
+    told = decode(ApiVersionsResponse, 0, b"".join(answer[1:]))
+    assert told.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [(one.api_key, one.min_version, one.max_version) for one in told.api_keys] == [(18, 0, 4)]
+
+
+def failing(error: Exception) -> Any:
+    def handle(broker: object, ctx: object, request: object) -> None:
+        raise error
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaError(ErrorCode.NOT_CONTROLLER, "not here"), ErrorCode.NOT_CONTROLLER),
+        (ZeroDivisionError(), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_handler_that_fails_is_answered_in_the_shape_of_its_api(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, code: ErrorCode
+) -> None:
+    caplog.set_level(logging.CRITICAL, "penstock.broker.dispatch")
+    monkeypatch.setattr(dispatch, "load_handler", lambda key: failing(error))
+    answer = send(frame(60, 1, FLEXIBLE_BODY))
+    assert answer[0] == struct.pack(">i", 7) + b"\0"
+    assert decode(DescribeClusterResponse, 1, b"".join(answer[1:])).error_code == code

@@ -324,9 +324,9 @@ class Node:
         stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
         await asyncio.sleep(0)  # the server has marked itself as stopping: what is released now is not parked again
         broker.partitions.release_waiters()
+        await broker.groups.close()  # a member may wait for others for minutes: it hears now that this is over
         await stopping
         await broker.transactions.close()
-        await broker.groups.close()
         await self._maintenance.stop()
         await broker.partitions.close()
         await broker.metadata.close()

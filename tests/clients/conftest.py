@@ -7,6 +7,7 @@ such as Apache Kafka, which is how the tests themselves are checked.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import secrets
@@ -21,9 +22,6 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools import kafka
-
-TOOL_LIMIT_S = 90.0
-MEGABYTE = 1 << 20
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,16 +97,45 @@ def kafka_jars() -> None:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session")
-def kafka_tool(kafka_jars: None) -> KafkaTool:
-    """Runs one of Kafka's classes to its end; `ok=False` for one that is meant to fail."""
+class ToolRunner:
+    """Kafka's tools, one after the other in one JVM: see ToolRunner.java."""
 
-    def run(
-        class_name: str, *args: str, stdin: str | None = None, ok: bool = True, timeout: float = TOOL_LIMIT_S
-    ) -> subprocess.CompletedProcess[str]:
-        done = kafka.run_tool(class_name, *args, stdin=stdin, timeout=timeout)
+    def __init__(self) -> None:
+        source = Path(__file__).parent / "ToolRunner.java"
+        flags = ("-Xmx384M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        self._process = subprocess.Popen(
+            kafka.tool_command(str(source), flags=flags),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def run(self, class_name: str, *args: str, stdin: str) -> subprocess.CompletedProcess[str]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        words = [base64.b64encode(word.encode()).decode() for word in (class_name, stdin, *args)]
+        self._process.stdin.write(" ".join(words) + "\n")
+        self._process.stdin.flush()
+        code, out, err = self._process.stdout.readline().rstrip("\n").split(" ")
+        return subprocess.CompletedProcess(
+            [class_name, *args], int(code), base64.b64decode(out).decode(), base64.b64decode(err).decode()
+        )
+
+    def close(self) -> None:
+        self._process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def kafka_tool(kafka_jars: None) -> Iterator[KafkaTool]:
+    """Runs one of Kafka's tool classes to its end; `ok=False` for one that is meant to fail."""
+    runner = ToolRunner()
+
+    def run(class_name: str, *args: str, stdin: str = "", ok: bool = True) -> subprocess.CompletedProcess[str]:
+        done = runner.run(class_name, *args, stdin=stdin)
         if ok:
             assert done.returncode == 0, f"{class_name} left with {done.returncode}: {done.stdout}\n{done.stderr}"
         return done
 
-    return run
+    yield run
+    runner.close()

@@ -6,11 +6,12 @@ Anything unexpected ends the process: whoever started it starts it again. Run as
 
 from __future__ import annotations
 
+import os
 import sys
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-LIMIT_S = 20.0
+LIMIT_S = 5.0
 BATCH = 7
 
 
@@ -55,4 +56,8 @@ def work(bootstrap: str, source: str, sink: str, group: str, instance: str) -> N
 
 
 if __name__ == "__main__":
-    work(*sys.argv[1:])
+    try:
+        work(*sys.argv[1:])
+    except KafkaException as problem:
+        print(problem, flush=True)
+        os._exit(1)  # as abrupt as being killed

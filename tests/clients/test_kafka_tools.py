@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import RunningBroker
 
+from tools import kafka
+
 pytestmark = [pytest.mark.java]
 
 NewTopicName = Callable[..., str]
@@ -136,14 +138,15 @@ def test_dump_log_prints_our_files_cleanly(broker: RunningBroker, topic: NewTopi
     assert "isvalid: false" not in shown
 
 
-def test_the_verifiable_producer_and_consumer_agree(bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool) -> None:
+def test_the_verifiable_producer_and_consumer_agree(bootstrap: str, topic: NewTopicName, kafka_jars: None) -> None:
     name = topic(partitions=2)
-    produced = kafka_tool(
+    # Processes of their own: they finish their work in the JVM's shutdown.
+    produced = kafka.run_tool(
         VERIFIABLE_PRODUCER, "--bootstrap-server", bootstrap, "--topic", name, "--max-messages", "200", "--acks", "-1"
     ).stdout
     acked = {json.loads(line)["value"] for line in produced.splitlines() if '"producer_send_success"' in line}
     assert len(acked) == 200
-    consumed = kafka_tool(
+    consumed = kafka.run_tool(
         VERIFIABLE_CONSUMER,
         *("--bootstrap-server", bootstrap, "--topic", name, "--group-id", f"group-{name}"),
         *("--max-messages", "200", "--reset-policy", "earliest", "--verbose"),

@@ -75,7 +75,7 @@ class Output:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["workers", "broker", "both"])
 def test_each_record_is_processed_exactly_once_while_processes_are_killed(tmp_path: Path, victim: str) -> None:
-    source = random.Random(victim)  # noqa: S311 - the same moments each time, as far as the machine allows
+    source = random.Random(victim)
     with Broker(data=tmp_path / "data", topics={"source": PARTITIONS, "sink": PARTITIONS}) as broker:
         fill(broker.bootstrap)
         workers = [Worker(broker.bootstrap, f"w{index}") for index in range(2)]

@@ -1,17 +1,20 @@
 """Reads a topic, writes each record to another and its own position with it, in transactions, until it is killed.
 
-Anything unexpected ends the process: whoever started it starts it again. Run as
-`python exactly_once_worker.py BOOTSTRAP SOURCE SINK GROUP INSTANCE`.
+Anything unexpected ends the process, a round that takes too long included (librdkafka 2.16 may wait for ever for a
+group coordinator that it lost): whoever started it starts it again.
+Run as `python exactly_once_worker.py BOOTSTRAP SOURCE SINK GROUP INSTANCE`.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
 LIMIT_S = 5.0
+ROUND_LIMIT_S = 3.0
 BATCH = 7
 
 
@@ -41,6 +44,7 @@ def work(bootstrap: str, source: str, sink: str, group: str, instance: str) -> N
     )
     consumer.subscribe([source])
     while True:
+        signal.setitimer(signal.ITIMER_REAL, ROUND_LIMIT_S)  # ends the process
         messages = consumer.consume(BATCH, timeout=0.2)
         if not messages:
             continue

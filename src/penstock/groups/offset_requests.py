@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Turn
 
 GROUP_ID_NOT_FOUND_SINCE = 9
+LATEST_MS = 2**63 - 1  # a retention that passes the end of time ends there
 
 
 def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> OffsetCommitResponse:
@@ -46,7 +47,7 @@ def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_vers
     except KafkaError as error:
         return commit_refused(request, error.code)
     retention_ms = request.retention_time_ms
-    expire_ms = turn.wall_ms + retention_ms if retention_ms >= 0 else NO_EXPIRY
+    expire_ms = min(turn.wall_ms + retention_ms, LATEST_MS) if retention_ms >= 0 else NO_EXPIRY
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

@@ -150,6 +150,15 @@ def test_a_retention_asked_for_by_an_old_client_is_kept() -> None:
     assert driver.fetch() == {}
 
 
+def test_a_retention_past_the_end_of_time_is_kept_until_then() -> None:
+    driver = Driver()
+    driver.commit({T0: 5}, retention_ms=2**63 - 1, version=4)
+    driver = driver.reload()
+    driver.advance(10 * DAY_MS)
+    expire(driver)
+    assert driver.fetch() == {T0: 5}
+
+
 def test_a_live_group_loses_only_old_offsets_of_topics_it_no_longer_reads() -> None:
     driver = Driver()
     [member] = driver.stable(protocols=subscription("t"), session_ms=1_800_000)

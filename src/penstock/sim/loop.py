@@ -1,0 +1,390 @@
+"""Event loops in virtual time: one per simulated process, all driven by one `Timeline`.
+
+What asyncio promises holds: callbacks of `call_soon` run in the order they were given, a timer never runs early. What
+it doesn't promise is drawn from the seed: which of several processes goes first, timers and network arrivals that are
+due at the same time, and how long a process takes for a turn (if it takes any time).
+
+    process   ready ──► picked ──► one turn: everything that was ready when the turn began ──► ready or idle
+    time      moves only when no process is ready, to the next timer or arrival
+
+A paused process keeps its timers and what arrives; it finds them all when it goes on, as after SIGSTOP and SIGCONT.
+A dead one drops everything. Threads and real sockets are refused: in a node they are behind `Disk` and `Network`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+#: Turns without a moment of time passing: more is a loop that feeds itself.
+LIVELOCK_TURNS = 100_000
+
+
+class SimulationError(Exception):
+    """The run can't go on: nothing left to do, or no end of it."""
+
+
+class ProcessKilled(BaseException):
+    """Unwinds the code of a process that dies in the middle of a call. Not an Exception: nobody may survive it."""
+
+
+class ProcessDied(Exception):
+    """The process that was to do it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that nobody caught."""
+
+    time: float
+    process: str
+    message: str
+    error: BaseException | None
+
+    def __str__(self) -> str:
+        why = f": {type(self.error).__name__}: {self.error}" if self.error is not None else ""
+        return f"{self.process}: {self.message}{why}"
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """The event loop of one simulated process."""
+
+    def __init__(self, timeline: Timeline, name: str) -> None:
+        self.timeline = timeline
+        self.name = name
+        self.dead = False
+        self.stopped = False
+        #: Stopped, or inside a call that takes time.
+        self.halted = False
+        self.on_death: list[Callable[[], None]] = []
+        #: Seconds of virtual time that a turn takes, at most; 0: none.
+        self.turn_cost_s = 0.0
+        self._busy_until = 0.0
+        self.ready: deque[asyncio.Handle] = deque()
+        self.queued = False
+        self._task_factory: Any = None
+        self._exception_handler: Callable[[ProcessLoop, dict[str, Any]], object] | None = None
+
+    def __repr__(self) -> str:
+        return f"<process {self.name}{' (dead)' if self.dead else ' (stopped)' if self.stopped else ''}>"
+
+    # Time and callbacks.
+
+    def time(self) -> float:
+        return self.timeline.now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.dead:
+            self.ready.append(handle)
+            if not self.queued:
+                self.timeline.enqueue(self)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.timeline.now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.dead:
+            self.timeline.add_timer(when, self, timer)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays in the heap until its time; most are due soon."""
+
+    # Futures and tasks.
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **_: Any) -> Any:
+        if self.dead:
+            coro.close()
+        if self._task_factory is not None:
+            return self._task_factory(self, coro, context=context)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        if self.dead:
+            _silence(task)
+        return task
+
+    def set_task_factory(self, factory: Any) -> None:
+        self._task_factory = factory
+
+    def get_task_factory(self) -> Any:
+        return self._task_factory
+
+    # What is asked of any loop.
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """Debug mode reads real clocks."""
+
+    def is_running(self) -> bool:
+        return not self.dead
+
+    def is_closed(self) -> bool:
+        return self.dead
+
+    def get_exception_handler(self) -> Any:
+        return self._exception_handler
+
+    def set_exception_handler(self, handler: Any) -> None:
+        self._exception_handler = handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.timeline.failed(self, context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.dead:
+            return
+        if self._exception_handler is not None:
+            self._exception_handler(self, context)
+        else:
+            self.default_exception_handler(context)
+
+    async def shutdown_asyncgens(self) -> None:
+        """None are tracked."""
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> NoReturn:
+        raise SimulationError(f"{func!r} was to run in a thread: give the work to Disk.run, which the simulator has.")
+
+    # A process.
+
+    def stop(self) -> None:
+        """As SIGSTOP does."""
+        self.stopped = self.halted = True
+
+    def resume(self) -> None:
+        self.stopped = False
+        self._go_on()
+
+    def block(self, seconds: float) -> None:
+        """The process is inside a call that takes this long: it runs nothing else meanwhile."""
+        if seconds > 0 and not self.dead:
+            self._busy_until = max(self._busy_until, self.timeline.now + seconds)
+            self.halted = True
+            self.timeline.at(self._busy_until, self._go_on)
+
+    def _go_on(self) -> None:
+        self.halted = self.stopped or self._busy_until > self.timeline.now
+        if not self.halted and self.ready and not self.queued:
+            self.timeline.enqueue(self)
+
+    def turn(self) -> None:
+        """Everything that is ready now, as one pass of asyncio's loop."""
+        ready = self.ready
+        with self.timeline.inside(self):
+            for _ in range(len(ready)):
+                if not ready:
+                    break  # it died half way
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        if self.turn_cost_s:
+            self.block(self.timeline.random.uniform(0, self.turn_cost_s))
+
+    def kill(self) -> None:
+        """Nothing of it runs any more. Its coroutines are closed, in a world that no longer listens to them."""
+        if self.dead:
+            return
+        self.dead = True
+        self.ready.clear()
+        for tell in self.on_death:
+            tell()
+        self.on_death.clear()
+        if self.timeline.running is self:
+            # It dies inside a call of its own: what is on the stack can only be closed once that has unwound.
+            self.timeline.at(self.timeline.now, self._bury)
+        else:
+            self._bury()
+
+    def _bury(self) -> None:
+        with self.timeline.inside(self):
+            for task in asyncio.all_tasks(self):
+                _silence(task)
+                _close(task.get_coro())
+
+
+def _silence(task: asyncio.Task[Any]) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def _close(coroutine: Generator[Any, Any, Any] | Coroutine[Any, Any, Any] | None) -> None:
+    """Lets go of its frames now, not whenever the collector comes by. What it does in `finally` reaches nobody."""
+    try:
+        if coroutine is not None:
+            coroutine.close()
+    except (Exception, ProcessKilled):  # noqa: S110 - the last words of the dead
+        pass
+
+
+class Timeline:
+    """Virtual time, and who does something next."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.now = 0.0
+        self.turns = 0
+        self.running: ProcessLoop | None = None
+        self.failures: list[Failure] = []
+        self._draw = random.random
+        self._sequence = 0
+        self._events: list[tuple[float, float, int, ProcessLoop | None, Any]] = []
+        self._runnable: list[ProcessLoop] = []
+
+    def process(self, name: str) -> ProcessLoop:
+        return ProcessLoop(self, name)  # type: ignore[abstract]
+
+    # What happens when.
+
+    def add_timer(self, when: float, loop: ProcessLoop, timer: asyncio.TimerHandle) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (when, self._draw(), self._sequence, loop, timer))
+
+    def at(self, when: float, callback: Callable[[], None]) -> None:
+        """Outside of any process: the network's and the disks' own events."""
+        self._sequence += 1
+        heapq.heappush(self._events, (when, self._draw(), self._sequence, None, callback))
+
+    def enqueue(self, loop: ProcessLoop) -> None:
+        loop.queued = True
+        self._runnable.append(loop)
+
+    def failed(self, loop: ProcessLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.failures.append(Failure(self.now, loop.name, str(context.get("message", "failed")), error))
+
+    @contextmanager
+    def inside(self, loop: ProcessLoop) -> Iterator[None]:
+        before, self.running = self.running, loop
+        outer = events._get_running_loop()
+        events._set_running_loop(loop)
+        try:
+            yield
+        finally:
+            events._set_running_loop(outer)
+            self.running = before
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Work that a process has given to a thread: the time that it takes is not the loop's."""
+        before, self.running = self.running, None
+        try:
+            yield
+        finally:
+            self.running = before
+
+    # Running.
+
+    def run(self, main: Coroutine[Any, Any, T], loop: ProcessLoop, *, until: float = float("inf")) -> T:
+        """Runs everything until `main`, a task of `loop`, is done. Raises SimulationError at `until`."""
+        task: asyncio.Task[T] = loop.create_task(main)
+        idle_turns, last = 0, self.now
+        while not task.done():
+            self.step()
+            if self.now > last:
+                idle_turns, last = 0, self.now
+            idle_turns += 1
+            if idle_turns > LIVELOCK_TURNS:
+                raise SimulationError(f"Time stands still at {self.now:.3f} s: callbacks call each other for ever.")
+            if self.now > until:
+                raise SimulationError(f"The run has not ended at {until:.0f} s.")
+        return task.result()
+
+    def step(self) -> None:
+        """One turn of one process, or the next moment at which something happens."""
+        events_ = self._events
+        runnable = self._runnable
+        if not runnable:
+            if not events_:
+                raise SimulationError(f"Nothing is left to happen at {self.now:.3f} s, and the run is not over.")
+            self.now = max(self.now, events_[0][0])
+        while events_ and events_[0][0] <= self.now:
+            _, _, _, loop, event = heapq.heappop(events_)
+            if loop is None:
+                event()
+            elif not loop.dead and not event.cancelled():
+                loop.ready.append(event)
+                if not loop.queued:
+                    self.enqueue(loop)
+        if runnable:
+            self._turn()
+
+    def _turn(self) -> None:
+        runnable = self._runnable
+        slot = int(self._draw() * len(runnable)) if len(runnable) > 1 else 0
+        loop = runnable[slot]
+        runnable[slot] = runnable[-1]
+        runnable.pop()
+        loop.queued = False
+        if loop.halted or loop.dead:
+            return  # resuming puts it back
+        self.turns += 1
+        loop.turn()
+        if loop.ready and not loop.queued and not loop.halted:
+            self.enqueue(loop)
+
+
+async def run_in(loop: ProcessLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work` in another process and waits for it from this one. Raises ProcessDied if that process dies first."""
+    here = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = here.create_future()
+
+    def finished(task: asyncio.Task[T]) -> None:
+        def tell() -> None:
+            if outcome.done():
+                return
+            if task.cancelled():
+                outcome.cancel()
+            elif (error := task.exception()) is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(task.result())
+
+        here.call_soon(tell)
+
+    def died() -> None:
+        def tell() -> None:
+            if not outcome.done():
+                outcome.set_exception(ProcessDied(f"{loop.name} died."))
+
+        here.call_soon(tell)
+
+    if loop.dead:
+        work.close()
+        raise ProcessDied(f"{loop.name} is not running.")
+    with loop.timeline.inside(loop):
+        task = loop.create_task(work)
+        task.add_done_callback(finished)
+    loop.on_death.append(died)
+    try:
+        return await outcome
+    finally:
+        if died in loop.on_death:
+            loop.on_death.remove(died)

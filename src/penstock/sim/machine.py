@@ -1,0 +1,197 @@
+"""A machine with one node on it: its disk and clock stay, its process comes and goes.
+
+    off ──power on──► up, no process ──start──► starting ──► serving ──stop──► up, no process
+                          ▲                        │             │
+                          └─────── kill ◄──────────┴─────────────┘          power loss from anywhere: off
+
+A kill leaves the page cache, a power loss does not. Both may be set to happen at the n-th change of the disk from now,
+in the middle of whatever the node is doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from random import Random
+
+from penstock.metadata.configs.settings import Settings
+from penstock.node.local import ALONE, format_if_new
+from penstock.node.node import Node
+from penstock.sim.clock import SimClock
+from penstock.sim.disk import DiskConditions, SimDisk
+from penstock.sim.loop import ProcessDied, ProcessKilled, ProcessLoop, run_in
+from penstock.sim.network import Fabric, SimNetwork
+from penstock.sim.platter import Platter, Severity
+from penstock.sim.trace import Trace
+
+DATA = "/data"
+PORT = 9092
+
+
+class State(Enum):
+    OFF = "off"
+    DOWN = "down"
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
+
+
+class Machine:
+    def __init__(
+        self,
+        node_id: int,
+        fabric: Fabric,
+        trace: Trace,
+        clock: SimClock,
+        seed: str,
+        overrides: Mapping[str, str],
+    ) -> None:
+        self.node_id = node_id
+        self.name = f"n{node_id}"
+        self.fabric = fabric
+        self.trace = trace
+        self.clock = clock
+        self.overrides = dict(overrides)
+        self.random = Random(f"{seed}/{self.name}")  # noqa: S311
+        self.platter = Platter(clock.wall_ms)
+        self.conditions = DiskConditions()
+        self.state = State.DOWN
+        self.incarnation = 0
+        self.node: Node | None = None
+        self.loop: ProcessLoop | None = None
+        self.disk: SimDisk | None = None
+        #: Told about every change of state, with a sentence.
+        self.on_event: Callable[[Machine, str], None] = lambda machine, what: None
+        fabric.host(self.name)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.state.value}>"
+
+    @property
+    def address(self) -> str:
+        return f"{self.name}:{PORT}"
+
+    @property
+    def serving(self) -> bool:
+        return self.state is State.SERVING
+
+    def settings(self) -> Settings:
+        own = {
+            "node.id": str(self.node_id),
+            "listeners": f"PLAINTEXT://{self.name}:{PORT}",
+            "log.dirs": DATA,
+        }
+        return Settings({**ALONE, **own, **self.overrides})
+
+    # Coming and going.
+
+    async def start(self) -> bool:
+        """Starts the process and waits until it serves. False if it died or gave up meanwhile."""
+        if self.state is State.OFF:
+            self.fabric.power_back(self.name)
+        self.incarnation += 1
+        loop = self.loop = self.fabric.timeline.process(f"{self.name}.{self.incarnation}")
+        self.disk = SimDisk(self.platter, loop, self.random, self.trace, self.conditions)
+        self._enter(State.STARTING, "starts")
+        try:
+            await run_in(loop, self._boot(loop, self.disk))
+        except ProcessDied:
+            return False
+        except Exception as error:
+            if self.loop is loop:
+                self._leave(f"could not start: {type(error).__name__}: {error}")
+            return False
+        self._enter(State.SERVING, "serves")
+        return True
+
+    async def _boot(self, loop: ProcessLoop, disk: SimDisk) -> None:
+        node = self.node = Node(
+            self.settings(),
+            disk=disk,
+            network=SimNetwork(self.fabric, self.name, loop),
+            clock=self.clock,
+            random=Random(self.random.random()),  # noqa: S311
+        )
+        format_if_new(node)
+        await node.start()
+
+    async def stop(self) -> bool:
+        """A clean stop."""
+        if self.node is None or self.loop is None or self.state is not State.SERVING:
+            return False
+        loop = self.loop
+        self._enter(State.STOPPING, "stops")
+        try:
+            await run_in(loop, self.node.stop())
+        except ProcessDied:
+            return False
+        if self.loop is loop:
+            self._leave("has stopped")
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.loop is not None:
+            self._leave("is killed")
+
+    def _leave(self, what: str) -> None:
+        loop, self.loop = self.loop, None
+        if loop is not None:
+            loop.kill()
+            self.fabric.process_died(self.name, loop)
+        if self.disk is not None:
+            self.disk.release()
+        self.node = self.disk = None
+        self._enter(State.DOWN, what)
+
+    def lose_power(self, severity: Severity) -> None:
+        loop, self.loop = self.loop, None
+        if loop is not None:
+            loop.kill()
+        self.fabric.power_lost(self.name)
+        self.node = self.disk = None
+        entries, changes = self.platter.lose_power(self.random, severity)
+        self._enter(State.OFF, f"loses power, and with it {entries} changes of directories and {changes} of files")
+
+    def die_at_change(self, count: int, how: Callable[[], None]) -> None:
+        """The process ends inside of the `count`-th change of its disk from now; `how` says what becomes of it."""
+        disk = self.disk
+        if disk is None:
+            return
+        left = count
+
+        def on_change(kind: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                disk.on_change = None
+                self.trace.note(self.name, f"dies inside of {kind} {path}")
+                disk.loop.kill()
+                timeline = self.fabric.timeline
+                timeline.at(timeline.now, how)
+                raise ProcessKilled
+
+        disk.on_change = on_change
+
+    def pause(self) -> None:
+        if self.loop is not None:
+            self.loop.stop()
+            self._tell("is paused")
+
+    def resume(self) -> None:
+        if self.loop is not None and self.loop.stopped:
+            self.loop.resume()
+            self._tell("goes on")
+
+    def wipe(self) -> None:
+        """A new disk in the old machine."""
+        self.platter = Platter(self.clock.wall_ms)
+        self._tell("has a new, empty disk")
+
+    def _enter(self, state: State, what: str) -> None:
+        self.state = state
+        self._tell(what)
+
+    def _tell(self, what: str) -> None:
+        self.trace.note(self.name, what)
+        self.on_event(self, what)

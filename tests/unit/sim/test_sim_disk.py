@@ -1,0 +1,228 @@
+"""The disk: what a kill leaves, what a power cut leaves, and how calls fail and take time."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.disk.api import DirectoryLockedError, DiskError
+from penstock.sim.disk import DiskConditions, SimDisk
+from penstock.sim.loop import ProcessKilled, Timeline
+from penstock.sim.platter import Platter, Severity
+from penstock.sim.trace import Trace
+
+
+class Rig:
+    def __init__(self, seed: int = 1) -> None:
+        self.timeline = Timeline(Random(seed))
+        self.platter = Platter(lambda: 7)
+        self.conditions = DiskConditions()
+        self.random = Random(seed)
+        self.loop = self.timeline.process("p")
+        self.disk = self.view()
+        self.disk.mkdir("/d")
+        self.platter.sync_all()
+
+    def view(self) -> SimDisk:
+        return SimDisk(self.platter, self.loop, self.random, Trace(self.timeline), self.conditions)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        self.timeline.run(work, self.loop)
+
+    def lose_power(self, severity: Severity = Severity.EVERYTHING) -> None:
+        self.platter.lose_power(self.random, severity)
+        self.disk = self.view()
+
+
+def test_a_power_cut_takes_what_was_not_synced_and_nothing_else() -> None:
+    rig = Rig()
+    file = rig.disk.create("/d/f")
+    file.append(b"kept ")
+    file.sync_now()
+    rig.disk.sync_dir("/d")
+    file.append(b"lost")
+    file.pwrite(b"K", 0)
+    file.truncate(2)
+    assert rig.disk.read_bytes("/d/f") == b"Ke"
+    rig.lose_power()
+    assert rig.disk.read_bytes("/d/f") == b"kept "
+
+
+def test_a_synced_file_in_an_unsynced_directory_is_gone_after_a_power_cut() -> None:
+    rig = Rig()
+    file = rig.disk.create("/d/f")
+    file.append(b"data")
+    file.sync_now()
+    rig.lose_power()
+    assert not rig.disk.exists("/d/f")
+
+
+def test_renames_removals_and_directories_are_undone_unless_synced() -> None:
+    rig = Rig()
+    rig.disk.write_atomic("/d/old", b"1")
+    rig.disk.write_atomic("/d/gone", b"2")
+    rig.disk.rename("/d/old", "/d/new")
+    rig.disk.remove("/d/gone")
+    rig.disk.mkdir("/d/inner/most")
+    rig.disk.rename("/d/inner", "/d/moved")
+    assert sorted(rig.disk.listdir("/d")) == ["moved", "new"]
+    assert rig.disk.is_dir("/d/moved/most")
+    rig.lose_power()
+    assert sorted(rig.disk.listdir("/d")) == ["gone", "old"]
+    rig.disk.rename("/d/old", "/d/new")
+    rig.disk.sync_dir("/d")
+    rig.lose_power()
+    assert sorted(rig.disk.listdir("/d")) == ["gone", "new"]
+
+
+def test_some_power_cuts_leave_a_prefix_of_the_writes_and_tear_the_next() -> None:
+    seen = set()
+    for seed in range(200):
+        rig = Rig(seed)
+        file = rig.disk.create("/d/f")
+        file.append(b"0123")
+        file.sync_now()
+        rig.disk.sync_dir("/d")
+        for piece in (b"45", b"67", b"89"):
+            file.append(piece)
+        rig.lose_power(Severity.SOME)
+        seen.add(rig.disk.read_bytes("/d/f"))
+    assert {b"0123", b"012345", b"01234", b"0123456789"} <= seen
+    for content in seen:
+        assert content.rstrip(b"\0") == b"0123456789"[: len(content.rstrip(b"\0"))]
+
+
+def test_some_power_cuts_lose_a_sector_inside_of_a_large_write() -> None:
+    holes = 0
+    for seed in range(200):
+        rig = Rig(seed)
+        file = rig.disk.create("/d/f")
+        file.sync_now()
+        rig.disk.sync_dir("/d")
+        file.append(b"x" * 4096)
+        rig.lose_power(Severity.SOME)
+        content = rig.disk.read_bytes("/d/f")
+        holes += b"\0x" in content
+    assert holes > 5
+
+
+def test_an_overwrite_is_undone_byte_by_byte() -> None:
+    for seed in range(50):
+        rig = Rig(seed)
+        file = rig.disk.create("/d/f")
+        file.append(b"abcdefgh")
+        file.sync_now()
+        rig.disk.sync_dir("/d")
+        file.pwrite(b"XYZ", 2)
+        rig.lose_power(Severity.SOME)
+        content = rig.disk.read_bytes("/d/f")
+        assert content in (b"abcdefgh", b"abXdefgh", b"abXYefgh", b"abXYZfgh"), content
+
+
+def test_a_sync_covers_only_what_was_written_when_it_began() -> None:
+    rig = Rig()
+
+    async def run() -> None:
+        file = rig.disk.create("/d/f")
+        file.append(b"before")
+        rig.disk.sync_dir("/d")
+        syncing = asyncio.ensure_future(file.sync())
+        await asyncio.sleep(0)
+        file.append(b" after")
+        await syncing
+
+    rig.run(run())
+    rig.lose_power()
+    assert rig.disk.read_bytes("/d/f") == b"before"
+
+
+def test_what_a_failed_sync_did_not_write_is_never_written() -> None:
+    rig = Rig()
+    file = rig.disk.create("/d/f")
+    rig.disk.sync_dir("/d")
+    file.append(b"data")
+    rig.conditions.write_error = 1.0
+    with pytest.raises(DiskError):
+        file.sync_now()
+    rig.conditions.write_error = 0.0
+    file.sync_now()
+    rig.lose_power()
+    assert rig.disk.read_bytes("/d/f") == b""
+
+
+def test_a_full_disk_takes_nothing_of_a_write_that_does_not_fit() -> None:
+    rig = Rig()
+    file = rig.disk.create("/d/f")
+    rig.platter.free_bytes = 10
+    file.append(b"12345678")
+    with pytest.raises(DiskError) as refused:
+        file.append(b"abc")
+    assert refused.value.errno == errno.ENOSPC
+    assert rig.disk.read_bytes("/d/f") == b"12345678"
+    file.pwrite(b"overwritten"[:8], 0)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda disk: disk.create("/d/g"),
+        lambda disk: disk.open("/d/f").append(b"x"),
+        lambda disk: disk.open("/d/f").pread(1, 0),
+        lambda disk: disk.rename("/d/f", "/d/g"),
+        lambda disk: disk.sync_dir("/d"),
+        lambda disk: disk.listdir("/d"),
+        lambda disk: disk.read_bytes("/d/f"),
+    ],
+)
+def test_a_broken_directory_fails_whatever_is_asked(operation: Callable[[SimDisk], object]) -> None:
+    rig = Rig()
+    rig.disk.write_atomic("/d/f", b"data")
+    rig.conditions.broken = "/d"
+    with pytest.raises(DiskError) as refused:
+        operation(rig.disk)
+    assert refused.value.errno == errno.EIO
+
+
+def test_a_stall_holds_up_whoever_needs_the_disk() -> None:
+    rig = Rig()
+
+    async def run() -> None:
+        file = rig.disk.create("/d/f")
+        rig.conditions.stall_until = 20.0
+        await file.sync()
+        assert asyncio.get_running_loop().time() >= 20
+
+    rig.run(run())
+
+
+def test_a_dead_process_changes_nothing_and_its_locks_are_free() -> None:
+    rig = Rig()
+    file = rig.disk.create("/d/f")
+    rig.disk.lock("/d")
+    with pytest.raises(DirectoryLockedError):
+        rig.disk.lock("/d")
+    rig.loop.kill()
+    rig.disk.release()
+    with pytest.raises(DiskError, match="gone"):
+        file.append(b"from beyond")
+    rig.loop = rig.timeline.process("q")
+    rig.view().lock("/d")
+
+
+def test_a_process_that_dies_inside_of_a_write_leaves_some_of_it() -> None:
+    sizes = set()
+    for seed in range(30):
+        rig = Rig(seed)
+        file = rig.disk.create("/d/f")
+
+        def die(kind: str, path: str) -> None:
+            raise ProcessKilled
+
+        rig.disk.on_change = die
+        with pytest.raises(ProcessKilled):
+            file.append(b"12345678")
+        sizes.add(len(rig.platter.inode("/d/f").data))
+    assert len(sizes) > 3

@@ -1,0 +1,274 @@
+"""The network: what two processes see of each other through links that delay, lose, cut and hold."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.sim.links import Conditions
+from penstock.sim.loop import ProcessLoop, Timeline
+from penstock.sim.network import Fabric, SimNetwork
+from penstock.sim.trace import Trace
+
+
+@dataclass
+class Peer(asyncio.Protocol):
+    data: bytearray = field(default_factory=bytearray)
+    pieces: int = 0
+    lost: list[str] = field(default_factory=list)
+    paused: int = 0
+    resumed: int = 0
+    eof: int = 0
+    transport: Any = None
+    at: float = -1.0
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self.pieces += 1
+        self.at = asyncio.get_running_loop().time()
+
+    def eof_received(self) -> bool:
+        self.eof += 1
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(type(exc).__name__)
+
+    def pause_writing(self) -> None:
+        self.paused += 1
+
+    def resume_writing(self) -> None:
+        self.resumed += 1
+
+
+@dataclass
+class Pair:
+    """A server process on host s, a client process on host c."""
+
+    seed: int = 1
+    server: Peer = field(default_factory=Peer)
+    client: Peer = field(default_factory=Peer)
+
+    def __post_init__(self) -> None:
+        self.timeline = Timeline(Random(self.seed))
+        self.fabric = Fabric(self.timeline, Random(self.seed), Trace(self.timeline))
+        self.there: ProcessLoop = self.timeline.process("server")
+        self.here: ProcessLoop = self.timeline.process("client")
+        self.network = SimNetwork(self.fabric, "c", self.here)
+        self.fabric.host("s")
+
+    def run(self, test: Coroutine[Any, Any, None]) -> None:
+        async def main() -> None:
+            await SimNetwork(self.fabric, "s", self.there).listen("s", 1, lambda: self.server)
+            await test
+
+        self.timeline.run(main(), self.here, until=10_000)
+        assert self.timeline.failures == []
+
+    async def connect(self) -> None:
+        await self.network.connect("s", 1, lambda: self.client)
+        await asyncio.sleep(0.01)
+
+
+def test_bytes_arrive_whole_and_in_order_in_pieces_of_any_size() -> None:
+    pair = Pair()
+    pair.fabric.split = 1.0
+    pair.fabric.join = 0.0
+    sent = Random(5).randbytes(5_000)
+
+    async def run() -> None:
+        await pair.connect()
+        for start in range(0, len(sent), 100):
+            pair.client.transport.write(sent[start : start + 100])
+        await asyncio.sleep(1)
+
+    pair.run(run())
+    assert pair.server.data == sent
+    assert pair.server.pieces > 60
+
+
+def test_a_slow_link_takes_its_time() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        await pair.connect()
+        pair.fabric.link("c", "s").conditions = Conditions(delay_s=2, jitter_s=0, bytes_per_s=100)
+        start = asyncio.get_running_loop().time()
+        pair.client.transport.write(bytes(1_000))
+        await asyncio.sleep(60)
+        assert pair.server.at - start == pytest.approx(12)
+
+    pair.run(run())
+
+
+def test_loss_delays_and_loses_nothing() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        await pair.connect()
+        pair.fabric.link("c", "s").conditions = Conditions(loss=0.7)
+        for number in range(20):
+            pair.client.transport.write(bytes([number]))
+        await asyncio.sleep(100)
+        assert pair.server.at > 0.4
+
+    pair.run(run())
+    assert pair.server.data == bytes(range(20))
+
+
+def test_a_link_cut_one_way_still_carries_the_other() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        await pair.connect()
+        pair.fabric.link("c", "s").cut = True
+        pair.client.transport.write(b"held")
+        pair.server.transport.write(b"through")
+        await asyncio.sleep(30)
+        assert pair.client.data == b"through"
+        assert not pair.server.data
+        pair.fabric.link("c", "s").mend()
+        await asyncio.sleep(1)
+
+    pair.run(run())
+    assert pair.server.data == b"held"
+
+
+def test_what_was_held_arrives_though_its_sender_has_given_up() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        await pair.connect()
+        pair.fabric.link("c", "s").cut = True
+        pair.client.transport.write(b"late")
+        pair.client.transport.abort()
+        await asyncio.sleep(30)
+        pair.fabric.mend_all()
+        await asyncio.sleep(1)
+
+    pair.run(run())
+    assert pair.server.data == b"late"
+    assert pair.server.lost == ["ConnectionResetError"]
+    assert pair.client.lost == ["NoneType"]
+
+
+def test_closing_sends_the_rest_first() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        await pair.connect()
+        pair.client.transport.write(b"the rest")
+        pair.client.transport.close()
+        await asyncio.sleep(1)
+
+    pair.run(run())
+    assert pair.server.data == b"the rest"
+    assert (pair.server.eof, pair.server.lost, pair.client.lost) == (1, ["NoneType"], ["NoneType"])
+
+
+def test_a_peer_that_does_not_read_stops_the_writer_until_it_does() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        await pair.connect()
+        pair.server.transport.pause_reading()
+        for _ in range(50):
+            pair.client.transport.write(bytes(10_000))
+        await asyncio.sleep(1)
+        assert (pair.client.paused, pair.client.resumed) == (1, 0)
+        pair.server.transport.resume_reading()
+        await asyncio.sleep(1)
+
+    pair.run(run())
+    assert pair.client.resumed == 1
+    assert len(pair.server.data) == 500_000
+
+
+def test_a_connection_can_break_in_the_middle_of_a_write() -> None:
+    pair = Pair()
+    pair.fabric.split = 0
+
+    async def run() -> None:
+        await pair.connect()
+        pair.fabric.connections()[0].out.cut_after = 7
+        pair.client.transport.write(bytes(100))
+        await asyncio.sleep(1)
+
+    pair.run(run())
+    assert len(pair.server.data) == 7
+    assert pair.server.lost == pair.client.lost == ["ConnectionResetError"]
+
+
+def test_a_killed_process_hangs_up_and_a_machine_without_power_does_not() -> None:
+    for power in (False, True):
+        pair = Pair()
+
+        async def run(pair: Pair = pair, power: bool = power) -> None:
+            await pair.connect()
+            pair.there.kill()
+            if power:
+                pair.fabric.power_lost("s")
+            else:
+                pair.fabric.process_died("s", pair.there)
+            await asyncio.sleep(5)
+
+        pair.run(run())
+        assert pair.client.lost == ([] if power else ["NoneType"])
+
+
+def test_a_machine_that_is_back_resets_what_it_does_not_know() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        await pair.connect()
+        pair.there.kill()
+        pair.fabric.power_lost("s")
+        pair.client.transport.write(b"lost")
+        await asyncio.sleep(5)
+        pair.fabric.power_back("s")
+        assert pair.client.lost == []
+        pair.client.transport.write(b"who are you?")
+        await asyncio.sleep(1)
+
+    pair.run(run())
+    assert pair.client.lost == ["ConnectionResetError"]
+
+
+def test_connecting_is_refused_by_a_machine_without_a_listener_and_unanswered_by_one_without_power() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        with pytest.raises(ConnectionRefusedError):
+            await pair.network.connect("s", 2, Peer)
+        pair.fabric.power_lost("s")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10):
+                await pair.network.connect("s", 1, Peer)
+        with pytest.raises(OSError, match="timed out"):
+            await pair.network.connect("s", 1, Peer)
+        with pytest.raises(OSError, match="no host"):
+            await pair.network.connect("nowhere", 1, Peer)
+
+    pair.run(run())
+
+
+def test_a_port_can_be_had_once() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        there = SimNetwork(pair.fabric, "s", pair.there)
+        with pytest.raises(OSError, match="taken"):
+            await there.listen("s", 1, Peer)
+        listening = await there.listen("s", 0, Peer)
+        assert listening.port != 0
+        listening.close()
+        with pytest.raises(ConnectionRefusedError):
+            await pair.network.connect("s", listening.port, Peer)
+
+    pair.run(run())

@@ -13,6 +13,7 @@ import pytest
 from oracle_peer import Peer
 from oracle_record import Recorder
 
+from penstock.testing import Broker
 from tools import kafka
 
 Address = tuple[str, int]
@@ -27,13 +28,7 @@ def _address(bootstrap: str) -> Address:
 
 @pytest.fixture(scope="session")
 def penstock_address() -> Iterator[Address]:
-    elsewhere = os.environ.get("PENSTOCK_TEST_BOOTSTRAP")
-    if elsewhere:
-        yield _address(elsewhere)
-        return
-    from penstock.testing import Broker
-
-    with Broker() as broker:
+    with Broker(config=SETTINGS) as broker:
         yield _address(broker.bootstrap)
 
 

@@ -16,9 +16,9 @@ from penstock.protocol.schema import Field, Message, Struct
 from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
 from penstock.records.batches import split_batches
 
-HIDDEN = {"throttle_time_ms", "finalized_features_epoch", "broker_epoch"}
+HIDDEN = {"throttle_time_ms", "finalized_features_epoch", "broker_epoch", "total_bytes", "usable_bytes"}
 WORDING = {"error_message", "batch_index_error_message", "documentation"}
-ALWAYS_MASKED = {"cluster_id", "host", "port", "log_dir", "total_bytes", "usable_bytes"}
+ALWAYS_MASKED = {"cluster_id", "host", "port", "log_dir"}
 NUMBERED_FROM_0 = {"producer_id"}
 NUMBERED = {"session_id", "member_id", "leader", "client_instance_id", "subscription_id"}
 WIDTH = 100

@@ -349,7 +349,6 @@ BROKER_KEYS = [
     "log.cleanup.policy",
     "log.roll.hours",
     "log.message.timestamp.type",
-    "offsets.topic.num.partitions",
     "broker.rack",
     "num.partitions",
 ]
@@ -397,9 +396,6 @@ def test_configs_of_the_broker(peer: Peer) -> None:
             configs: name=num.partitions value=1 read_only=True config_source=5 config_type=3
                   documentation=null
               synonyms: name=num.partitions value=1 source=5
-            configs: name=offsets.topic.num.partitions value=50 read_only=True config_source=5 config_type=3
-                  documentation=null
-              synonyms: name=offsets.topic.num.partitions value=50 source=5
             configs: name=sasl.enabled.mechanisms value=GSSAPI config_source=5 config_type=7
                   documentation=null
               synonyms: name=sasl.enabled.mechanisms value=GSSAPI source=5

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, ctx: RequestContext, request: OffsetDeleteRequest) -> Any:
+    if not request.group_id:
+        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     unknown = _take_out_unknown(broker.metadata.image, request)
     coordinator = broker.groups.coordinator(request.group_id)
     result = coordinator.run(lambda shard, turn: offset_requests.delete_offsets(shard, turn, request))

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from penstock.broker.metadata_log import QuorumView
 
 FIRST_VERSION_WITH_DIRECTORY = 2
-NOT_HOSTED = "This server does not host this topic-partition."
+NOT_HOSTED = "Ask for partition 0 of __cluster_metadata, and nothing else."
 
 
 def handle(broker: Broker, ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     quorum = broker.metadata.quorum()
     response = DescribeQuorumResponse()
-    hosted = False
+    asked_for = [(topic.topic_name, asked.partition_index) for topic in request.topics for asked in topic.partitions]
+    hosted = asked_for == [(METADATA_TOPIC, 0)]  # a request that names more is refused whole
     for topic in request.topics:
         partitions = []
         for asked in topic.partitions:
-            if topic.topic_name == METADATA_TOPIC and asked.partition_index == 0:
+            if hosted:
                 partitions.append(_describe(quorum, ctx))
-                hosted = True
             else:
                 partitions.append(
                     DescribeQuorumResponsePartitionData(

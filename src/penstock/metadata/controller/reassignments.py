@@ -48,7 +48,7 @@ def alter_reassignments(
             response.partitions.append(result)
     reply = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
-        error_message=None,
+        error_message=None if request.topics else "",  # as Kafka has it
         responses=responses,
     )
     return Decision(records, reply)

@@ -20,6 +20,7 @@ NOUNS = {
     "config": "describe and change settings of topics, brokers, groups and client metrics",
     "produce": "write records from stdin or files",
     "consume": "read records",
+    "group": "list and describe consumer groups, move, export and delete their offsets",
     "txn": "list, describe and abort transactions, and find hanging ones",
     "log": "look inside log files",
 }

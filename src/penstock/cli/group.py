@@ -1,0 +1,376 @@
+"""`penstock group`: consumer groups, their members, their offsets and how far behind they are.
+
+Everything goes by requests that any Kafka broker serves. Groups of both protocols are shown alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import connection, duration, verb
+
+if TYPE_CHECKING:
+    from penstock.cli.connect import Broker
+
+GROUP = 0  # FindCoordinator's key type
+LATEST = -1
+NOT_FOUND_STATES = ("Dead", "")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import group_offsets
+
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    listing = verb(verbs, "list", "list groups", run_list)
+    connection(listing)
+    listing.add_argument("--state", action="append", default=[], help="Empty, Stable, … (repeatable)")
+    listing.add_argument("--type", action="append", default=[], help="classic or consumer (repeatable)")
+
+    describe = verb(verbs, "describe", "show committed offsets, lag and who reads what", run_describe)
+    connection(describe)
+    describe.add_argument("groups", nargs="*", metavar="GROUP", help="default: all")
+    describe.add_argument("--members", action="store_true", help="members and their partitions instead of offsets")
+
+    reset = verb(
+        verbs, "reset-offsets", "move the committed offsets of a group without members", group_offsets.run_reset
+    )
+    connection(reset)
+    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument(
+        "-t",
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC[:0,1]",
+        help="repeatable; default: all it committed",
+    )
+    to = reset.add_mutually_exclusive_group(required=True)
+    to.add_argument("--to-earliest", action="store_true", help="to the first record that is left")
+    to.add_argument("--to-latest", action="store_true", help="behind the last record")
+    to.add_argument("--to-current", action="store_true", help="to where they are: writes them anew")
+    to.add_argument("--to-offset", type=int, metavar="N", help="to this offset, or the nearest that exists")
+    to.add_argument("--shift-by", type=int, metavar="N", help="forward, or back with a negative number")
+    to.add_argument(
+        "--to-time", metavar="TIME", help="to the first record at or after 2026-01-31T12:00:00 or milliseconds"
+    )
+    to.add_argument("--by-duration", type=duration, metavar="2h", help="to the first record of so long ago")
+    to.add_argument("--from-file", metavar="FILE", help="to what `export` wrote; - for stdin")
+    reset.add_argument("--dry-run", action="store_true", help="only show what would change")
+
+    export = verb(verbs, "export", "print committed offsets as topic,partition,offset lines", group_offsets.run_export)
+    connection(export)
+    export.add_argument("group", metavar="GROUP")
+
+    delete = verb(verbs, "delete", "delete groups without members, with their offsets", run_delete)
+    connection(delete)
+    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    delete.add_argument(
+        "-t",
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="only the offsets of this topic (repeatable)",
+    )
+
+
+# --- list, delete -------------------------------------------------------------------------------------------------
+
+
+def run_list(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        found = list_groups(broker, args.state, args.type)
+    output.rows(args.output, ["group", "type", "protocol", "state", "coordinator"], found, empty="no groups")
+    return Exit.OK
+
+
+def list_groups(broker: Broker, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[dict[str, Any]]:
+    from penstock.cli.connect import failure
+    from penstock.protocol.messages import api_16_list_groups as api
+
+    request = api.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+    found = []
+    for node in nodes(broker):
+        answer: api.ListGroupsResponse = broker.ask(request, node=node)
+        if answer.error_code:
+            raise failure(f"node {node}", answer.error_code, None)
+        found += [
+            {
+                "group": each.group_id,
+                "type": each.group_type,
+                "protocol": each.protocol_type,
+                "state": each.group_state,
+                "coordinator": node,
+            }
+            for each in answer.groups
+        ]
+    return sorted(found, key=lambda row: str(row["group"]))
+
+
+def run_delete(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect, outcome
+
+    rows: list[dict[str, Any]] = []
+    failures: list[tuple[str, int, str | None]] = []
+    with connect(args) as broker:
+        for group in dict.fromkeys(args.groups):
+            if args.topic:
+                _delete_offsets(broker, group, args.topic, rows, failures)
+            else:
+                _delete_group(broker, group, rows, failures)
+    columns = ["group", "topic", "result"] if args.topic else ["group", "result"]
+    return outcome(args.output, columns, rows, failures)
+
+
+def _delete_group(
+    broker: Broker, group: str, rows: list[dict[str, Any]], failures: list[tuple[str, int, str | None]]
+) -> None:
+    from penstock.protocol.messages import api_42_delete_groups as api
+
+    answer: api.DeleteGroupsResponse = broker.ask(
+        api.DeleteGroupsRequest(groups_names=[group]), node=coordinator(broker, group)
+    )
+    for result in answer.results:
+        if result.error_code:
+            failures.append((result.group_id, result.error_code, why(result.error_code)))
+        else:
+            rows.append({"group": result.group_id, "result": "deleted"})
+
+
+def _delete_offsets(
+    broker: Broker,
+    group: str,
+    topics: Sequence[str],
+    rows: list[dict[str, Any]],
+    failures: list[tuple[str, int, str | None]],
+) -> None:
+    from penstock.protocol.messages import api_47_offset_delete as api
+
+    request = api.OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            api.OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=[api.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
+            )
+            for topic, indexes in partitions_of(broker, topics).items()
+        ],
+    )
+    answer: api.OffsetDeleteResponse = broker.ask(request, node=coordinator(broker, group))
+    if answer.error_code:
+        failures.append((group, answer.error_code, why(answer.error_code)))
+        return
+    for topic in answer.topics:
+        codes = {partition.error_code for partition in topic.partitions if partition.error_code}
+        failures += [(f"{group} {topic.name}", code, why(code)) for code in sorted(codes)]
+        if not codes:
+            rows.append({"group": group, "topic": topic.name, "result": "offsets deleted"})
+
+
+# --- describe -----------------------------------------------------------------------------------------------------
+
+
+class Owner(NamedTuple):
+    member: str
+    client: str
+    host: str
+    instance: str | None
+
+
+class Described(NamedTuple):
+    state: str
+    owners: dict[tuple[str, int], Owner]
+    members: dict[Owner, list[str]]  # with the partitions of each
+
+
+def run_describe(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+    from penstock.cli.group_offsets import committed, ends
+
+    rows: list[dict[str, Any]] = []
+    with connect(args) as broker:
+        groups = args.groups or [str(each["group"]) for each in list_groups(broker)]
+        for group in groups:
+            described = describe(broker, group)
+            if args.members:
+                rows += _member_rows(group, described)
+                continue
+            offsets = committed(broker, group)
+            last = ends(broker, offsets.keys() | described.owners.keys(), LATEST)
+            rows += _offset_rows(group, described, offsets, last)
+    if args.members:
+        columns = ["group", "member", "instance", "client", "host", "partitions"]
+    else:
+        columns = ["group", "state", "topic", "partition", "committed", "end", "lag", "member", "client", "host"]
+    output.rows(args.output, columns, rows, empty="nothing to show")
+    return Exit.OK
+
+
+def _offset_rows(
+    group: str,
+    described: Described,
+    offsets: dict[tuple[str, int], int],
+    last: dict[tuple[str, int], int],
+) -> list[dict[str, Any]]:
+    rows = []
+    for partition in sorted(offsets.keys() | described.owners.keys()):
+        owner = described.owners.get(partition)
+        offset, end = offsets.get(partition), last.get(partition)
+        rows.append(
+            {
+                "group": group,
+                "state": described.state,
+                "topic": partition[0],
+                "partition": partition[1],
+                "committed": offset,
+                "end": end,
+                "lag": max(end - offset, 0) if offset is not None and end is not None else None,
+                "member": owner.member if owner else None,
+                "client": owner.client if owner else None,
+                "host": owner.host if owner else None,
+            }
+        )
+    return rows or [{"group": group, "state": described.state}]
+
+
+def _member_rows(group: str, described: Described) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": group,
+            "member": member.member,
+            "instance": member.instance,
+            "client": member.client,
+            "host": member.host,
+            "partitions": partitions,
+        }
+        for member, partitions in described.members.items()
+    ]
+
+
+def describe(broker: Broker, group: str) -> Described:
+    """A group of either protocol; one that isn't there is a failure."""
+    found = _describe_consumer(broker, group) or _describe_classic(broker, group)
+    if found.state in NOT_FOUND_STATES:
+        raise Failure(f"there is no group {group!r}: `penstock group list` shows what there is", Exit.NOT_FOUND)
+    return found
+
+
+def _describe_consumer(broker: Broker, group: str) -> Described | None:
+    """None for a classic group, or from a broker that knows no others."""
+    from penstock.protocol.messages import api_69_consumer_group_describe as api
+
+    request = api.ConsumerGroupDescribeRequest(group_ids=[group])
+    try:
+        answer: api.ConsumerGroupDescribeResponse = broker.ask(request, node=coordinator(broker, group))
+    except Failure:
+        return None
+    [described] = answer.groups
+    if described.error_code:
+        return None
+    members: dict[Owner, list[tuple[str, int]]] = {}
+    for each in described.members:
+        owner = Owner(each.member_id, each.client_id, each.client_host, each.instance_id)
+        members[owner] = [
+            (topic.topic_name, index) for topic in each.assignment.topic_partitions for index in topic.partitions
+        ]
+    return _described(described.group_state, members)
+
+
+def _describe_classic(broker: Broker, group: str) -> Described:
+    from penstock.cli.connect import failure
+    from penstock.protocol.errors import ErrorCode
+    from penstock.protocol.messages import api_15_describe_groups as api
+
+    answer: api.DescribeGroupsResponse = broker.ask(
+        api.DescribeGroupsRequest(groups=[group]), node=coordinator(broker, group)
+    )
+    [described] = answer.groups
+    if described.error_code and described.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        raise failure(group, described.error_code, described.error_message)
+    members = {
+        Owner(each.member_id, each.client_id, each.client_host, each.group_instance_id): _assigned(
+            described.protocol_type, each.member_assignment
+        )
+        for each in described.members
+    }
+    return _described(described.group_state, members)
+
+
+def _described(state: str, members: dict[Owner, list[tuple[str, int]]]) -> Described:
+    return Described(
+        state,
+        {partition: owner for owner, partitions in members.items() for partition in partitions},
+        {
+            owner: [f"{topic}-{index}" for topic, index in sorted(partitions)]
+            for owner, partitions in sorted(members.items(), key=lambda item: item[0].member)
+        },
+    )
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> list[tuple[str, int]]:
+    """What a classic group's leader wrote; only consumers write it in a way that others can read."""
+    from penstock.protocol.codec import DecodeError, decode_prefix
+    from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+
+    if protocol_type != "consumer" or len(assignment) < 2:
+        return []
+    try:
+        version = min(int.from_bytes(assignment[:2], "big"), ConsumerProtocolAssignment.MAX_VERSION)
+        decoded, _ = decode_prefix(ConsumerProtocolAssignment, version, assignment, 2)
+    except DecodeError:
+        return []
+    return [(each.topic, index) for each in decoded.assigned_partitions for index in each.partitions]
+
+
+# --- shared -------------------------------------------------------------------------------------------------------
+
+
+def nodes(broker: Broker) -> list[int]:
+    from penstock.protocol.messages import api_60_describe_cluster as api
+
+    return sorted(each.broker_id for each in broker.ask(api.DescribeClusterRequest()).brokers)
+
+
+def coordinator(broker: Broker, group: str) -> int:
+    from penstock.cli.connect import failure
+    from penstock.protocol.messages import api_10_find_coordinator as api
+
+    [found] = broker.ask(api.FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group])).coordinators
+    if found.error_code:
+        raise failure(group, found.error_code, found.error_message or None)
+    node: int = found.node_id
+    return node
+
+
+def partitions_of(broker: Broker, topics: Iterable[str]) -> dict[str, list[int]]:
+    from penstock.cli.connect import failure
+
+    found: dict[str, list[int]] = {}
+    for topic in broker.topics(list(topics)):
+        if topic.error_code:
+            raise failure(topic.name or "?", topic.error_code, None)
+        found[topic.name or ""] = sorted(partition.partition_index for partition in topic.partitions)
+    return found
+
+
+def why(code: int) -> str | None:
+    from penstock.protocol.errors import ErrorCode
+
+    match ErrorCode(code):
+        case ErrorCode.NON_EMPTY_GROUP:
+            return "the group has members: stop them first"
+        case ErrorCode.GROUP_ID_NOT_FOUND:
+            return "there is no such group: `penstock group list` shows what there is"
+        case ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+            return "the group reads this topic: stop its members first"
+        case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.STALE_MEMBER_EPOCH:
+            return "the group has members, and only they may move its offsets: stop them first"
+        case _:
+            return None

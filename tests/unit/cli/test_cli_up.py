@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,34 @@ def test_ready_may_be_json_and_ctrl_c_is_a_clean_stop() -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     assert json.loads(line)["directory"] == "memory"
     assert end(process, signal.SIGINT) == Exit.OK
+
+
+def test_a_second_signal_does_not_wait_for_a_client_that_reads_nothing() -> None:
+    process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
+    host, port = json.loads(line)["bootstrap"].split(":")
+    question = bytes.fromhex("0000000a0012000000000001ffff")  # ApiVersions v0; its answer is forty times as long
+    with socket.create_connection((host, int(port)), timeout=1) as stuck:
+        with pytest.raises(TimeoutError):
+            stuck.sendall(question * 1_000_000)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=5)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n20000\n" + "topic 0 0\n" * 20000)
+    command = [*COMMAND, "log", "dump", str(tmp_path / "recovery-point-offset-checkpoint")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(20) == Exit.BROKEN_PIPE
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,8 +59,11 @@ class EntryFile:
         self.stored += len(data) // self.entry_size
 
     def truncate(self, count: int) -> None:
+        """On disk before this returns: entries that are gone must not come back with a crash."""
         if count < self.stored:
-            self._opened().truncate(count * self.entry_size)
+            file = self._opened()
+            file.truncate(count * self.entry_size)
+            file.sync_now()
             self.stored = count
 
     def moved(self, path: str) -> None:

@@ -341,10 +341,6 @@ class Segment:
         self.trusted_from = min(self.trusted_from, position)
         self.checked_to = min(self.checked_to, position)
         self.reset_indexes(offset if position else 0)
-        # The recovery point may pass this segment without another look at its indexes.
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            if self.disk.exists(self.path(suffix)):
-                self.disk.sync_file(self.path(suffix))
         if self.has_aborted:
             self.replace_aborted([each for each in self.aborted if each.last_offset < offset])
 

@@ -1,0 +1,96 @@
+"""Leader epochs: what Kafka answers to OffsetsForLeaderEpoch, and what truncation leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.log.checkpoints import CheckpointError
+from penstock.log.epochs import LeaderEpochCache
+
+
+def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
+    made = LeaderEpochCache()
+    for epoch, start in entries:
+        made.assign(epoch, start)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answer"),
+    [
+        (-1, (-1, -1)),
+        (1, (1, 10)),
+        (2, (2, 20)),
+        (3, (2, 20)),
+        (4, (4, 30)),
+        (6, (6, 99)),
+        (7, (-1, -1)),
+    ],
+)
+def test_the_end_of_an_epoch_is_where_the_next_begins(wanted: int, answer: tuple[int, int]) -> None:
+    assert cache((2, 10), (4, 20), (6, 30)).end_offset_for(wanted, 99) == answer
+
+
+def test_nothing_is_known_of_an_empty_log() -> None:
+    assert LeaderEpochCache().end_offset_for(0, 0) == (-1, -1)
+    assert LeaderEpochCache().latest_epoch is None
+    assert LeaderEpochCache().epoch_for_offset(0) == -1
+
+
+def test_an_offset_belongs_to_the_last_epoch_that_began_at_or_before_it() -> None:
+    epochs = cache((2, 10), (4, 20))
+    assert [epochs.epoch_for_offset(offset) for offset in (9, 10, 19, 20, 99)] == [-1, 2, 2, 4, 4]
+
+
+def test_an_epoch_is_assigned_once_and_drops_what_contradicts_it() -> None:
+    epochs = cache((2, 10), (4, 20), (6, 30))
+    assert not epochs.assign(6, 35)
+    assert epochs.assign(7, 25)
+    assert epochs.entries == [(2, 10), (4, 20), (7, 25)]
+    assert epochs.assign(8, 25)
+    assert epochs.entries == [(2, 10), (4, 20), (8, 25)]
+    assert not epochs.assign(-1, 40)
+
+
+@pytest.mark.parametrize(
+    ("end", "left"),
+    [(31, [(2, 10), (4, 20), (6, 30)]), (30, [(2, 10), (4, 20)]), (11, [(2, 10)]), (10, []), (0, [])],
+)
+def test_cutting_the_end_drops_epochs_that_begin_there(end: int, left: list[tuple[int, int]]) -> None:
+    epochs = cache((2, 10), (4, 20), (6, 30))
+    epochs.truncate_from_end(end)
+    assert epochs.entries == left
+
+
+@pytest.mark.parametrize(
+    ("start", "left"),
+    [
+        (5, [(2, 10), (4, 20), (6, 30)]),
+        (10, [(2, 10), (4, 20), (6, 30)]),
+        (15, [(2, 15), (4, 20), (6, 30)]),
+        (20, [(4, 20), (6, 30)]),
+        (29, [(4, 29), (6, 30)]),
+        (50, [(6, 50)]),
+    ],
+)
+def test_cutting_the_start_keeps_the_epoch_that_spans_it(start: int, left: list[tuple[int, int]]) -> None:
+    epochs = cache((2, 10), (4, 20), (6, 30))
+    epochs.changed = False
+    epochs.truncate_from_start(start)
+    assert epochs.entries == left
+    assert epochs.changed == (left != [(2, 10), (4, 20), (6, 30)])
+
+
+def test_the_file_is_kafkas() -> None:
+    data = cache((2, 10), (4, 20)).to_bytes()
+    assert data == b"0\n2\n2 10\n4 20\n"
+    assert LeaderEpochCache.from_bytes(data).entries == [(2, 10), (4, 20)]
+    assert LeaderEpochCache.from_bytes(b"").entries == []
+
+
+@pytest.mark.parametrize(
+    "data", [b"0\n2\n2 10\n", b"1\n0\n", b"0\n1\nx y\n", b"0\n2\n4 20\n2 10\n", b"\xff", b"0\n-1\n"]
+)
+def test_a_torn_file_is_not_believed(data: bytes) -> None:
+    with pytest.raises(CheckpointError):
+        LeaderEpochCache.from_bytes(data)

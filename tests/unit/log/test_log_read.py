@@ -1,0 +1,225 @@
+"""Reading: the right batches, never past the bound, by offset and by time, and never damaged ones."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_harness import TOPIC_ID, manager, new_log, offsets, produce, read_all, run
+
+from penstock.disk.memory import MemoryDisk
+from penstock.log.log import Log
+from penstock.log.manager import LogManager
+from penstock.metadata.configs.topic import LogConfig
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.batches import split_batches
+from penstock.records.build import build_batch
+
+NOW = 1_700_000_000_000
+SMALL = LogConfig(segment_bytes=600, index_interval_bytes=150)
+
+
+def spans(data: object) -> list[tuple[int, int]]:
+    return [(h.base_offset, h.last_offset) for h, _ in split_batches(data, allow_partial=True)]  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 120)), min_size=1, max_size=60),
+    st.data(),
+)
+def test_a_read_is_the_batches_from_the_offset_to_the_bound(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+    logs = manager()
+    log = new_log(SMALL, logs)
+    for count, size in sizes:
+        produce(log, count, value=bytes(size))
+    if data.draw(st.booleans()):
+        log = reopened(logs)
+    everything = [(h.base_offset, h.last_offset) for h, _ in read_all(log)]
+    ends = [0, *(last + 1 for _, last in everything)]
+    for _ in range(10):
+        offset = data.draw(st.integers(0, log.log_end_offset))
+        bound = data.draw(st.sampled_from(ends))
+        max_bytes = data.draw(st.integers(0, 2000))
+        one = data.draw(st.booleans())
+        found = log.read(offset, max_bytes, upper_bound=bound, min_one_batch=one)
+        got = spans(found.read_now())
+        expected = [span for span in everything if span[1] >= offset and span[1] < bound]
+        assert got == expected[: len(got)]
+        if expected and one:
+            assert got
+        assert found.size <= max_bytes or len(got) == 1
+
+
+def reopened(logs: LogManager) -> Log:
+    run(logs.close())
+    logs = manager(logs.disk)
+    found = logs.get("t", 0)
+    assert found is not None
+    assert logs.dirs[0].clean
+    return found
+
+
+def test_an_offset_outside_of_the_log_is_out_of_range() -> None:
+    log = new_log()
+    produce(log, 5)
+    log.advance_log_start_offset(2)
+    for offset in (-1, 0, 1, 6):
+        with pytest.raises(KafkaError) as error:
+            log.read(offset, 100, upper_bound=5)
+        assert error.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.read(5, 100, upper_bound=5).size == 0
+
+
+def test_the_first_batch_comes_whole_if_asked_and_not_at_all_otherwise() -> None:
+    log = new_log()
+    produce(log, value=bytes(1000))
+    produce(log, value=bytes(1000))
+    first = log.read(0, 10, upper_bound=2)
+    assert spans(first.read_now()) == [(0, 0)]
+    assert log.read(0, 10, upper_bound=2, min_one_batch=False).size == 0
+
+
+def test_a_read_inside_of_a_batch_starts_with_that_batch() -> None:
+    log = new_log()
+    produce(log, 10)
+    assert spans(log.read(7, 1000, upper_bound=10).read_now()) == [(0, 9)]
+
+
+def test_nothing_at_or_above_the_bound_is_given() -> None:
+    log = new_log(SMALL)
+    for _ in range(20):
+        produce(log, 2)
+    assert spans(log.read(6, 1 << 20, upper_bound=8).read_now()) == [(6, 7)]
+    assert log.read(8, 1 << 20, upper_bound=8).size == 0
+    assert log.read(9, 1 << 20, upper_bound=8).size == 0
+
+
+def test_bytes_are_given_at_once_awaited_or_now() -> None:
+    log = new_log()
+    produce(log, 3)
+    found = log.read(0, 1000, upper_bound=3)
+    expected = found.read_now()
+    assert bytes(found.read_cached() or b"") == expected
+    assert asyncio.run(found.read()) == expected
+    empty = log.read(3, 1000, upper_bound=3)
+    assert empty.read_cached() == b""
+    assert empty.segment_base_offset == -1
+
+
+def test_records_are_found_by_their_time_across_segments() -> None:
+    log = new_log(SMALL)
+    for number in range(60):
+        stamp = NOW + number * 10
+        data = build_batch([(stamp + step, b"k", b"v" * 20, ()) for step in (0, 5)])
+        log.append_as_leader(data, leader_epoch=number // 20, now_ms=NOW)
+    assert len(log.segments) > 3
+    for wanted, offset in (
+        (0, 0),
+        (NOW, 0),
+        (NOW + 1, 1),
+        (NOW + 5, 1),
+        (NOW + 6, 2),
+        (NOW + 333, 67),
+        (NOW + 595, 119),
+    ):
+        found = log.offset_for_timestamp(wanted)
+        assert found is not None
+        assert found.offset == offset
+        assert found.leader_epoch == offset // 40
+        assert found.timestamp >= wanted
+    assert log.offset_for_timestamp(NOW + 596) is None
+    newest = log.max_timestamp_offset()
+    assert newest is not None
+    assert (newest.timestamp, newest.offset) == (NOW + 595, 119)
+
+
+def test_the_largest_timestamp_need_not_be_the_last() -> None:
+    log = new_log(SMALL)
+    for stamp in (10, 20, 99, 30, 99, 40):
+        produce(log, timestamp=NOW + stamp, value=bytes(200))
+    newest = log.max_timestamp_offset()
+    assert newest is not None
+    assert (newest.timestamp, newest.offset) == (NOW + 99, 2)
+    found = log.offset_for_timestamp(NOW + 25)
+    assert found is not None
+    assert found.offset == 2
+
+
+def test_a_look_up_by_time_starts_at_the_log_start() -> None:
+    log = new_log()
+    for _ in range(4):
+        produce(log, timestamp=NOW)
+    log.advance_log_start_offset(2)
+    found = log.offset_for_timestamp(0)
+    assert found is not None
+    assert found.offset == 2
+    assert new_log().max_timestamp_offset() is None
+
+
+def restarted(disk: MemoryDisk) -> tuple[LogManager, Log]:
+    logs = manager(disk)
+    log = logs.get("t", 0)
+    assert log is not None
+    log.update_high_watermark(log.log_end_offset)
+    return logs, log
+
+
+def stopped_with(count: int) -> MemoryDisk:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    log = logs.create("t", TOPIC_ID, 0, SMALL)
+    for _ in range(count):
+        produce(log, value=bytes(100))
+    run(logs.close())
+    return disk
+
+
+def test_what_was_on_disk_before_the_start_is_checked_once_and_then_read_at_once() -> None:
+    _, log = restarted(stopped_with(3))
+    found = log.read(0, 1 << 20, upper_bound=3)
+    assert found.read_cached() is None
+    assert spans(asyncio.run(found.read())) == [(0, 0), (1, 1), (2, 2)]
+    assert found.read_cached() is not None
+    produce(log)
+    assert log.read(3, 1 << 20, upper_bound=4).read_cached() is not None
+
+
+def test_a_damaged_batch_is_reported_and_not_served_while_the_others_are() -> None:
+    disk = stopped_with(3)
+    disk.inode("/logs/t-0/00000000000000000000.log").data[61 + 181 + 20] ^= 1
+    logs, log = restarted(disk)
+    data = asyncio.run(log.read(0, 1 << 20, upper_bound=3).read())
+    assert spans(data) == [(0, 0)]
+    damaged = log.read(1, 1 << 20, upper_bound=3)
+    assert damaged.read_cached() is None
+    for read in (damaged.read_now, lambda: asyncio.run(damaged.read())):
+        with pytest.raises(KafkaError) as error:
+            read()
+        assert error.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert "checksum" in logs.corruptions["t", 0]
+    assert spans(asyncio.run(log.read(2, 1 << 20, upper_bound=3).read())) == [(2, 2)]
+    assert produce(log) == 3
+
+
+def test_a_length_that_points_nowhere_is_damage_too() -> None:
+    disk = stopped_with(3)
+    disk.inode("/logs/t-0/00000000000000000000.log").data[8] = 0x7F
+    logs = manager(disk)
+    assert logs.get("t", 0) is None, "the log could not be made sense of"
+    assert ("t", 0) in logs.corruptions
+    again = logs.create("t", TOPIC_ID, 0, SMALL)
+    assert again.log_end_offset == 0
+    assert any(name.endswith("-stray") for name in disk.listdir("/logs"))
+
+
+def test_batches_may_be_read_while_more_are_written_and_old_ones_deleted() -> None:
+    log = new_log(LogConfig(segment_bytes=200, retention_bytes=0))
+    for _ in range(6):
+        produce(log, value=bytes(60))
+    found = log.read(0, 1 << 20, upper_bound=6)
+    assert log.delete_old_segments(NOW) > 0
+    assert spans(found.read_now()) == [(0, 0)]
+    assert offsets(log) == []

@@ -26,6 +26,7 @@ NOT_IDENTITIES = ("error_message", "metadata", "protocol_type", "protocol_name",
 IDENTITY_NUMBERS = ("resource_type", "producer_id")
 # Numbers that mean nothing beside an error, and for which the declared default is a real value.
 UNKNOWN_NUMBERS = ("base_offset", "high_watermark", "committed_offset", "low_watermark", "node_id", "port")
+PRODUCE = 0
 ALTER_REPLICA_LOG_DIRS = 34  # asks by directory, answers by topic
 # Their items are an afterthought to an error of the whole request.
 TOP_LEVEL_APIS = frozenset({13, 35})  # LeaveGroup, DescribeLogDirs
@@ -47,7 +48,12 @@ Matches = Callable[[Target], bool]
 def error_response(
     api_key: int, version: int, request: Any, code: ErrorCode, message: str | None = None
 ) -> Struct | Close:
-    """The response that says `code` of everything in the request; CLOSE where the API has no place to say it."""
+    """The response that says `code` of everything in the request; CLOSE where the API has no place to say it.
+
+    A producer that wants no answer learns of an error in the same way: by its connection's end.
+    """
+    if api_key == PRODUCE and request.acks == 0:
+        return CLOSE
     response_type: type[Struct] = response_class(api_key)
     response: Any = response_type()
     items = (

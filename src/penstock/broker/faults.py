@@ -19,9 +19,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.encoded import Encoded
 from penstock.broker.error_replies import Target, error_response, merge, overwrite, split, targets
-from penstock.net.connection import CLOSE, Close
-from penstock.protocol.apis import APIS
+from penstock.net.connection import Close
+from penstock.protocol.apis import APIS, response_class
+from penstock.protocol.codec import decode
 from penstock.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ METADATA = 3
 # because its session has to know the partition for the client to find it again.
 SERVED_THEN_OVERWRITTEN = frozenset({FETCH, METADATA})
 FULL_FETCH_EPOCHS = (0, -1)
+
+BY_FAULT_RULE = Close("a fault rule says so")
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +163,7 @@ class Faults:
         if rule.delay:
             await asyncio.sleep(rule.delay)
         if rule.close and not rule.lose_reply:
-            return _hang_up(ctx)
+            return BY_FAULT_RULE
         if rule.error is None:
             response = await serve(request)
         else:
@@ -167,7 +171,7 @@ class Faults:
         if not rule.lose_reply:
             return response
         if rule.close:
-            return _hang_up(ctx)
+            return BY_FAULT_RULE
         return await self._stay_silent(ctx)
 
     async def _stay_silent(self, ctx: RequestContext) -> None:
@@ -179,11 +183,6 @@ class Faults:
             await waiting
         finally:
             self._silent.discard(waiting)
-
-
-def _hang_up(ctx: RequestContext) -> Close:
-    ctx.connection.close("a fault rule says so")
-    return CLOSE
 
 
 async def _with_error(
@@ -200,7 +199,7 @@ async def _with_error(
     if ctx.api_key in SERVED_THEN_OVERWRITTEN:
         if ctx.api_key == FETCH:
             request.max_wait_ms = 0  # an error is not waited for
-        response = await serve(request)
+        response = _decoded(ctx, await serve(request))
         if not overwrite(response, ctx.api_version, code, matches) and rule.topic is None:
             return error_response(ctx.api_key, ctx.api_version, request, code)
         return response
@@ -208,9 +207,17 @@ async def _with_error(
         return error_response(ctx.api_key, ctx.api_version, request, code)
     kept, hit = split(request, ctx.api_version, matches)
     refused = error_response(ctx.api_key, ctx.api_version, hit, code)
-    if kept is None or isinstance(refused, Close):
+    if kept is None:
         return refused
-    return merge(await serve(kept), refused, ctx.api_version)
+    served = _decoded(ctx, await serve(kept))
+    return refused if isinstance(refused, Close) else merge(served, refused, ctx.api_version)
+
+
+def _decoded(ctx: RequestContext, response: Any) -> Any:
+    """Some handlers keep answers as bytes."""
+    if isinstance(response, Encoded):
+        return decode(response_class(ctx.api_key), ctx.api_version, response.body)
+    return response
 
 
 def _needs_full_fetch(rule: FaultRule, ctx: RequestContext, request: Any) -> bool:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.encoded import Encoded
 from penstock.broker.faults import FaultRule, Faults
-from penstock.net.connection import CLOSE
+from penstock.net.connection import Close
+from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_00_produce import (
     PartitionProduceData,
@@ -24,6 +26,12 @@ from penstock.protocol.messages.api_01_fetch import (
     FetchRequest,
     FetchResponse,
     PartitionData,
+)
+from penstock.protocol.messages.api_03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
 )
 
 TOPIC_ID = b"\x01" * 16
@@ -52,7 +60,7 @@ def context(api_key: int, version: int, client_id: str = "c") -> Any:
 
 def produce_request(*partitions: int, topic: str = "t") -> ProduceRequest:
     data = [PartitionProduceData(index=index, records=b"r") for index in partitions]
-    return ProduceRequest(topic_data=[TopicProduceData(name=topic, partition_data=data)])
+    return ProduceRequest(acks=-1, topic_data=[TopicProduceData(name=topic, partition_data=data)])
 
 
 class Log:
@@ -111,22 +119,23 @@ def test_a_topic_is_known_by_its_id_too() -> None:
     faults, log = Faults(), Log()
     faults.add(api="Produce", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     data = [TopicProduceData(topic_id=TOPIC_ID, partition_data=[PartitionProduceData(index=0, records=b"r")])]
-    response = asyncio.run(faults.apply(BROKER, context(0, 13), ProduceRequest(topic_data=data), log))
+    response = asyncio.run(faults.apply(BROKER, context(0, 13), ProduceRequest(acks=-1, topic_data=data), log))
     assert (response.responses[0].topic_id, codes(response)) == (TOPIC_ID, {0: 6})
 
 
 def test_close_hangs_up_before_anything_is_done() -> None:
     faults, log, ctx = Faults(), Log(), context(0, 9)
     faults.add(close=True)
-    assert asyncio.run(faults.apply(BROKER, ctx, produce_request(0), log)) is CLOSE
-    assert ctx.connection.reason == "a fault rule says so"
+    ended = asyncio.run(faults.apply(BROKER, ctx, produce_request(0), log))
+    assert isinstance(ended, Close)
+    assert ended.reason == "a fault rule says so"
     assert log.taken == []
 
 
 def test_a_lost_reply_with_close_does_the_work_and_hangs_up() -> None:
     faults, log = Faults(), Log()
     faults.add(lose_reply=True, close=True)
-    assert produce(faults, log, produce_request(0)) is CLOSE
+    assert isinstance(produce(faults, log, produce_request(0)), Close)
     assert log.taken == [("t", 0)]
 
 
@@ -186,6 +195,24 @@ def test_an_incremental_fetch_is_made_a_full_one_without_using_up_the_rule() -> 
     rule = faults.add(api="Fetch", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER, times=1)
     assert fetch(faults, FetchRequest(session_id=3, session_epoch=4)).error_code == 70
     assert rule.hits == 0
+
+
+def test_an_error_for_a_producer_that_wants_no_answer_ends_its_connection() -> None:
+    faults, log = Faults(), Log()
+    faults.add(api="Produce", topic="t", partition=0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    request = produce_request(0, 1)
+    request.acks = 0
+    assert isinstance(produce(faults, log, request), Close)
+    assert log.taken == [("t", 1)]
+
+
+def test_an_answer_that_a_handler_kept_as_bytes_can_carry_the_error() -> None:
+    faults = Faults()
+    faults.add(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE)
+    kept = Encoded(encode(MetadataResponse(topics=[MetadataResponseTopic(name="t")]), 9))
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    response = asyncio.run(faults.apply(BROKER, context(3, 9), request, lambda *_: kept))
+    assert [topic.error_code for topic in response.topics] == [5]
 
 
 def test_rules_end_by_hand_by_context_and_all_at_once() -> None:

@@ -119,34 +119,23 @@ class Transactions:
         *,
         add: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether these partitions belong to the producer's transaction; `add` makes them, for clients that rely on
-        it, and waits a moment for an earlier transaction to end."""
-        try:
-            if not add:
-                shard = self.coordinators.of(transactional_id).active()
-                return decide.verify(shard, transactional_id, producer_id, producer_epoch, asked)
-            code = await self._add(transactional_id, producer_id, producer_epoch, asked)
-        except KafkaError as error:
-            code = error.code
-        return dict.fromkeys(asked, code)
+        """Whether these partitions belong to the producer's transaction; `add` makes them, for clients that rely on it.
 
-    async def _add(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, asked: Collection[TopicPartition]
-    ) -> ErrorCode:
-        loop = asyncio.get_running_loop()
-        pause = self._settings.int("add.partitions.to.txn.retry.backoff.ms") / 1000
-        deadline = loop.time() + self._settings.int("add.partitions.to.txn.retry.backoff.max.ms") / 1000
-        while True:
-            code = self.coordinators.of(transactional_id).run(
+        NONE, or why not, for each.
+        """
+        try:
+            coordinator = self.coordinators.of(transactional_id)
+            if not add:
+                return decide.verify(coordinator.active(), transactional_id, producer_id, producer_epoch, asked)
+            result = coordinator.run(
                 lambda shard, turn: decide.add(
                     shard, turn, transactional_id, producer_id, producer_epoch, asked, EPOCH_PER_TRANSACTION
                 )
             )
-            if isinstance(code, asyncio.Future):
-                code = await code
-            if code is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() + pause > deadline:
-                return code
-            await asyncio.sleep(pause)
+            code = await result if isinstance(result, asyncio.Future) else result
+        except KafkaError as error:
+            code = error.code
+        return dict.fromkeys(asked, code)
 
     # --- markers
 

@@ -1,12 +1,15 @@
 """Before the first batch of a transaction enters a partition, its coordinator is asked whether it belongs there.
 
 Without that, a batch that was held up on its way could open a transaction that nobody ends (KIP-890). The partition
-remembers that a look-up is under way; a marker or another batch in between makes it void.
+remembers that a look-up is under way; a marker or another batch in between makes it void. So whoever waits for the
+transaction before to end has to start the look-up anew, or the marker of that end would void it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -23,17 +26,34 @@ if TYPE_CHECKING:
 ABORTABLE_SINCE = 11
 IMPLICIT_SINCE = 12
 
-Verdict = "Verification | KafkaError"
-
 
 class LookUp(NamedTuple):
     partition: Partition
     producer_id: int
     producer_epoch: int
+    sequence: int
+    #: Whether the coordinator adds the partition, as clients of transaction version 2 expect.
+    implicit: bool
     verification: Verification
 
+    @property
+    def producer(self) -> tuple[int, int]:
+        return self.producer_id, self.producer_epoch
 
-def start(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[LookUp]:
+
+def start(
+    partition: Partition, producer_id: int, producer_epoch: int, sequence: int, *, implicit: bool
+) -> LookUp | None:
+    """None if the transaction is open here already, and needs no look-up."""
+    verification = partition.leader_log().producers.start_verification(
+        producer_id, producer_epoch, sequence, supports_epoch_bump=implicit
+    )
+    if verification is None:
+        return None
+    return LookUp(partition, producer_id, producer_epoch, sequence, implicit, verification)
+
+
+def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[LookUp]:
     """The batches whose transaction their partition doesn't know yet. Empty once a transaction is under way."""
     found = []
     for partition, records in produced:
@@ -42,39 +62,57 @@ def start(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> lis
         header = parse_header(records)
         if not header.is_transactional or header.producer_id < 0:
             continue
-        verification = partition.leader_log().producers.start_verification(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            supports_epoch_bump=api_version >= IMPLICIT_SINCE,
-        )
-        if verification is not None:
-            found.append(LookUp(partition, header.producer_id, header.producer_epoch, verification))
+        implicit = api_version >= IMPLICIT_SINCE
+        look_up = start(partition, header.producer_id, header.producer_epoch, header.base_sequence, implicit=implicit)
+        if look_up is not None:
+            found.append(look_up)
     return found
 
 
 async def ask(
-    broker: Broker, transactional_id: str, look_ups: list[LookUp], api_version: int
-) -> dict[Partition, Verification | KafkaError]:
-    """What each partition gets to know: the proof to append with, or why not."""
-    if not broker.settings.bool("transaction.partition.verification.enable"):
+    broker: Broker, transactional_id: str, look_ups: list[LookUp]
+) -> dict[Partition, Verification | ErrorCode | None]:
+    """For each partition the proof to append with, or why not; None where none is needed any more."""
+    settings = broker.settings
+    if not settings.bool("transaction.partition.verification.enable"):
         return {look_up.partition: look_up.verification for look_up in look_ups}
-    verdicts: dict[Partition, Verification | KafkaError] = {}
-    for producer in {(look_up.producer_id, look_up.producer_epoch) for look_up in look_ups}:
-        mine = [look_up for look_up in look_ups if (look_up.producer_id, look_up.producer_epoch) == producer]
-        partitions = [(look_up.partition.topic, look_up.partition.index) for look_up in mine]
-        codes = await broker.transactions.admit(
-            transactional_id, *producer, partitions, add=api_version >= IMPLICIT_SINCE
-        )
-        for look_up, name in zip(mine, partitions):
-            code = codes[name]
-            verdicts[look_up.partition] = (
-                look_up.verification if code is ErrorCode.NONE else _refusal(code, api_version)
-            )
+    loop = asyncio.get_running_loop()
+    pause = settings.int("add.partitions.to.txn.retry.backoff.ms") / 1000
+    deadline = loop.time() + settings.int("add.partitions.to.txn.retry.backoff.max.ms") / 1000
+    verdicts = await _ask_once(broker, transactional_id, look_ups)
+    while loop.time() + pause <= deadline:
+        waiting = [each for each in look_ups if each.implicit and verdicts[each.partition] is _ENDING]
+        if not waiting:
+            break
+        await asyncio.sleep(pause)
+        look_ups = []
+        for each in waiting:
+            verdicts[each.partition] = None
+            with suppress(KafkaError):  # the partition went away: the append will say so
+                again = start(each.partition, each.producer_id, each.producer_epoch, each.sequence, implicit=True)
+                if again is not None:
+                    look_ups.append(again)
+        verdicts |= await _ask_once(broker, transactional_id, look_ups)
     return verdicts
 
 
-def _refusal(code: ErrorCode, api_version: int) -> KafkaError:
+_ENDING = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+async def _ask_once(
+    broker: Broker, transactional_id: str, look_ups: list[LookUp]
+) -> dict[Partition, Verification | ErrorCode | None]:
+    verdicts: dict[Partition, Verification | ErrorCode | None] = {}
+    for producer in {look_up.producer for look_up in look_ups}:
+        mine = [look_up for look_up in look_ups if look_up.producer == producer]
+        names = [(look_up.partition.topic, look_up.partition.index) for look_up in mine]
+        codes = await broker.transactions.admit(transactional_id, *producer, names, add=mine[0].implicit)
+        for look_up, name in zip(mine, names):
+            verdicts[look_up.partition] = look_up.verification if codes[name] is ErrorCode.NONE else codes[name]
+    return verdicts
+
+
+def produce_refusal(code: ErrorCode, api_version: int) -> KafkaError:
     """In words that the producer's version knows; NOT_ENOUGH_REPLICAS makes all of them send the batch again."""
     match code:
         case ErrorCode.PRODUCER_FENCED:

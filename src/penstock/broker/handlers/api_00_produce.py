@@ -62,7 +62,7 @@ Answer = ProduceResponse | Close | None
 def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answer | Awaitable[Answer]:
     produce = _Produce(broker, ctx, request)
     if request.transactional_id is not None:
-        look_ups = verification.start(produce.transactional(request), ctx.api_version)
+        look_ups = verification.start_produced(produce.transactional(request), ctx.api_version)
         if look_ups:
             return _after_verification(produce, request, request.transactional_id, look_ups)
     return _answer(produce, request)
@@ -71,7 +71,7 @@ def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answ
 async def _after_verification(
     produce: _Produce, request: ProduceRequest, transactional_id: str, look_ups: list[verification.LookUp]
 ) -> Answer:
-    produce.verified = await verification.ask(produce.broker, transactional_id, look_ups, produce.ctx.api_version)
+    produce.verified = await verification.ask(produce.broker, transactional_id, look_ups)
     answer = _answer(produce, request)
     return answer if answer is None or isinstance(answer, ProduceResponse | Close) else await answer
 
@@ -118,7 +118,7 @@ class _Produce:
         self.internal_allowed = ctx.client_id == ADMIN_CLIENT_ID
         self.unsynced: list[tuple[PartitionProduceResponse, Awaitable[None]]] = []
         self.transactional_id = request.transactional_id
-        self.verified: dict[Partition, Verification | KafkaError] | None = None
+        self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
         """What may be part of a transaction; what can't be found is left for the append to complain about."""
@@ -180,10 +180,10 @@ class _Produce:
         return partition.append(data.records, now_ms=self.ctx.now_ms, required_acks=self.acks)
 
     def _append_verified(
-        self, partition: Partition, records: Buffer, verdict: Verification | KafkaError | None
+        self, partition: Partition, records: Buffer, verdict: Verification | ErrorCode | None
     ) -> AppendInfo:
-        if isinstance(verdict, KafkaError):
-            raise verdict
+        if isinstance(verdict, ErrorCode):
+            raise verification.produce_refusal(verdict, self.ctx.api_version)
         return partition.append(records, now_ms=self.ctx.now_ms, required_acks=self.acks, verification=verdict)
 
     def _refusal(self, index: int, partition: Partition | None, error: KafkaError) -> PartitionProduceResponse:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.group_calls import committed
+from penstock.broker.verification import ask, start
 from penstock.groups.txn_offsets import commit_in_transaction
 from penstock.log.producers import NO_SEQUENCE, Verification
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -74,23 +75,14 @@ async def _commit(broker: Broker, api_version: int, request: TxnOffsetCommitRequ
 async def _verify(
     broker: Broker, api_version: int, request: TxnOffsetCommitRequest, coordinator: GroupCoordinator
 ) -> Verification | None:
-    partition = coordinator.partition
-    verification = partition.leader_log().producers.start_verification(
-        request.producer_id, request.producer_epoch, NO_SEQUENCE, supports_epoch_bump=api_version >= IMPLICIT_SINCE
-    )
-    if verification is None or not broker.settings.bool("transaction.partition.verification.enable"):
-        return verification
-    name = (partition.topic, partition.index)
-    codes = await broker.transactions.admit(
-        request.transactional_id,
-        request.producer_id,
-        request.producer_epoch,
-        [name],
-        add=api_version >= IMPLICIT_SINCE,
-    )
-    if codes[name] is not ErrorCode.NONE:
-        raise KafkaError(codes[name], "The transaction's coordinator refused the commit.")
-    return verification
+    partition, implicit = coordinator.partition, api_version >= IMPLICIT_SINCE
+    look_up = start(partition, request.producer_id, request.producer_epoch, NO_SEQUENCE, implicit=implicit)
+    if look_up is None:
+        return None
+    verdict = (await ask(broker, request.transactional_id, [look_up]))[partition]
+    if isinstance(verdict, ErrorCode):
+        raise KafkaError(verdict, "The transaction's coordinator refused the commit.")
+    return verdict
 
 
 def _told(code: ErrorCode, api_version: int) -> ErrorCode:

@@ -90,17 +90,21 @@ class Maintenance:
                 self._logs.flush_soon(log)
 
     async def _flush_on_request(self) -> None:
-        logs = self._logs
         while True:
-            await logs.flush_requested.wait()
-            logs.flush_requested.clear()
-            while logs.flush_queue:
-                log = next(iter(logs.flush_queue))
-                del logs.flush_queue[log]
-                try:
-                    await log.flush()
-                    log.snapshots.keep_only(log.bases)
-                except (KafkaError, OSError) as error:
-                    logger.error("flush of %s: %s", log, error)
+            await self._logs.flush_requested.wait()
+            await self.flush_queued()
             await asyncio.sleep(AFTER_FLUSH_MS / 1000)
-            logs.write_checkpoints()
+            await self.checkpoints()
+
+    async def flush_queued(self) -> None:
+        """Flush the logs that asked for it, those too that ask meanwhile."""
+        logs = self._logs
+        logs.flush_requested.clear()
+        while logs.flush_queue:
+            log = next(iter(logs.flush_queue))
+            del logs.flush_queue[log]
+            try:
+                await log.flush()
+                log.snapshots.keep_only(log.bases)
+            except (KafkaError, OSError) as error:
+                logger.error("flush of %s: %s", log, error)

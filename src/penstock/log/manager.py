@@ -127,21 +127,18 @@ class LogManager:
         self, *, node_id: int = 0, cluster_id: str = "", config_of: Callable[[str], LogConfig] | None = None
     ) -> None:
         """Bring every log up. Raises DirectoryError or DirectoryLockedError if a directory is not ours to use."""
-        locked: list[LogDir] = []
         try:
             for directory in self.all_dirs:
                 self._open_directory(directory, node_id, cluster_id)
-                locked.append(directory)
+            if all(directory.offline for directory in self.dirs):
+                reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
+                raise DirectoryError(f"No log directory works ({reasons}): free space or replace the disk.")
+            for directory in self.all_dirs:
+                if not directory.offline:
+                    await self._load_directory(directory, config_of)
         except BaseException:
-            for directory in locked:
-                directory.release()
+            self.abandon()
             raise
-        if all(directory.offline for directory in self.dirs):
-            reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
-            raise DirectoryError(f"No log directory works ({reasons}): free space or replace the disk.")
-        for directory in self.all_dirs:
-            if not directory.offline:
-                await self._load_directory(directory, config_of)
 
     def _open_directory(self, directory: LogDir, node_id: int, cluster_id: str) -> None:
         try:

@@ -1,0 +1,191 @@
+"""Durability: one fsync for all who wait, the recovery point, and what a failing fsync means."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from log_harness import TOPIC_ID, finish, manager, new_log, produce, run
+
+from penstock.clock import ManualClock
+from penstock.disk.api import DiskError
+from penstock.disk.memory import MemoryDisk
+from penstock.disk.real import RealDisk, RealFile
+from penstock.log.log import Log
+from penstock.log.maintenance import Intervals, Maintenance
+from penstock.log.manager import LogManager
+from penstock.metadata.configs.topic import LogConfig
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+
+class SlowSyncs:
+    """Counts fsyncs of record files and holds each until told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started: list[str] = []
+        self.gate = asyncio.Event()
+        self.fail: OSError | None = None
+        original = RealFile.sync
+
+        async def sync(file: RealFile) -> None:
+            self.started.append(file.path)
+            await self.gate.wait()
+            if self.fail is not None:
+                raise self.fail
+            await original(file)
+
+        monkeypatch.setattr(RealFile, "sync", sync)
+
+
+async def on_real_files(tmp_path: Path, work: Callable[[LogManager, Log], Awaitable[None]]) -> None:
+    logs = LogManager(RealDisk(), [str(tmp_path)], ManualClock())
+    await logs.open(node_id=1, cluster_id="cluster")
+    await work(logs, logs.create("t", TOPIC_ID, 0, LogConfig(flush_messages=1)))
+    logs.abandon()
+
+
+def test_all_who_wait_share_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(logs: LogManager, log: Log) -> None:
+        syncs = SlowSyncs(monkeypatch)
+        produce(log)
+        first = asyncio.ensure_future(log.flushed(1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(syncs.started) == 1
+        later = []
+        for number in range(2, 50):
+            produce(log)
+            later.append(asyncio.ensure_future(log.flushed(number)))
+        await asyncio.sleep(0)
+        assert log.flushed_offset == 0
+        syncs.gate.set()
+        await asyncio.gather(first, *later)
+        assert len(syncs.started) == 2, "one for the first, one for the 48 that came while it ran"
+        assert log.flushed_offset == 49
+        await log.flushed(49)
+        assert len(syncs.started) == 2
+
+    run(on_real_files(tmp_path, work))
+
+
+def test_a_failed_fsync_is_told_to_all_who_wait_and_nothing_is_acknowledged_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(logs: LogManager, log: Log) -> None:
+        told = []
+        logs.on_offline = lambda directory, error: told.append(directory.path)
+        syncs = SlowSyncs(monkeypatch)
+        syncs.gate.set()
+        syncs.fail = DiskError(errno.EIO, "Input/output error")
+        produce(log, 2)
+        outcomes = await asyncio.gather(log.flushed(1), log.flushed(2), return_exceptions=True)
+        assert [getattr(each, "code", None) for each in outcomes] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+        assert told == [str(tmp_path)]
+        for action in (lambda: produce(log), lambda: log.read(0, 100, upper_bound=2)):
+            with pytest.raises(KafkaError) as error:
+                action()
+            assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(KafkaError):
+            await log.flushed(2)
+        with pytest.raises(KafkaError):
+            await log.flush()
+
+    run(on_real_files(tmp_path, work))
+
+
+def test_a_truncation_during_an_fsync_does_not_acknowledge_what_came_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(logs: LogManager, log: Log) -> None:
+        for _ in range(3):
+            produce(log)
+        syncs = SlowSyncs(monkeypatch)
+        waiting = asyncio.ensure_future(log.flushed(3))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        log.truncate_to(1)
+        produce(log, value=b"another")
+        produce(log, value=b"another")
+        syncs.gate.set()
+        await waiting
+        assert len(syncs.started) >= 2, "what was synced first is not what has these offsets now"
+        assert log.flushed_offset == 3
+
+    run(on_real_files(tmp_path, work))
+
+
+def test_a_flush_moves_the_recovery_point_past_everything_appended() -> None:
+    log = new_log(LogConfig(segment_bytes=200))
+    for _ in range(10):
+        produce(log)
+    assert (log.recovery_point, log.is_dirty) == (0, True)
+    finish(log.flush())
+    assert (log.recovery_point, log.flushed_offset, log.is_dirty) == (10, 10, False)
+    produce(log)
+    log.flush_now()
+    assert log.recovery_point == 11
+
+
+def test_everything_below_the_recovery_point_is_synced() -> None:
+    disk = MemoryDisk(crashable=True)
+    disk.mkdir("/logs")
+    log = new_log(LogConfig(segment_bytes=300, index_interval_bytes=0), manager(disk))
+    for number in range(10):
+        produce(log, producer_id=3, producer_epoch=0, base_sequence=number, epoch=number // 4)
+    finish(log.flush())
+    for name in disk.listdir(log.path):
+        inode = disk.inode(f"{log.path}/{name}")
+        assert not inode.pending, name
+        assert bytes(inode.data) == inode.durable
+
+
+def test_flush_messages_and_a_backlog_of_bytes_ask_for_a_flush() -> None:
+    logs = manager()
+    log = logs.create("t", TOPIC_ID, 0, LogConfig(flush_messages=5))
+    for _ in range(4):
+        produce(log)
+    assert log not in logs.flush_queue
+    produce(log)
+    assert log in logs.flush_queue
+    logs.environment.unflushed_bytes = 1000
+    other = logs.create("t", TOPIC_ID, 1, LogConfig())
+    produce(other, value=bytes(500))
+    assert other not in logs.flush_queue
+    produce(other, value=bytes(500))
+    assert other in logs.flush_queue
+
+
+def test_maintenance_flushes_what_asked_for_it_and_checkpoints_the_recovery_point() -> None:
+    disk, clock = MemoryDisk(), ManualClock()
+    logs = manager(disk, clock)
+    asked = logs.create("t", TOPIC_ID, 0, LogConfig(flush_messages=2))
+    timed = logs.create("t", TOPIC_ID, 1, LogConfig(flush_ms=10))
+    quiet = logs.create("t", TOPIC_ID, 2, LogConfig())
+    for log in (asked, timed, quiet):
+        produce(log, 3)
+    clock.advance(10)
+    maintenance = Maintenance(logs)
+    for job in (maintenance.timed_flush, maintenance.flush_queued, maintenance.checkpoints):
+        finish(job())
+    assert disk.read_bytes("/logs/recovery-point-offset-checkpoint") == b"0\n3\nt 0 3\nt 1 3\nt 2 0\n"
+
+
+def test_maintenance_goes_through_all_its_jobs_and_stops() -> None:
+    async def work() -> None:
+        logs = LogManager(MemoryDisk(), ["/logs"], ManualClock())
+        await logs.open(node_id=1, cluster_id="cluster")
+        log = logs.create("t", TOPIC_ID, 0, LogConfig(flush_messages=2, retention_ms=0))
+        produce(log, 3)
+        done = asyncio.Event()
+        maintenance = Maintenance(logs, Intervals(0, 0, 0, 0, 0, 0, 0))
+        logs.environment.discard = lambda log, segments: done.set()
+        logs.clock.advance(10)  # type: ignore[attr-defined]
+        maintenance.start()
+        await asyncio.wait_for(done.wait(), 5)
+        await maintenance.stop()
+        assert log.log_start_offset == 3
+
+    asyncio.run(work())

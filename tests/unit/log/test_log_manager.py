@@ -1,0 +1,329 @@
+"""All logs of a node: directories, identity, locks, failures, and what is on disk when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+from log_harness import TOPIC_ID, batch, finish, manager, offsets, produce, run
+
+from penstock.clock import ManualClock
+from penstock.disk.api import DirectoryLockedError, DiskError
+from penstock.disk.memory import MemoryDisk
+from penstock.disk.real import RealDisk
+from penstock.log.checkpoints import parse_properties
+from penstock.log.directory import parse_log_name
+from penstock.log.manager import DirectoryError, LogManager
+from penstock.metadata.configs.topic import LogConfig
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
+
+NOW = 1_700_000_000_000
+THREE = ("/a", "/b", "/c")
+
+
+def create(logs: LogManager, partition: int = 0, topic: str = "t", config: LogConfig | None = None) -> str:
+    return logs.create(topic, TOPIC_ID, partition, config or LogConfig()).log_dir
+
+
+def failing(disk: MemoryDisk, directory: str, code: int = errno.EIO) -> None:
+    def fail(operation: str, path: str) -> None:
+        if path.startswith(directory):
+            raise DiskError(code, "Input/output error", path)
+
+    disk.on_write = fail
+
+
+def test_a_new_log_goes_to_the_directory_with_the_fewest() -> None:
+    logs = manager(dirs=THREE)
+    assert [create(logs, number) for number in range(6)] == ["/a", "/b", "/c", "/a", "/b", "/c"]
+    logs.delete("t", 1)
+    assert create(logs, 6) == "/b"
+
+
+def test_a_log_can_be_put_into_a_directory_by_its_id() -> None:
+    logs = manager(dirs=THREE)
+    wanted = logs.dirs[2]
+    log = logs.create("t", TOPIC_ID, 0, LogConfig(), directory_id=wanted.directory_id)
+    assert log.log_dir == "/c"
+
+
+def test_there_is_one_log_for_a_partition() -> None:
+    logs = manager()
+    create(logs)
+    with pytest.raises(KafkaError) as error:
+        create(logs)
+    assert error.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert len(logs) == 1
+
+
+def test_directories_get_an_identity_and_keep_it() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk, dirs=THREE)
+    ids = [directory.directory_id for directory in logs.dirs]
+    assert len(set(ids)) == 3
+    assert parse_properties(disk.read_bytes("/a/meta.properties")) == {
+        "version": "1",
+        "node.id": "1",
+        "cluster.id": "cluster",
+        "directory.id": uuid_to_str(ids[0]),
+    }
+    run(logs.close())
+    assert [directory.directory_id for directory in manager(disk, dirs=THREE).dirs] == ids
+
+
+@pytest.mark.parametrize(("node_id", "cluster_id", "name"), [(2, "cluster", "node.id"), (1, "other", "cluster.id")])
+def test_another_nodes_directory_is_refused_and_let_go(node_id: int, cluster_id: str, name: str) -> None:
+    disk = MemoryDisk()
+    run(manager(disk).close())
+    stranger = LogManager(disk, ["/logs"], ManualClock())
+    with pytest.raises(DirectoryError, match=name):
+        finish(stranger.open(node_id=node_id, cluster_id=cluster_id))
+    manager(disk)
+
+
+def test_a_directory_in_use_is_refused() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    with pytest.raises(DirectoryLockedError):
+        manager(disk)
+    run(logs.close())
+    manager(disk)
+
+
+def test_logs_come_back_with_their_ids_and_high_watermarks() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk, dirs=THREE)
+    for partition in range(5):
+        log = logs.create("my-topic", TOPIC_ID, partition, LogConfig())
+        produce(log, 4)
+        produce(log, 2, commit=False)
+    run(logs.close())
+    logs = manager(disk, dirs=THREE)
+    assert len(logs) == 5
+    for log in logs:
+        assert (log.topic, log.topic_id) == ("my-topic", TOPIC_ID)
+        assert (log.high_watermark, log.log_end_offset) == (4, 6)
+
+
+def test_a_lost_topic_id_can_be_given_again() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    create(logs)
+    logs.abandon()
+    disk.write_atomic("/logs/t-0/partition.metadata", b"version: 0\ntopic")
+    logs = manager(disk)
+    log = logs.get("t", 0)
+    assert log is not None
+    assert log.topic_id == ZERO_UUID
+    logs.assign_topic_id(log, TOPIC_ID)
+    logs.abandon()
+    found = manager(disk).get("t", 0)
+    assert found is not None
+    assert found.topic_id == TOPIC_ID
+
+
+def test_the_same_partition_in_two_directories_is_refused() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk, dirs=("/a", "/b"))
+    create(logs)
+    run(logs.close())
+    disk.mkdir("/b/t-0")
+    with pytest.raises(DirectoryError, match="move one of them away"):
+        manager(disk, dirs=("/a", "/b"))
+
+
+def test_a_directory_that_fails_takes_its_logs_along_and_no_others() -> None:
+    disk = MemoryDisk()
+    told: list[str] = []
+    logs = manager(disk, dirs=("/a", "/b"), on_offline=lambda directory, error: told.append(directory.path))
+    for partition in range(4):
+        create(logs, partition)
+    for log in logs:
+        produce(log, 2)
+    failing(disk, "/a")
+    first, second, third, fourth = (logs.get("t", partition) for partition in range(4))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert fourth is not None
+    with pytest.raises(KafkaError):
+        produce(first)
+    assert told == ["/a"]
+    assert [directory.offline for directory in logs.dirs] == [True, False]
+    with pytest.raises(KafkaError) as error:
+        produce(third)
+    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert produce(second) == 2
+    assert offsets(fourth) == [0, 1]
+    assert create(logs, 4) == "/b", "new logs go where it works"
+    logs.write_checkpoints()
+    run(logs.close())
+    assert not disk.exists("/a/.kafka_cleanshutdown")
+    assert disk.exists("/b/.kafka_cleanshutdown")
+
+
+def test_nothing_acknowledged_is_lost_when_a_disk_fails_and_comes_back() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    create(logs)
+    log = logs.get("t", 0)
+    assert log is not None
+    acknowledged = [produce(log) for _ in range(10)]
+    failing(disk, "/logs", errno.ENOSPC)
+    with pytest.raises(KafkaError):
+        produce(log)
+    disk.on_write = None
+    logs.abandon()
+    again = manager(disk).get("t", 0)
+    assert again is not None
+    assert offsets(again) == acknowledged
+    assert produce(again) == 10
+
+
+def test_a_directory_that_fails_on_start_is_left_out_and_none_at_all_is_an_error() -> None:
+    disk = MemoryDisk()
+    run(manager(disk, dirs=("/a", "/b")).close())
+    failing(disk, "/a")
+    logs = manager(disk, dirs=("/a", "/b"))
+    assert [directory.offline for directory in logs.dirs] == [True, False]
+    assert create(logs) == "/b"
+    disk = MemoryDisk()
+    failing(disk, "/")
+    with pytest.raises(DirectoryError, match="free space or replace the disk"):
+        manager(disk)
+
+
+def test_creating_a_log_on_a_failing_disk_is_a_storage_error() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    failing(disk, "/logs")
+    with pytest.raises(KafkaError) as error:
+        create(logs)
+    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(KafkaError, match="No log directory is online"):
+        create(logs, 1)
+
+
+def test_a_deleted_log_is_gone_at_once_and_its_files_after_a_while() -> None:
+    disk, clock = MemoryDisk(), ManualClock(NOW)
+    logs = manager(disk, clock)
+    log = logs.create("t", TOPIC_ID, 0, LogConfig(file_delete_delay_ms=1000))
+    produce(log)
+    late = log.read(0, 100, upper_bound=1)
+    logs.delete("t", 0)
+    logs.delete("t", 0)
+    assert logs.get("t", 0) is None
+    assert [name for name in disk.listdir("/logs") if name.startswith("t-0.") and name.endswith("-delete")]
+    with pytest.raises(KafkaError) as error:
+        log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+    assert error.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not logs.dirs[0].offline
+    assert late.size
+    assert create(logs) == "/logs"
+    clock.advance(1000)
+    finish(logs.remove_discarded())
+    assert sorted(name for name in disk.listdir("/logs") if name.startswith("t-")) == ["t-0"]
+
+
+def test_a_stray_log_is_kept_out_of_the_way() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    create(logs)
+    logs.set_stray("t", 0)
+    run(logs.close())
+    logs = manager(disk)
+    assert len(logs) == 0
+    assert [name for name in disk.listdir("/logs") if name.endswith("-stray")]
+
+
+def test_a_very_long_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    logs = manager(RealDisk(), dirs=(str(tmp_path),))
+    create(logs, topic="x" * 249)
+    logs.delete("x" * 249, 0)
+    (name,) = [each.name for each in tmp_path.iterdir() if each.is_dir()]
+    logs.abandon()
+    assert name.endswith("-delete")
+    assert len(name) == 255
+
+
+@pytest.mark.parametrize(
+    ("name", "parsed"),
+    [
+        ("t-0", ("t", 0)),
+        ("a-b-12", ("a-b", 12)),
+        ("-5", None),
+        ("t", None),
+        ("t-", None),
+        ("t-0.0123-delete", None),
+        ("t-0.0123-stray", None),
+        ("meta.properties", None),
+    ],
+)
+def test_directories_of_logs_are_told_by_their_names(name: str, parsed: tuple[str, int] | None) -> None:
+    assert parse_log_name(name) == parsed
+
+
+def test_stopping_many_logs_syncs_the_volume_once(tmp_path: Path) -> None:
+    async def work() -> int:
+        disk = RealDisk()
+        calls = []
+        original = disk.sync_volume
+        disk.sync_volume = lambda path: bool(calls.append(path)) or original(path)  # type: ignore[method-assign, func-returns-value]
+        logs = LogManager(disk, [str(tmp_path)], ManualClock())
+        await logs.open(node_id=1, cluster_id="cluster")
+        for partition in range(70):
+            create(logs, partition)
+        for log in logs:
+            produce(log, 2)
+        await logs.close()
+        return len(calls)
+
+    assert asyncio.run(work()) == 1
+
+    async def again() -> set[tuple[int, int]]:
+        logs = LogManager(RealDisk(), [str(tmp_path)], ManualClock())
+        await logs.open(node_id=1, cluster_id="cluster")
+        assert logs.dirs[0].clean
+        found = {(log.recovery_point, log.log_end_offset) for log in logs}
+        await logs.close()
+        return found
+
+    assert asyncio.run(again()) == {(2, 2)}
+
+
+def test_the_checkpoint_files_say_what_kafka_expects() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    for partition in range(2):
+        create(logs, partition)
+    log = logs.get("t", 1)
+    assert log is not None
+    produce(log, 5)
+    log.advance_log_start_offset(3)
+    finish(log.flush())
+    logs.write_checkpoints()
+    assert disk.read_bytes("/logs/recovery-point-offset-checkpoint") == b"0\n2\nt 0 0\nt 1 5\n"
+    assert disk.read_bytes("/logs/replication-offset-checkpoint") == b"0\n2\nt 0 0\nt 1 5\n"
+    assert disk.read_bytes("/logs/log-start-offset-checkpoint") == b"0\n1\nt 1 3\n"
+    written = []
+    disk.on_write = lambda operation, path: written.append(path)
+    logs.write_checkpoints()
+    assert written == [], "nothing changed, nothing written"
+
+
+def test_a_node_keeps_ten_thousand_logs_in_little_memory(tmp_path: Path) -> None:
+    import tracemalloc
+
+    logs = manager(RealDisk(), dirs=(str(tmp_path),))
+    config = LogConfig()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for partition in range(500):
+        create(logs, partition, config=config)
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    logs.abandon()
+    assert used / 500 < 4000

@@ -1,0 +1,256 @@
+"""Coming back: after a clean stop without a look, after a crash from the recovery point only."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from log_harness import TOPIC_ID, batch, check_indexes, finish, manager, offsets, produce, run
+
+from penstock.clock import ManualClock
+from penstock.disk.memory import MemoryDisk, MemoryFile
+from penstock.log.log import Log
+from penstock.log.manager import LogManager
+from penstock.metadata.configs.topic import LogConfig
+
+NOW = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
+
+
+def started(disk: MemoryDisk, config: LogConfig = CONFIG) -> tuple[LogManager, Log]:
+    logs = manager(disk, ManualClock(NOW))
+    log = logs.get("t", 0) or logs.create("t", TOPIC_ID, 0, config)
+    log.update_config(config)
+    return logs, log
+
+
+class Reads:
+    """Which bytes of which files are read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+        original = MemoryFile.pread
+
+        def pread(file: MemoryFile, size: int, offset: int) -> bytes:
+            self.seen.append((file.path.rpartition("/")[2], offset, size))
+            return original(file, size, offset)
+
+        monkeypatch.setattr(MemoryFile, "pread", pread)
+
+    def lowest(self, name: str) -> int | None:
+        return min((offset for path, offset, _ in self.seen if path == name), default=None)
+
+
+def test_after_a_clean_stop_only_the_end_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    config = LogConfig(segment_bytes=40_000, index_interval_bytes=200)
+    logs, log = started(disk, config)
+    for _ in range(900):
+        produce(log)
+    run(logs.close(broker_epoch=9))
+    reads = Reads(monkeypatch)
+    logs, log = started(disk, config)
+    assert logs.dirs[0].clean
+    assert logs.dirs[0].previous_broker_epoch == 9
+    assert log.recovery_point == log.log_end_offset == 900
+    assert {name for name, _, _ in reads.seen if name.endswith(".log")} == {f"{log.bases[-1]:020d}.log"}
+    lowest = reads.lowest(f"{log.bases[-1]:020d}.log")
+    assert lowest is not None
+    assert lowest > log.active.size - 500
+    assert offsets(log) == list(range(900))
+    assert not disk.exists("/logs/.kafka_cleanshutdown")
+
+
+def test_after_a_crash_nothing_below_the_recovery_point_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    config = LogConfig(segment_bytes=100_000, index_interval_bytes=200)
+    logs, log = started(disk, config)
+    logs.environment.unflushed_bytes = 1
+    for _ in range(500):
+        produce(log)
+    finish(log.flush())
+    logs.write_checkpoints()
+    flushed = log.active.size
+    for _ in range(10):
+        produce(log)
+    logs.abandon()
+    reads = Reads(monkeypatch)
+    logs, log = started(disk, config)
+    assert not logs.dirs[0].clean
+    assert log.log_end_offset == 510
+    lowest = reads.lowest("00000000000000000000.log")
+    assert lowest is not None
+    assert lowest > flushed - 500
+    assert sum(size for name, _, size in reads.seen if name.endswith(".log")) < 20_000
+    check_indexes(log.active)
+    assert log in logs.flush_queue, "so that the next crash has less to check"
+
+
+@pytest.mark.parametrize("lost", [1, 30, 61, 75, 76, 77, 100])
+def test_a_torn_tail_is_cut_off(lost: int, caplog: pytest.LogCaptureFixture) -> None:
+    size = len(batch())
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    for _ in range(5):
+        produce(log)
+    logs.abandon()
+    data = disk.inode("/logs/t-0/00000000000000000000.log").data
+    del data[len(data) - lost :]
+    with caplog.at_level(logging.WARNING):
+        logs, log = started(disk)
+    left = (5 * size - lost) // size
+    assert offsets(log) == list(range(left))
+    assert log.active.file.size == log.active.size == left * size
+    assert produce(log) == left
+
+
+def test_zeros_and_garbage_behind_the_last_batch_are_cut_off() -> None:
+    for rest in (bytes(500), b"\x7f" * 500, batch()):
+        disk = MemoryDisk()
+        logs, log = started(disk)
+        produce(log, 3)
+        logs.abandon()
+        disk.inode("/logs/t-0/00000000000000000000.log").data.extend(rest)
+        logs, log = started(disk)
+        assert offsets(log) == [0, 1, 2]
+
+
+def test_segments_behind_a_damaged_one_are_dropped() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk, LogConfig(segment_bytes=200))
+    for _ in range(8):
+        produce(log)
+    bases = list(log.bases)
+    logs.abandon()
+    disk.inode(f"/logs/t-0/{bases[1]:020d}.log").data[70] ^= 1
+    logs, log = started(disk, LogConfig(segment_bytes=200))
+    assert log.log_end_offset == bases[1]
+    assert log.bases == bases[:2]
+    assert produce(log) == bases[1]
+
+
+def test_a_hole_between_segments_ends_the_log() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk, LogConfig(segment_bytes=200))
+    for _ in range(8):
+        produce(log)
+    bases = list(log.bases)
+    logs.abandon()
+    for name in list(disk.listdir("/logs/t-0")):
+        if name.startswith(f"{bases[1]:020d}"):
+            disk.remove(f"/logs/t-0/{name}")
+    _, log = started(disk, LogConfig(segment_bytes=200))
+    assert offsets(log) == list(range(bases[1]))
+
+
+def test_missing_and_broken_indexes_are_rebuilt_when_they_are_needed() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    for number in range(60):
+        produce(log, timestamp=NOW + number)
+    bases = list(log.bases)
+    run(logs.close())
+    disk.remove(f"/logs/t-0/{bases[0]:020d}.index")
+    disk.remove(f"/logs/t-0/{bases[1]:020d}.timeindex")
+    disk.write_atomic(f"/logs/t-0/{bases[2]:020d}.index", b"\xff" * 16)
+    _, log = started(disk)
+    assert offsets(log) == list(range(60))
+    for segment in log.segments:
+        check_indexes(segment)
+    found = log.offset_for_timestamp(NOW + 33)
+    assert found is not None
+    assert found.offset == 33
+
+
+def test_room_reserved_ahead_in_kafkas_index_files_is_not_taken_for_entries() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    for _ in range(20):
+        produce(log)
+    finish(log.flush())
+    logs.write_checkpoints()
+    logs.abandon()
+    for suffix in ("index", "timeindex"):
+        disk.inode(f"/logs/t-0/{log.bases[-1]:020d}.{suffix}").data.extend(bytes(1200))
+    _, log = started(disk)
+    produce(log)
+    for segment in log.segments:
+        check_indexes(segment)
+
+
+def test_leftovers_of_a_crash_are_removed() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    produce(log)
+    logs.abandon()
+    for name in (
+        "00000000000000000009.index",
+        "00000000000000000009.log.deleted",
+        "00000000000000000000.log.cleaned",
+        "leader-epoch-checkpoint.tmp",
+        "00000000000000000099.snapshot",
+    ):
+        disk.write_new(f"/logs/t-0/{name}", b"x")
+    disk.mkdir("/logs/gone-0.0123-delete")
+    _, log = started(disk)
+    assert sorted(disk.listdir("/logs/t-0")) == ["00000000000000000000.log", "partition.metadata"]
+    assert not disk.exists("/logs/gone-0.0123-delete")
+    assert offsets(log) == [0]
+
+
+def test_producer_state_comes_back_from_a_snapshot_and_the_batches_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk, LogConfig(segment_bytes=1 << 20))
+    for number in range(400):
+        produce(log, producer_id=number % 3, producer_epoch=0, base_sequence=number // 3)
+    logs.environment.unflushed_bytes = 1
+    finish(log.flush())
+    logs.write_checkpoints()
+    for number in range(400, 410):
+        produce(log, producer_id=number % 3, producer_epoch=0, base_sequence=number // 3)
+    expected = sorted((entry.producer_id, entry.last_sequence) for entry in log.producers)
+    logs.abandon()
+    reads = Reads(monkeypatch)
+    _, log = started(disk)
+    assert sorted((entry.producer_id, entry.last_sequence) for entry in log.producers) == expected
+    lowest = reads.lowest("00000000000000000000.log")
+    assert lowest is not None
+    assert lowest > 20_000, "the snapshot spares the batches before it"
+    duplicate = log.append_as_leader(
+        batch(producer_id=1, producer_epoch=0, base_sequence=136), leader_epoch=0, now_ms=NOW
+    )
+    assert duplicate.duplicate
+
+
+def test_a_broken_snapshot_is_passed_over_for_an_older_one() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    for number in range(3):
+        produce(log, producer_id=8, producer_epoch=0, base_sequence=number)
+        log.roll()
+    run(logs.close())
+    disk.write_atomic("/logs/t-0/00000000000000000003.snapshot", b"garbage")
+    _, log = started(disk)
+    assert [entry.last_sequence for entry in log.producers] == [2]
+
+
+def test_silent_producers_are_forgotten_and_those_in_a_transaction_are_not() -> None:
+    clock = ManualClock(NOW)
+    logs = manager(MemoryDisk(), clock)
+    log = logs.create("t", TOPIC_ID, 0, CONFIG)
+    produce(log, producer_id=1, producer_epoch=0, base_sequence=0)
+    produce(log, producer_id=2, producer_epoch=0, base_sequence=0, transactional=True)
+    clock.advance(24 * 3600 * 1000)
+    assert logs.expire_producers() == 1
+    assert [entry.producer_id for entry in log.producers] == [2]
+
+
+def test_leader_epochs_that_were_lost_are_read_from_the_batches() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    for number in range(6):
+        produce(log, epoch=number // 2)
+    run(logs.close())
+    disk.remove("/logs/t-0/leader-epoch-checkpoint")
+    _, log = started(disk)
+    assert log.epochs.entries == [(0, 0), (1, 2), (2, 4)]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.node.node import Node
 
+STILL_STARTING_S = 5.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -69,6 +70,15 @@ def _calm_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+async def _say_still_starting() -> None:
+    """After a crash, logs are checked before they are served: with many of them, that is long enough to wonder."""
+    waited = 0.0
+    while True:
+        await asyncio.sleep(STILL_STARTING_S)
+        waited += STILL_STARTING_S
+        output.note(f"starting for {waited:.0f} s: logs are being opened and, after a crash, checked")
+
+
 def _on_signals(handle: Any) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
@@ -87,6 +97,7 @@ def ready_line(bootstrap: str, where: str, pid: int, how: str) -> str:
 @contextmanager
 def told_in_one_line(node: Node) -> Iterator[None]:
     from penstock.disk.api import DirectoryLockedError, DiskError
+    from penstock.log.directory import DirectoryError
     from penstock.metadata.configs.definition import ConfigError
     from penstock.node.listeners import ListenerError
     from penstock.node.storage import StorageError
@@ -97,7 +108,7 @@ def told_in_one_line(node: Node) -> Iterator[None]:
         raise Failure(
             f"{problem}: stop the process that uses it, or choose another directory", Exit.STORAGE
         ) from problem
-    except StorageError as problem:
+    except (StorageError, DirectoryError) as problem:
         raise Failure(str(problem), Exit.STORAGE) from problem
     except (ConfigError, ListenerError) as problem:
         raise Failure(str(problem), Exit.USAGE) from problem

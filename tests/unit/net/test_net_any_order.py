@@ -1,0 +1,187 @@
+"""Whatever the network, the peer and the handlers do and in whatever order: whole answers, in order, nothing held back.
+
+A connection is driven here without a socket. The steps are drawn at random: bytes arrive in any portions, handlers
+answer at once, later or never, the peer stops and starts reading, quotas mute, the transport pauses.
+"""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.net.connection import Connection, Reply
+from penstock.net.limits import LimitedLog, Limits
+from penstock.net.server import Listener, Server
+
+LIMITS = Limits(
+    pipelined_max_bytes=300, pipelined_max_requests=5, queued_max_request_bytes=2000, receive_buffer_bytes=256
+)
+
+
+class Wire:
+    """A transport that a test plays: it takes what is written, and says when it had enough."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.reading = True
+        self.closed = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("10.0.0.1", 1234) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.written += data
+
+    def writelines(self, parts: list[bytes]) -> None:
+        for part in parts:
+            self.write(bytes(part))
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+class World:
+    """Requests are numbered; the first byte of a body says how its handler answers."""
+
+    def __init__(self, bodies: list[bytes]) -> None:
+        self.stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+        self.position = 0
+        self.started: list[bytes] = []
+        self.parked: list[tuple[asyncio.Future[Reply], bytes]] = []
+        self.server = Server(self.dispatch, LIMITS)
+        self.server.loop = asyncio.get_running_loop()
+        self.server.log = LimitedLog(self.server.logger, self.server.loop.time)
+        self.wire = Wire()
+        self.connection = Connection(self.server, Listener())
+        self.connection.connection_made(self.wire)  # type: ignore[arg-type]
+        self.congested = False
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+        assert not self.parked, "one request is in progress at a time"
+        assert not self.congested, "a peer that doesn't read gets nothing new"
+        body = bytes(frame)
+        self.started.append(body)
+        how = body[0] % 4
+        if how == 0:
+            return [body[:1], body[1:]]
+        if how == 1:
+            return None
+        if how == 2:
+            connection.mute_for(1000)
+            return [body]
+        future: asyncio.Future[Reply] = self.server.loop.create_future()
+        self.parked.append((future, body))
+        return future
+
+    def arrive(self, most: int) -> None:
+        if self.wire.reading and self.position < len(self.stream):
+            room = self.connection.get_buffer(-1)
+            count = min(most, len(room), len(self.stream) - self.position)
+            room[:count] = self.stream[self.position : self.position + count]
+            self.position += count
+            self.connection.buffer_updated(count)
+
+    async def answer(self) -> None:
+        if self.parked:
+            future, body = self.parked.pop()
+            future.set_result([body])
+            await asyncio.sleep(0)
+
+    def congest(self) -> None:
+        if not self.congested:
+            self.congested = True
+            self.connection.pause_writing()
+
+    def relieve(self) -> None:
+        if self.congested:
+            self.congested = False
+            self.connection.resume_writing()
+
+
+def expected_answers(bodies: list[bytes]) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies if body[0] % 4 != 1)
+
+
+bodies_of_any_size = st.lists(st.binary(min_size=1, max_size=40) | st.binary(min_size=200, max_size=700), max_size=20)
+portions = st.integers(min_value=1, max_value=400)
+steps = st.lists(portions | st.sampled_from(["answer", "congest", "relieve", "unmute"]), max_size=60)
+
+
+@settings(max_examples=150, deadline=None)
+@given(bodies=bodies_of_any_size, walk=steps)
+def test_every_request_is_answered_once_whole_and_in_order(bodies: list[bytes], walk: list[int | str]) -> None:
+    async def scenario() -> None:
+        world = World(bodies)
+        moves: dict[str, Callable[[], None]] = {
+            "congest": world.congest,
+            "relieve": world.relieve,
+            "unmute": world.connection._unmute,
+        }
+        for step in walk:
+            if isinstance(step, int):
+                world.arrive(step)
+            elif step == "answer":
+                await world.answer()
+            else:
+                moves[step]()
+            assert world.started == bodies[: len(world.started)]
+            assert world.connection._queued_bytes <= LIMITS.pipelined_max_bytes + 700 + LIMITS.receive_buffer_bytes
+        # From here on everybody behaves: all there is gets through.
+        world.relieve()
+        for _ in range(10_000):
+            world.connection._unmute()
+            await world.answer()
+            world.arrive(100)
+            if len(world.started) == len(bodies) and not world.parked:
+                break
+        assert bytes(world.wire.written) == expected_answers(bodies)
+        assert world.wire.reading
+        assert world.server.budget.used == 0
+        world.connection._unmute()
+        world.connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+@settings(max_examples=100, deadline=None)
+@given(bodies=bodies_of_any_size, walk=steps, at=st.integers(min_value=0, max_value=60))
+def test_a_connection_lost_at_any_point_leaves_nothing_behind(
+    bodies: list[bytes], walk: list[int | str], at: int
+) -> None:
+    async def scenario() -> None:
+        world = World(bodies)
+        for step in walk[:at]:
+            if isinstance(step, int):
+                world.arrive(step)
+            elif step == "answer":
+                await world.answer()
+        world.congested = False
+        world.connection.connection_lost(ConnectionResetError())
+        while world.parked or world.connection._queue:
+            world.connection._unmute()
+            await world.answer()
+        assert world.server.budget.used == 0
+        assert not world.server.in_progress
+        assert not world.server.connections
+        assert world.server.counts.total == 0
+        assert world.server.budget.waiting == 0
+        world.connection._unmute()
+
+    asyncio.run(scenario())

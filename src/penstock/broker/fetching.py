@@ -193,7 +193,7 @@ class Fetching:
         read.last_stable_offset = log.last_stable_offset
         read.log_start_offset = log.log_start_offset
         if self.isolation == READ_COMMITTED and found.size:
-            read.aborted = log.aborted_transactions(wanted.fetch_offset, upper)
+            read.aborted = found.aborted(wanted.fetch_offset, upper)
 
     @staticmethod
     def _diverged(read: PartitionRead, partition: Partition) -> bool:

@@ -69,6 +69,20 @@ class OffsetIndex:
         slot = bisect_right(offsets, relative) - 1
         return positions[slot] if slot >= 0 else 0
 
+    def first_past(self, position: int) -> int | None:
+        """The offset in the first entry at or after this byte; None if there is none."""
+        low, high = 0, self._file.stored
+        while low < high:
+            middle = (low + high) // 2
+            if self._stored_entry(middle)[1] < position:
+                low = middle + 1
+            else:
+                high = middle
+        if low < self._file.stored:
+            return self._base + self._stored_entry(low)[0]
+        slot = bisect_left(self._positions, position)
+        return self._base + self._offsets[slot] if slot < len(self._offsets) else None
+
     def _stored_entry(self, slot: int) -> tuple[int, int]:
         offset, position = _ENTRY.unpack(self._file.read(slot, 1))
         return offset, position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from penstock.disk.api import Buffer
@@ -12,6 +13,7 @@ from penstock.records.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_BATCH_
 if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.log.segment import Segment
+    from penstock.log.txn_index import AbortedTransaction
 
 
 class LogSlice:
@@ -31,6 +33,22 @@ class LogSlice:
     @property
     def segment_base_offset(self) -> int:
         return self.segment.base_offset if self.segment is not None else -1
+
+    def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Aborted transactions from `start` that these bytes may hold records of, and few others: a long log with
+        many of them doesn't tell all in every answer.
+        """
+        log, segment = self._log, self.segment
+        if segment is None:
+            return []
+        slot = bisect_right(log.bases, segment.base_offset)
+        bound = log.bases[slot] if slot < len(log.bases) else end
+        try:
+            found = log.aborted_transactions(start, min(end, bound))
+            past = segment.index.first_past(self.position + self.size) if found else None
+        except OSError as error:
+            raise log.failed(error) from error
+        return found if past is None else [each for each in found if each.first_offset < past]
 
     def read_cached(self) -> Buffer | None:
         """The bytes, if they are in memory and known to be good; else None: await `read()`."""

@@ -199,13 +199,19 @@ class _Produce:
                 for i, text in getattr(error, "record_errors", ())
             ],
         )
-        if partition is not None and error.code in FROM_THE_LOG and not isinstance(error, NotOneBatchError):
+        if partition is not None and self._is_of_log(partition, error):
             answer.log_start_offset = partition.log.log_start_offset
         if self.hints is not None and error.code in HINTED:
             leader = self.hints.leader_of(partition)
             if leader is not None:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
         return answer
+
+    def _is_of_log(self, partition: Partition, error: KafkaError) -> bool:
+        """Not a refusal of the request, nor one of the transaction's coordinator."""
+        if error.code not in FROM_THE_LOG or isinstance(error, NotOneBatchError):
+            return False
+        return self.verified is None or not isinstance(self.verified.get(partition), ErrorCode)
 
 
 async def _after_fsync(

@@ -63,6 +63,8 @@ def _take_out_unknown(broker: Broker, request: TxnOffsetCommitRequest) -> Codes:
 
 
 async def _commit(broker: Broker, api_version: int, request: TxnOffsetCommitRequest) -> Codes:
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "Name the group whose offsets these are.")
     coordinator = broker.groups.coordinator(request.group_id)
     coordinator.active()
     verification = await _verify(broker, api_version, request, coordinator)

@@ -7,17 +7,19 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
 
+from penstock.net.server import Connection, Dispatch, Reply
 from penstock.testing import Broker
 
 sys.path.insert(0, str(Path(__file__).parent))
 from frames import FrameMaker
 
 PING = struct.pack(">hhih", 18, 0, 0x5EED, -1)
-PIPELINE = 20
+PIPELINE = 8
 PATIENCE_SECONDS = 0.25  # a frame may have asked for a long poll; then the connection is given up
 
 
@@ -41,16 +43,30 @@ def resident_bytes() -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+class Counted:
+    """The dispatcher, and how many frames reached it: one that closes its connection takes those behind it along."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self.dispatch = dispatch
+        self.frames = 0
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+        self.frames += 1
+        return self.dispatch(connection, frame)
+
+
 def run(frames: int, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     maker = FrameMaker(seed)
     caplog.set_level(logging.ERROR)
     with Broker(topics={"fuzz": 1}, config={"socket.request.max.bytes": "1048576"}) as broker:
-        host, _, port = broker.bootstrap.rpartition(":")
-        address = (host, int(port))
+        address = (broker.host, broker.port)
+        server = broker.node._server
+        counted = Counted(server.dispatch)
+        server.dispatch = counted
         settled = 0
-        for done in range(0, frames, PIPELINE):
+        while counted.frames < frames:
             exchange(address, [maker.mutated() for _ in range(PIPELINE)])
-            if settled == 0 and done >= frames // 3:
+            if settled == 0 and counted.frames >= frames // 3:
                 settled = resident_bytes()
         grown = resident_bytes() - settled
         escaped = [record.getMessage() for record in caplog.records if record.exc_info]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from penstock.cli.connect import Broker, failure, refusals
 from penstock.cli.exit import Exit, Failure
@@ -11,28 +11,9 @@ from penstock.client.consumer import TopicPartition
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_08_offset_commit as commit
 from penstock.protocol.messages import api_09_offset_fetch as fetch
-from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
+from penstock.protocol.schema import Message
 
-GROUP = 0
-FIND_VERSION = 4
 LAST_VERSION_WITH_NAMES = 9
-PAUSE_S = 0.1
-WAIT_S = 10.0
-
-
-def coordinator(broker: Broker, group: str) -> int:
-    """The node that keeps the group; a group's first use makes the topic behind it, which takes a moment."""
-    request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group])
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        with refusals():
-            (found,) = broker.client.request(request, version=FIND_VERSION).coordinators
-        code = ErrorCode(found.error_code)
-        if code is ErrorCode.NONE:
-            return int(found.node_id)
-        if not code.retriable or time.monotonic() > deadline:
-            raise failure(f"group {group}", code, found.error_message)
-        time.sleep(PAUSE_S)
 
 
 def stored_offsets(broker: Broker, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -42,9 +23,7 @@ def stored_offsets(broker: Broker, group: str, partitions: Iterable[TopicPartiti
         for name, indexes in _by_topic(partitions).items()
     ]
     request = fetch.OffsetFetchRequest(groups=[fetch.OffsetFetchRequestGroup(group_id=group, topics=topics)])
-    with refusals():
-        node = coordinator(broker, group)
-        (answer,) = broker.client.request(request, node=node, version=LAST_VERSION_WITH_NAMES).groups
+    (answer,) = _ask(broker, group, request).groups
     if answer.error_code:
         raise failure(f"group {group}", answer.error_code, None)
     return {
@@ -69,15 +48,18 @@ def store_offsets(broker: Broker, group: str, positions: Mapping[TopicPartition,
         for name, indexes in _by_topic(positions).items()
     ]
     request = commit.OffsetCommitRequest(group_id=group, topics=topics)
-    with refusals():
-        node = coordinator(broker, group)
-        answer = broker.client.request(request, node=node, version=LAST_VERSION_WITH_NAMES)
-    for topic in answer.topics:
+    for topic in _ask(broker, group, request).topics:
         for part in topic.partitions:
             if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 raise Failure(f"group {group} has members, who store its offsets themselves", Exit.FAILED)
             if part.error_code:
                 raise failure(f"{topic.name}-{part.partition_index}", part.error_code, None)
+
+
+def _ask(broker: Broker, group: str, request: Message) -> Any:
+    node = broker.run(broker.client.asynchronous.coordinator(group))
+    with refusals():
+        return broker.client.request(request, node=node, version=LAST_VERSION_WITH_NAMES)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from penstock.disk.api import Buffer, DirectoryLockedError, DiskError, Lock
+from penstock.disk.api import Buffer, DiskError, Lock
+from penstock.disk.locks import lock_directory
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as AnyBuffer
@@ -248,37 +249,6 @@ def _syncfs() -> Callable[[int], int] | None:
     return function
 
 
-class RealLock:
-    __slots__ = ("_fd", "_held", "_key")
-
-    def __init__(self, fd: int, key: str, held: set[str]) -> None:
-        self._fd = fd
-        self._key = key
-        self._held = held
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self._held.discard(self._key)
-
-
-#: POSIX locks don't stop a second holder in the same process, so that one is kept out here.
-_LOCKED_HERE: set[str] = set()
-
-
-def _lock_descriptor(fd: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        # The kind of lock that a JVM takes too, so that a Kafka on the same directory is also kept out.
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 class RealDisk:
     """The file system. `max_open_files` bounds descriptors; `max_threads` bounds blocking calls under way."""
 
@@ -461,21 +431,8 @@ class RealDisk:
         return True
 
     def lock(self, path: str) -> Lock:
-        key = os.path.realpath(path)
-        taken = f"Another process or broker already uses {path}: stop it, or give this one another directory."
-        if key in _LOCKED_HERE:
-            raise DirectoryLockedError(taken)
         with _reported(path):
-            fd = os.open(os.path.join(path, ".lock"), _OPEN_FLAGS | os.O_CREAT, _MODE)
-        try:
-            _lock_descriptor(fd)
-        except OSError as error:
-            os.close(fd)
-            if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-                raise DirectoryLockedError(taken) from error
-            raise _disk_error(error, path) from error
-        _LOCKED_HERE.add(key)
-        return RealLock(fd, key, _LOCKED_HERE)
+            return lock_directory(path)
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         try:

@@ -11,24 +11,22 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from penstock.check import check
-from penstock.log import shorten
+from penstock.log import appending, shorten
+from penstock.log.appending import AppendInfo
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.flush import GroupCommit
 from penstock.log.producers import AppendOrigin, ProducerStateManager
-from penstock.log.replay import aborted_entry
 from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
 from penstock.log.slices import LogSlice
 from penstock.log.snapshot_files import SnapshotFiles
 from penstock.log.timestamps import TimestampedOffset, find_max_timestamp, find_timestamp
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.records.batches import check_crc, iter_batches
-from penstock.records.control import read_end_txn
 from penstock.records.header import LOG_OVERHEAD, BatchHeader
-from penstock.records.validate import AppendRules, LeaderBatch, validate_own, validate_produced
+from penstock.records.validate import AppendRules, validate_own, validate_produced
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
     from penstock.log.producers import BatchMetadata, Verification
     from penstock.log.txn_index import AbortedTransaction
     from penstock.metadata.configs.topic import LogConfig
-    from penstock.records.control import EndTxn
-    from penstock.records.validate import RecordError
 
 __all__ = ["AppendInfo", "AppendOrigin", "Log", "LogSlice", "TimestampedOffset"]
 
@@ -52,17 +48,6 @@ _STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
 @lru_cache(maxsize=1024)
 def _rules_of(config: LogConfig) -> AppendRules:
     return AppendRules.of(config)
-
-
-class AppendInfo(NamedTuple):
-    base_offset: int
-    last_offset: int
-    #: -1 when records keep their own timestamps.
-    log_append_time: int
-    log_start_offset: int
-    duplicate: bool
-    max_timestamp: int
-    record_errors: tuple[RecordError, ...] = ()
 
 
 class Log:
@@ -244,14 +229,14 @@ class Log:
             batches = validate_own(
                 records, self._rules, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms
             )
-            return self._append_own(batches, origin, now_ms, transaction_version)
+            return appending.append_own(self, batches, origin, now_ms, transaction_version)
         batch = validate_produced(
             records, self._rules, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms
         )
         header = batch.header
         size = header.batch_length + LOG_OVERHEAD
         if size > self.config.segment_bytes:
-            raise self._larger_than_segment(size)
+            raise self.larger_than_segment(size)
         has_producer = header.producer_id >= 0
         if has_producer:
             duplicate = self.producers.find_duplicate(header)
@@ -262,7 +247,7 @@ class Log:
             self.producers.validate(header, origin)
         last_offset = base_offset + header.last_offset_delta
         segment = self.active
-        if self._must_roll(segment, size, header.max_timestamp, last_offset, now_ms):
+        if self.must_roll(segment, size, header.max_timestamp, last_offset, now_ms):
             segment = self.roll(last_offset, now_ms)
         try:
             segment.append(header, batch.head, batch.tail)
@@ -270,7 +255,7 @@ class Log:
             raise self.failed(error) from error
         if leader_epoch != self.epochs.latest_epoch:
             self.assign_epoch(leader_epoch, base_offset)
-        self._advance(last_offset + 1, size)
+        self.advance(last_offset + 1, size)
         if has_producer:
             self.producers.update(header)
         return AppendInfo(
@@ -282,7 +267,7 @@ class Log:
             header.max_timestamp,
         )
 
-    def _advance(self, next_offset: int, size: int) -> None:
+    def advance(self, next_offset: int, size: int) -> None:
         self.log_end_offset = next_offset
         self.producers.map_end_offset = next_offset
         self.size += size
@@ -299,7 +284,7 @@ class Log:
             batch.first_offset, batch.last_offset, batch.timestamp, self.log_start_offset, True, batch.timestamp
         )
 
-    def _larger_than_segment(self, size: int) -> KafkaError:
+    def larger_than_segment(self, size: int) -> KafkaError:
         return KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"The batch has {size} bytes and a segment {self.config.segment_bytes}: send smaller batches.",
@@ -312,98 +297,13 @@ class Log:
                 f"Producer {header.producer_id} has no open transaction on this partition: add the partition first.",
             )
 
-    def _append_own(
-        self, batches: list[LeaderBatch], origin: AppendOrigin, now_ms: int, transaction_version: int
-    ) -> AppendInfo:
-        prepared: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]] = []
-        for batch in batches:
-            header = batch.header
-            marker = None
-            if header.producer_id >= 0:
-                if header.is_control:
-                    marker = read_end_txn(b"".join((batch.head, batch.tail)))
-                self.producers.validate(header, origin, marker=marker, transaction_version=transaction_version)
-            if header.size > self.config.segment_bytes:
-                raise self._larger_than_segment(header.size)
-            prepared.append((header, (batch.head, batch.tail), marker))
-        self._append_prepared(prepared, now_ms)
-        last = batches[-1].header
-        return AppendInfo(
-            batches[0].header.base_offset,
-            last.last_offset,
-            last.max_timestamp if last.log_append_time else -1,
-            self.log_start_offset,
-            False,
-            max(batch.header.max_timestamp for batch in batches),
-        )
-
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
         """Batches with offsets, as the leader of `leader_epoch` has them; what is cut off at the end is left out.
 
         Batches of a later epoch are left for the leader of that epoch. None if nothing is left to append.
         """
         self.check_writable()
-        prepared: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]] = []
-        expected = self.log_end_offset
-        for header, view in iter_batches(records, allow_partial=True):
-            check_crc(view)
-            if header.base_offset < expected or header.last_offset_delta < 0:
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {header.base_offset} was fetched where {expected} follows."
-                )
-            if header.partition_leader_epoch > leader_epoch:
-                break
-            marker = read_end_txn(view) if header.is_control and header.producer_id >= 0 else None
-            prepared.append((header, (view,), marker))
-            expected = header.next_offset
-        if not prepared:
-            return None
-        self._append_prepared(prepared, self.environment.clock.wall_ms())
-        first, last = prepared[0][0], prepared[-1][0]
-        max_timestamp = max(header.max_timestamp for header, _, _ in prepared)
-        return AppendInfo(first.base_offset, last.last_offset, -1, self.log_start_offset, False, max_timestamp)
-
-    def _append_prepared(
-        self, batches: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]], now_ms: int
-    ) -> None:
-        """One write for each run of batches that go into the same segment."""
-        start = 0
-        while start < len(batches):
-            header = batches[start][0]
-            if self._must_roll(self.active, header.size, header.max_timestamp, header.last_offset, now_ms):
-                self.roll(header.last_offset, now_ms)
-            room = self.config.segment_bytes - self.active.size - header.size
-            stop = start + 1
-            while stop < len(batches) and batches[stop][0].size <= room and self._fits(batches[stop][0].last_offset):
-                room -= batches[stop][0].size
-                stop += 1
-            self._append_run(batches[start:stop])
-            start = stop
-
-    def _append_run(self, run: list[tuple[BatchHeader, tuple[Buffer, ...], EndTxn | None]]) -> None:
-        segment = self.active
-        buffers: list[Buffer] = []
-        for _, data, _ in run:
-            buffers.extend(data)
-        try:
-            segment.append_many([header for header, _, _ in run], buffers)
-        except OSError as error:
-            raise self.failed(error) from error
-        for header, _, marker in run:
-            if header.partition_leader_epoch != self.epochs.latest_epoch:
-                self.assign_epoch(header.partition_leader_epoch, header.base_offset)
-            self._advance(header.next_offset, header.size)
-            if header.producer_id >= 0:
-                self._update_producers(segment, header, marker)
-
-    def _update_producers(self, segment: Segment, header: BatchHeader, marker: EndTxn | None) -> None:
-        completed = self.producers.update(header, marker)
-        if completed is not None and completed.aborted:
-            try:
-                segment.append_aborted(aborted_entry(self.producers, completed))
-            except OSError as error:
-                # The marker is in the log and its entry is not: recovery will write it, we can't go on without.
-                raise self.failed(OSError(errno.EIO, str(error))) from error
+        return appending.append_fetched(self, records, leader_epoch)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """`epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch.
@@ -419,10 +319,7 @@ class Log:
 
     # Rolling.
 
-    def _fits(self, last_offset: int) -> bool:
-        return last_offset - self.active.base_offset <= MAX_RELATIVE_OFFSET
-
-    def _must_roll(self, segment: Segment, size: int, timestamp: int, last_offset: int, now_ms: int) -> bool:
+    def must_roll(self, segment: Segment, size: int, timestamp: int, last_offset: int, now_ms: int) -> bool:
         config = self.config
         occupied = segment.size
         if not occupied:

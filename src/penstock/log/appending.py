@@ -1,0 +1,135 @@
+"""Appends of several batches: what coordinators build and what followers fetch. A client's one batch is in `log.py`."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.log.replay import aborted_entry
+from penstock.log.segment import MAX_RELATIVE_OFFSET
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.batches import check_crc, iter_batches
+from penstock.records.control import read_end_txn
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.log.log import Log
+    from penstock.log.producers import AppendOrigin
+    from penstock.log.segment import Segment
+    from penstock.records.control import EndTxn
+    from penstock.records.header import BatchHeader
+    from penstock.records.validate import LeaderBatch, RecordError
+
+
+class AppendInfo(NamedTuple):
+    base_offset: int
+    last_offset: int
+    #: -1 when records keep their own timestamps.
+    log_append_time: int
+    log_start_offset: int
+    duplicate: bool
+    max_timestamp: int
+    record_errors: tuple[RecordError, ...] = ()
+
+
+class Prepared(NamedTuple):
+    """A batch that may go in, with its final offsets."""
+
+    header: BatchHeader
+    data: tuple[Buffer, ...]
+    marker: EndTxn | None
+
+
+def append_own(
+    log: Log, batches: list[LeaderBatch], origin: AppendOrigin, now_ms: int, transaction_version: int
+) -> AppendInfo:
+    prepared: list[Prepared] = []
+    for batch in batches:
+        header = batch.header
+        marker = None
+        if header.producer_id >= 0:
+            if header.is_control:
+                marker = read_end_txn(b"".join((batch.head, batch.tail)))
+            log.producers.validate(header, origin, marker=marker, transaction_version=transaction_version)
+        if header.size > log.config.segment_bytes:
+            raise log.larger_than_segment(header.size)
+        prepared.append(Prepared(header, (batch.head, batch.tail), marker))
+    append_prepared(log, prepared, now_ms)
+    last = batches[-1].header
+    return AppendInfo(
+        batches[0].header.base_offset,
+        last.last_offset,
+        last.max_timestamp if last.log_append_time else -1,
+        log.log_start_offset,
+        False,
+        max(batch.header.max_timestamp for batch in batches),
+    )
+
+
+def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo | None:
+    prepared: list[Prepared] = []
+    expected = log.log_end_offset
+    for header, view in iter_batches(records, allow_partial=True):
+        check_crc(view)
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {header.base_offset} was fetched where {expected} follows."
+            )
+        if header.partition_leader_epoch > leader_epoch:
+            break
+        marker = read_end_txn(view) if header.is_control and header.producer_id >= 0 else None
+        prepared.append(Prepared(header, (view,), marker))
+        expected = header.next_offset
+    if not prepared:
+        return None
+    append_prepared(log, prepared, log.environment.clock.wall_ms())
+    first, last = prepared[0].header, prepared[-1].header
+    max_timestamp = max(batch.header.max_timestamp for batch in prepared)
+    return AppendInfo(first.base_offset, last.last_offset, -1, log.log_start_offset, False, max_timestamp)
+
+
+def append_prepared(log: Log, batches: list[Prepared], now_ms: int) -> None:
+    """One write for each run of batches that go into the same segment."""
+    start = 0
+    while start < len(batches):
+        header = batches[start].header
+        segment = log.active
+        if log.must_roll(segment, header.size, header.max_timestamp, header.last_offset, now_ms):
+            segment = log.roll(header.last_offset, now_ms)
+        room = log.config.segment_bytes - segment.size - header.size
+        stop = start + 1
+        while stop < len(batches):
+            header = batches[stop].header
+            if header.size > room or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                break
+            room -= header.size
+            stop += 1
+        _append_run(log, segment, batches[start:stop])
+        start = stop
+
+
+def _append_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
+    buffers: list[Buffer] = []
+    for batch in run:
+        buffers.extend(batch.data)
+    try:
+        segment.append_many([batch.header for batch in run], buffers)
+    except OSError as error:
+        raise log.failed(error) from error
+    for header, _, marker in run:
+        if header.partition_leader_epoch != log.epochs.latest_epoch:
+            log.assign_epoch(header.partition_leader_epoch, header.base_offset)
+        log.advance(header.next_offset, header.size)
+        if header.producer_id >= 0:
+            _update_producers(log, segment, header, marker)
+
+
+def _update_producers(log: Log, segment: Segment, header: BatchHeader, marker: EndTxn | None) -> None:
+    completed = log.producers.update(header, marker)
+    if completed is not None and completed.aborted:
+        try:
+            segment.append_aborted(aborted_entry(log.producers, completed))
+        except OSError as error:
+            # The marker is in the log and its entry is not: recovery will write it, we can't go on without.
+            raise log.failed(OSError(errno.EIO, str(error))) from error

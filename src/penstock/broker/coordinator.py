@@ -290,6 +290,10 @@ class Coordinator(Generic[M]):
 
     # --- time
 
+    def arm(self) -> None:
+        """For who looked at the machine directly and may have brought a deadline forward."""
+        self._arm()
+
     def _arm(self) -> None:
         deadline = self.machine.next_deadline()
         if deadline is None or (self._timer is not None and self._timer_ms <= deadline):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.groups.classic.group import ClassicGroup, State
+from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import record_deletion
+from penstock.groups.consumer.advance import preferred_assignor
 from penstock.groups.consumer.group import (
     JOIN_EPOCH,
     ConsumerGroup,
@@ -13,7 +14,9 @@ from penstock.groups.consumer.group import (
     Partitions,
     partitions_of,
 )
-from penstock.groups.consumer.heartbeat import check_request, heartbeat, preferred_assignor
+from penstock.groups.consumer.heartbeat import check_request, heartbeat
+from penstock.groups.consumer.timing import start_timers
+from penstock.groups.migration import retire, upgrade
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from penstock.protocol.messages.api_69_consumer_group_describe import (
@@ -39,12 +42,16 @@ def consumer_heartbeat(
     try:
         check_request(turn, request, caller.api_version)
         group = _group(shard, turn, request)
-        response = heartbeat(turn, shard.image, group, request, caller, shard.limits(request.group_id))
+        response = heartbeat(shard, turn, group, request, caller)
     except KafkaError as error:
         turn.records.clear()
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-    if turn.records:
+    before = shard.groups.get(request.group_id)
+    if turn.records and request.member_epoch >= JOIN_EPOCH and before is not group:
+        if isinstance(before, ClassicGroup):
+            retire(turn, before)
         shard.groups[request.group_id] = group
+        start_timers(turn, group, shard.limits(request.group_id))
     return response
 
 
@@ -55,16 +62,12 @@ def _group(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest
         return group
     if request.member_epoch != JOIN_EPOCH:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found: join it.")
-    if group is not None:
-        _make_way(turn, group)
+    if group is None:
+        return ConsumerGroup(group_id)
+    if group.members or group.pending_members:
+        return upgrade(turn, shard.image, group)
+    record_deletion(turn, group)  # an empty classic group gives its name, and its offsets, to a new one
     return ConsumerGroup(group_id)
-
-
-def _make_way(turn: Turn, group: ClassicGroup) -> None:
-    """An empty classic group gives its name, and its offsets, to a new one."""
-    if group.state is not State.EMPTY or group.pending_members:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
-    record_deletion(turn, group)
 
 
 def describe_consumer_group(shard: GroupShard, turn: Turn, group_id: str) -> DescribedGroup:

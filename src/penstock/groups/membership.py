@@ -10,9 +10,10 @@ from penstock.groups.classic import sync as classic_sync
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import record_creation
 from penstock.groups.classic.rebalance import join_error, sync_error
+from penstock.groups.consumer import classic_members
 from penstock.groups.consumer import journal as consumer_journal
 from penstock.groups.consumer.group import ConsumerGroup
-from penstock.protocol.errors import ErrorCode
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
     group = shard.groups.get(request.group_id)
     if isinstance(group, ConsumerGroup):
         if group.members:
-            turn.reply(token, join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            _join_consumer_group(shard, turn, group, request, caller, token)
             return
         consumer_journal.erase_group(turn, group)  # nobody is left of the other kind
         group = None
@@ -43,6 +44,16 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
         turn.reply(token, join_error(request.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
     else:
         _join_new_group(shard, turn, request, caller, token)
+
+
+def _join_consumer_group(
+    shard: GroupShard, turn: Turn, group: ConsumerGroup, request: JoinGroupRequest, caller: Caller, token: Token
+) -> None:
+    try:
+        turn.reply(token, classic_members.join(shard, turn, group, request, caller))
+    except KafkaError as error:
+        turn.records.clear()
+        turn.reply(token, join_error(request.member_id, error.code))
 
 
 def _join_new_group(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Caller, token: Token) -> None:
@@ -60,17 +71,24 @@ def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token)
     group = shard.groups.get(request.group_id)
     if isinstance(group, ClassicGroup):
         classic_sync.sync(turn, group, request, token)
-    else:
+    elif group is None:
         turn.reply(token, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    else:
+        try:
+            turn.reply(token, classic_members.sync(shard, turn, group, request))
+        except KafkaError as error:
+            turn.reply(token, sync_error(error.code))
 
 
 def heartbeat(
     shard: GroupShard, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
 ) -> ErrorCode:
     group = shard.groups.get(group_id)
-    if not isinstance(group, ClassicGroup):
+    if isinstance(group, ClassicGroup):
+        return classic_sync.heartbeat(group, generation, member_id, instance_id, now_ms)
+    if group is None:
         return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
-    return classic_sync.heartbeat(group, generation, member_id, instance_id, now_ms)
+    return classic_members.heartbeat(shard.turn(now_ms, 0), group, generation, member_id, instance_id)
 
 
 def leave(shard: GroupShard, turn: Turn, group_id: str, members: list[MemberIdentity]) -> LeaveGroupResponse:
@@ -79,6 +97,8 @@ def leave(shard: GroupShard, turn: Turn, group_id: str, members: list[MemberIden
     group = shard.groups.get(group_id)
     if isinstance(group, ClassicGroup):
         return classic_leave.leave(turn, group, members)
+    if group is not None:
+        return classic_members.leave(shard, turn, group, members)
     return LeaveGroupResponse(
         members=[
             MemberResponse(

@@ -13,10 +13,10 @@ from penstock.groups.classic import rebalance
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import restore
 from penstock.groups.config import GroupConfig
-from penstock.groups.consumer import heartbeat as consumer_heartbeat
 from penstock.groups.consumer import journal as consumer_journal
 from penstock.groups.consumer.group import ConsumerGroup
-from penstock.groups.consumer.heartbeat import Limits
+from penstock.groups.consumer.leave import remove
+from penstock.groups.consumer.timing import Limits, is_due, start_timers
 from penstock.groups.journal import OffsetKey, decode_record, encode_record
 from penstock.groups.offsets import Offsets
 from penstock.groups.timers import Timer, TimerKind, Timers
@@ -108,7 +108,7 @@ class GroupShard:
         """The log has been replayed: start the clocks."""
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
-                consumer_heartbeat.start_timers(turn, group, self.limits(group.group_id))
+                start_timers(turn, group, self.limits(group.group_id))
                 continue
             restore(turn, group)
             if len(group.members) > turn.config.max_size:
@@ -138,7 +138,9 @@ class GroupShard:
             if isinstance(group, ClassicGroup):
                 self._on_classic_timer(turn, group, timer)
             elif group is not None:
-                consumer_heartbeat.on_timer(turn, self.image, group, timer)
+                member = group.members.get(timer.member_id)
+                if member is not None and is_due(member, timer.kind):
+                    remove(self, turn, group, [member])
 
     @staticmethod
     def _on_classic_timer(turn: Turn, group: ClassicGroup, timer: Timer) -> None:

@@ -29,4 +29,5 @@ def handle(broker: Broker, ctx: RequestContext, request: HeartbeatRequest) -> He
         request.group_instance_id,
         coordinator.now_ms,
     )
+    coordinator.arm()
     return HeartbeatResponse(error_code=code)

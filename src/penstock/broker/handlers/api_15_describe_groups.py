@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
     from penstock.groups.shard import GroupShard
 
+
 async def handle(broker: Broker, ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     groups = [await _describe(broker, ctx, group_id) for group_id in request.groups]
     if request.include_authorized_operations:

@@ -84,6 +84,8 @@ class ConsumerGroup:
     # soft: rebuilt after a load
     sessions: dict[str, Timer] = field(default_factory=dict)
     revocations: dict[str, Timer] = field(default_factory=dict)
+    rejoins: dict[str, Timer] = field(default_factory=dict)  # of classic members, like the next
+    syncs: dict[str, Timer] = field(default_factory=dict)
     metadata_changed: bool = True
 
     @property
@@ -95,6 +97,11 @@ class ConsumerGroup:
         if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
             return GroupState.STABLE
         return GroupState.RECONCILING
+
+    def all_timers(self) -> list[Timer]:
+        return [
+            timer for timers in (self.sessions, self.revocations, self.rejoins, self.syncs) for timer in timers.values()
+        ]
 
     @property
     def protocol_type(self) -> str:

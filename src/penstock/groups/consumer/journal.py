@@ -193,7 +193,7 @@ def _apply_member(group: ConsumerGroup, member_id: str, value: ConsumerGroupMemb
         group.static_members.pop(before.instance_id, None)
     if value is None:
         group.members.pop(member_id, None)
-        for timers in (group.sessions, group.revocations):
+        for timers in (group.sessions, group.revocations, group.rejoins, group.syncs):
             timer = timers.pop(member_id, None)
             if timer is not None:
                 timer.cancel()

@@ -10,18 +10,19 @@ from penstock.groups.consumer import journal
 from penstock.groups.consumer.group import LEAVE_STATIC_EPOCH, ConsumerGroup, ConsumerMember
 from penstock.groups.consumer.members import check_instance
 from penstock.groups.consumer.subscribe import metadata_hash, refresh_regexes, subscribed
+from penstock.groups.migration import can_downgrade, downgrade
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 
 if TYPE_CHECKING:
+    from penstock.groups.shard import GroupShard
     from penstock.groups.turn import Turn
-    from penstock.metadata.image import MetadataImage
 
 
 def leave(
-    turn: Turn, image: MetadataImage, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
+    shard: GroupShard, turn: Turn, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
     member_id, instance_id = request.member_id, request.instance_id
     if instance_id is None:
@@ -36,16 +37,19 @@ def leave(
         away = replace(member, epoch=LEAVE_STATIC_EPOCH, pending_revocation={})
         journal.record_current(turn, group.group_id, away)
     else:
-        fence(turn, image, group, [member])
+        remove(shard, turn, group, [member])
     return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
 
-def fence(turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
+def remove(shard: GroupShard, turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
     """Take the members out; the next heartbeat of anybody left finds a new epoch and assigns what they had."""
     gone = {member.member_id for member in members}
-    for member in members:
-        journal.erase_member(turn, group.group_id, member.member_id)
+    if can_downgrade(turn, group, gone):
+        downgrade(shard, turn, group, gone)
+        return
+    for member_id in sorted(gone):
+        journal.erase_member(turn, group.group_id, member_id)
     left = {member_id: member for member_id, member in group.members.items() if member_id not in gone}
-    regexes = refresh_regexes(turn, image, group, left)
+    regexes = refresh_regexes(turn, shard.image, group, left)
     topics = frozenset().union(*(subscribed(member, regexes) for member in left.values()))
-    journal.record_epoch(turn, group.group_id, group.epoch + 1, metadata_hash(image, topics))
+    journal.record_epoch(turn, group.group_id, group.epoch + 1, metadata_hash(shard.image, topics))

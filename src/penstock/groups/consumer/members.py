@@ -77,7 +77,7 @@ def _find_static(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Instance {instance_id} is still in use by member {known.member_id}: stop that one first.",
             )
-        return _take_seat(turn, group, known, member_id), known.member_id
+        return take_seat(turn, group, known, member_id), known.member_id
     check_instance(known, instance_id, member_id)
     assert known is not None
     check_epoch(known, epoch, owned)
@@ -91,7 +91,7 @@ def check_instance(known: ConsumerMember | None, instance_id: str, member_id: st
         raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"Another member now uses instance id {instance_id}.")
 
 
-def _take_seat(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
+def take_seat(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
     """What was the old member's is the new one's: its place in the group and its share."""
     journal.erase_member(turn, group.group_id, old.member_id)
     journal.record_target(turn, group.group_id, member_id, group.target.get(old.member_id, {}))

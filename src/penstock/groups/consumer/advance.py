@@ -1,0 +1,110 @@
+"""From a change to a new target assignment: epochs, and who should hold what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.groups.consumer import journal
+from penstock.groups.consumer.assignors import ASSIGNORS, MemberSpec
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, ResolvedRegex
+from penstock.groups.consumer.subscribe import metadata_hash, refresh_regexes, subscribed, topic_specs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.groups.consumer.timing import Limits
+    from penstock.groups.turn import Turn
+    from penstock.metadata.image import MetadataImage
+
+FIRST_EPOCH = 1
+
+
+class Target(NamedTuple):
+    epoch: int
+    partitions: Partitions
+
+
+def advance(
+    turn: Turn,
+    image: MetadataImage,
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    updated: ConsumerMember,
+    replaced: str | None,
+    limits: Limits,
+) -> Target:
+    """Record the member, bump the group's epoch if anything changed, assign if it is ahead; give the member's share."""
+    member_id = updated.member_id
+    if updated != member or member_id not in group.members:
+        journal.record_member(turn, group.group_id, updated)
+    changed = (updated.topics, updated.regex) != (member.topics, member.regex)
+    members = {key: value for key, value in group.members.items() if key != replaced}
+    members[member_id] = updated
+    epoch, regexes = _group_epoch(turn, image, group, members, changed)
+    if epoch > group.assignment_epoch and _may_assign(turn, group, limits):
+        target = compute_target(turn, image, members, regexes, group.target, replaced, member_id)
+        for each, partitions in target.items():
+            if partitions != group.target.get(each):
+                journal.record_target(turn, group.group_id, each, partitions)
+        journal.record_target_epoch(turn, group.group_id, epoch)
+        return Target(epoch, target[member_id])
+    inherited = group.target.get(replaced, {}) if replaced is not None else {}
+    return Target(group.assignment_epoch, group.target.get(member_id, inherited))
+
+
+def _may_assign(turn: Turn, group: ConsumerGroup, limits: Limits) -> bool:
+    return not 0 <= turn.wall_ms - group.assignment_ms < limits.assignment_interval_ms
+
+
+def _group_epoch(
+    turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Mapping[str, ConsumerMember], changed: bool
+) -> tuple[int, Mapping[str, ResolvedRegex]]:
+    epoch = max(group.epoch, FIRST_EPOCH)
+    if not changed and not group.metadata_changed:
+        return epoch, group.regexes
+    regexes = refresh_regexes(turn, image, group, members)
+    topics = frozenset().union(*(subscribed(each, regexes) for each in members.values()))
+    digest = metadata_hash(image, topics)
+    group.metadata_changed = False
+    if changed or digest != group.metadata_hash:
+        epoch += 1
+    if epoch != group.epoch:
+        journal.record_epoch(turn, group.group_id, epoch, digest)
+    return epoch, regexes
+
+
+def compute_target(
+    turn: Turn,
+    image: MetadataImage,
+    members: Mapping[str, ConsumerMember],
+    regexes: Mapping[str, ResolvedRegex],
+    before: Mapping[str, Partitions],
+    replaced: str | None,
+    member_id: str,
+) -> dict[str, Partitions]:
+    names = {each: subscribed(member, regexes) for each, member in members.items()}
+    topics = topic_specs(image, frozenset().union(*names.values()))
+    specs = {
+        each: MemberSpec(
+            frozenset(image.topics[name].topic_id for name in names[each] if name in image.topics),
+            member.rack_id,
+            member.instance_id,
+        )
+        for each, member in members.items()
+    }
+    previous = dict(before)
+    if replaced is not None and replaced in previous:
+        previous[member_id] = previous.pop(replaced)
+    assign = ASSIGNORS[preferred_assignor(turn, members)]
+    return assign(specs, topics, previous)
+
+
+def preferred_assignor(turn: Turn, members: Mapping[str, ConsumerMember]) -> str:
+    """The one most members ask for, else the first one configured."""
+    votes = Counter(member.server_assignor for member in members.values() if member.server_assignor)
+    if votes:
+        [(name, _)] = votes.most_common(1)
+        if name in ASSIGNORS:
+            return name
+    return next((name for name in turn.config.consumer_assignors if name in ASSIGNORS), "uniform")

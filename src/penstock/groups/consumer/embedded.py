@@ -1,0 +1,74 @@
+"""The consumer protocol inside classic groups: what members say they read and hold, and are told to hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.protocol.codec import DecodeError, decode_prefix, encode
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from penstock.groups.consumer.group import Partitions
+    from penstock.metadata.image import MetadataImage
+
+OWNED_PARTITIONS_SINCE = 1
+
+
+def version_of(data: bytes) -> int:
+    """A newer version only appends fields: it is read as the newest one known."""
+    if len(data) < 2:
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not the consumer protocol's.")
+    return max(min(int.from_bytes(data[:2], "big", signed=True), ConsumerProtocolSubscription.MAX_VERSION), 0)
+
+
+def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
+    version = version_of(metadata)
+    try:
+        subscription, _ = decode_prefix(ConsumerProtocolSubscription, version, metadata, 2)
+    except DecodeError:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not the consumer protocol's."
+        ) from None
+    return subscription
+
+
+def owned_partitions(subscription: ConsumerProtocolSubscription, image: MetadataImage) -> dict[bytes, frozenset[int]]:
+    return {
+        image.topics[each.topic].topic_id: frozenset(each.partitions)
+        for each in subscription.owned_partitions
+        if each.topic in image.topics
+    }
+
+
+def read_assignment(assignment: bytes, image: MetadataImage) -> dict[bytes, frozenset[int]]:
+    """Empty for a member that has none yet."""
+    if not assignment:
+        return {}
+    version = version_of(assignment)
+    try:
+        decoded, _ = decode_prefix(ConsumerProtocolAssignment, version, assignment, 2)
+    except DecodeError:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The group's assignment is not the consumer protocol's."
+        ) from None
+    return {
+        image.topics[each.topic].topic_id: frozenset(each.partitions)
+        for each in decoded.assigned_partitions
+        if each.topic in image.topics and each.partitions
+    }
+
+
+def write_assignment(partitions: Partitions, image: MetadataImage, version: int) -> bytes:
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            TopicPartition(topic=image.topics_by_id[topic_id].name, partitions=sorted(indexes))
+            for topic_id, indexes in sorted(partitions.items())
+            if topic_id in image.topics_by_id
+        ]
+    )
+    return version.to_bytes(2, "big") + encode(assignment, version)

@@ -1,0 +1,222 @@
+"""A group changes its protocol while its members go on."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from consumer_driver import SESSION_MS, ConsumerDriver, error, shares, topic_id
+from group_driver import REBALANCE_MS, Waiting
+from group_driver import SESSION_MS as CLASSIC_SESSION_MS
+
+from penstock.groups.classic.group import ClassicGroup
+from penstock.groups.config import GroupConfig
+from penstock.protocol.codec import decode, encode
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
+
+CONFIG = GroupConfig(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0)
+
+
+def metadata(*owned: int) -> tuple[tuple[str, bytes], ...]:
+    subscription = ConsumerProtocolSubscription(
+        topics=["t"], owned_partitions=[TopicPartition(topic="t", partitions=list(owned))] if owned else []
+    )
+    return (("cooperative-sticky", b"\x00\x01" + encode(subscription, 1)),)
+
+
+def written(*partitions: int) -> bytes:
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[TopicPartition(topic="t", partitions=list(partitions))] if partitions else []
+    )
+    return b"\x00\x01" + encode(assignment, 1)
+
+
+def read(waiting: Waiting) -> list[int]:
+    assignment = decode(ConsumerProtocolAssignment, 1, waiting.synced.assignment, 2)
+    return [index for each in assignment.assigned_partitions for index in each.partitions]
+
+
+def classic_pair(driver: ConsumerDriver) -> tuple[str, str]:
+    """Two classic members with partitions 0, 1 and 2, 3, stable in generation 2."""
+    first = driver.join(protocols=metadata()).joined.member_id
+    second = driver.join(protocols=metadata())
+    driver.join(first, protocols=metadata())
+    other = second.joined.member_id
+    driver.sync(first, 2, {first: written(0, 1), other: written(2, 3)})
+    driver.sync(other, 2)
+    return first, other
+
+
+def rejoin(driver: ConsumerDriver, member_id: str, *owned: int, **options: Any) -> tuple[int, list[int]]:
+    """Join with what it owns, fetch what it is given."""
+    generation = driver.join(member_id, protocols=metadata(*owned), **options).joined.generation_id
+    return generation, read(driver.sync(member_id, generation))
+
+
+def test_the_first_member_of_the_new_protocol_turns_the_group_and_the_others_keep_reading() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, second = classic_pair(driver)
+    new = driver.enter("new")
+    assert (error(new), shares(new)) == (ErrorCode.NONE, {})
+    assert [(each.member_id, each.member_type) for each in driver.describe().members] == [
+        (first, 0),
+        (second, 0),
+        ("new", 1),
+    ]
+    # the target takes one partition from one of them: it hears of it by its heartbeat, lets go, and comes again
+    assert driver.heartbeat(first, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.heartbeat(second, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    generations = {}
+    held = {}
+    for member, owned in ((first, (0, 1)), (second, (2, 3))):
+        generations[member], held[member] = rejoin(driver, member, *owned)
+        if driver.heartbeat(member, generations[member]) is ErrorCode.REBALANCE_IN_PROGRESS:
+            generations[member], held[member] = rejoin(driver, member, *held[member])
+    got = shares(driver.beat("new", new.member_epoch))
+    assert got is not None
+    assert sorted([*held[first], *held[second], *got["t"]]) == [0, 1, 2, 3]
+    assert driver.describe().group_state == "Stable"
+    assert driver.heartbeat(first, generations[first]) is ErrorCode.NONE
+    assert driver.commit({("t", 0): 1}, member_id=first, generation=generations[first]) == [ErrorCode.NONE]
+    assert driver.commit({("t", 0): 1}, member_id=first, generation=1) == [ErrorCode.ILLEGAL_GENERATION]
+    assert driver.reload().shard.remembered() == driver.shard.remembered()
+
+
+def test_members_that_wait_in_the_classic_group_are_sent_to_join_again() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, _ = classic_pair(driver)
+    waiting = driver.join(first, protocols=metadata(0, 1))
+    assert waiting.answer is None
+    driver.enter("new")
+    assert waiting.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert rejoin(driver, first, 0, 1)[1] != []
+
+
+def test_the_last_member_of_the_new_protocol_leaves_a_classic_group_behind() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, second = classic_pair(driver)
+    driver.enter("new")
+    driver.beat("new", -1)
+    group = driver.shard.groups["g"]
+    assert isinstance(group, ClassicGroup)
+    assert group.state == "PreparingRebalance"
+    waiting = driver.join(first, protocols=metadata(0, 1))
+    assert driver.join(second, protocols=metadata(2, 3)).error is ErrorCode.NONE
+    assert waiting.joined.leader in (first, second)
+    assert waiting.joined.generation_id > 2
+    assert driver.reload().shard.remembered() == driver.shard.remembered()
+
+
+def test_a_silent_member_of_the_new_protocol_leaves_a_classic_group_behind_too() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, _ = classic_pair(driver)
+    driver.enter("new")
+    generation = rejoin(driver, first, 0, 1)[0]
+    for _ in range(SESSION_MS // 5000):
+        driver.advance(5000)
+        if isinstance(driver.shard.groups["g"], ClassicGroup):
+            break
+        if driver.heartbeat(first, generation) is ErrorCode.REBALANCE_IN_PROGRESS:
+            generation = rejoin(driver, first, 0, 1)[0]
+    assert isinstance(driver.shard.groups["g"], ClassicGroup)
+
+
+def test_a_classic_member_joins_a_consumer_group() -> None:
+    driver = ConsumerDriver(CONFIG)
+    new = driver.enter("new")
+    handed = driver.join(protocols=metadata(), version=4)
+    assert handed.error is ErrorCode.MEMBER_ID_REQUIRED
+    member_id = handed.joined.member_id
+    generation, held = rejoin(driver, member_id, version=4)
+    assert held == []
+    driver.beat("new", new.member_epoch)
+    driver.beat("new", new.member_epoch, owned={"t": [0, 1]})
+    assert driver.heartbeat(member_id, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert rejoin(driver, member_id)[1] == [2, 3]
+
+
+def test_classic_requests_that_do_not_fit_the_consumer_group_are_refused() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, _ = classic_pair(driver)
+    driver.enter("new")
+    assert driver.join(protocols=(("range", b""),)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.join(protocols=metadata(), protocol_type="connect").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.heartbeat("new", 3) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat(first, 9) is ErrorCode.ILLEGAL_GENERATION
+    assert driver.sync("ghost", 2).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.sync(first, 9).error is ErrorCode.ILLEGAL_GENERATION
+    assert driver.sync(first, 2).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.sync(first, 2, protocol_name="range").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert [each.error_code for each in driver.leave("new", "ghost").members] == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+
+
+def test_a_classic_member_leaves_a_consumer_group() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, second = classic_pair(driver)
+    new = driver.enter("new")
+    driver.leave(first)
+    driver.leave(second)
+    assert shares(driver.beat("new", new.member_epoch)) == {"t": [0, 1, 2, 3]}
+
+
+def test_a_classic_member_that_does_not_rejoin_or_sync_in_time_is_out() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, second = classic_pair(driver)
+    new = driver.enter("new")
+    assert driver.heartbeat(first, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    joined = driver.join(second, protocols=metadata(2, 3)).joined
+    epoch = new.member_epoch
+    for _ in range(REBALANCE_MS // 5000):
+        driver.advance(5000)
+        epoch = driver.beat("new", epoch).member_epoch
+        driver.heartbeat(first, 2)
+        driver.heartbeat(second, joined.generation_id)
+    assert list(driver.consumers.members) == ["new"]
+
+
+def test_a_silent_classic_member_is_out_after_its_own_session() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, second = classic_pair(driver)
+    driver.enter("new")
+    driver.advance(CLASSIC_SESSION_MS - 1)
+    driver.heartbeat(second, 2)
+    driver.advance(1)
+    assert first not in driver.consumers.members
+    assert second in driver.consumers.members
+
+
+@pytest.mark.parametrize("policy", ["disabled", "downgrade"])
+def test_a_policy_forbids_the_way_up(policy: str) -> None:
+    driver = ConsumerDriver(replace(CONFIG, consumer_migration_policy=policy))
+    classic_pair(driver)
+    assert error(driver.enter("new")) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("policy", ["upgrade"])
+def test_a_policy_forbids_the_way_down(policy: str) -> None:
+    driver = ConsumerDriver(replace(CONFIG, consumer_migration_policy=policy))
+    classic_pair(driver)
+    driver.enter("new")
+    driver.beat("new", -1)
+    assert not isinstance(driver.shard.groups["g"], ClassicGroup)
+
+
+def test_a_classic_group_of_something_else_than_consumers_stays_what_it_is() -> None:
+    driver = ConsumerDriver(CONFIG)
+    driver.stable(protocol_type="connect")
+    assert error(driver.enter("new")) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert driver.state() == "Stable"
+
+
+def test_a_static_member_that_restarts_with_the_classic_protocol_takes_its_seat() -> None:
+    driver = ConsumerDriver(CONFIG)
+    driver.enter("new", instance_id="i")
+    driver.enter("other")
+    joined = driver.join(instance="i", protocols=metadata(), version=5).joined
+    assert joined.error_code == ErrorCode.NONE
+    assert "new" not in driver.consumers.members
+    assert driver.consumers.owners[topic_id("t"), 0] == joined.member_id

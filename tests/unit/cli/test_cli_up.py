@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,25 @@ from penstock.testing import Broker
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 
 
-def begin(*words: str) -> tuple[subprocess.Popen[str], str]:
-    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    return process, process.stdout.readline()
+Begin = Callable[..., tuple["subprocess.Popen[str]", str]]
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Starts a command and waits for its first line. What a failed test leaves running is ended."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, stderr: int = subprocess.DEVNULL) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=stderr, text=True)
+        begun.append(process)
+        assert process.stdout is not None
+        return process, process.stdout.readline()
+
+    yield start
+    for process in begun:
+        if process.returncode is None:
+            process.kill()
+            process.communicate()
 
 
 def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:
@@ -32,7 +48,7 @@ def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM)
     return process.returncode
 
 
-def test_ready_names_address_directory_and_process(tmp_path: Path) -> None:
+def test_ready_names_address_directory_and_process(begin: Begin, tmp_path: Path) -> None:
     process, line = begin("up", "--port", "0", "--data", str(tmp_path / "data"))
     try:
         said = re.fullmatch(r"ready 127\.0\.0\.1:(\d+) directory=(\S+) pid=(\d+)\n", line)
@@ -45,37 +61,37 @@ def test_ready_names_address_directory_and_process(tmp_path: Path) -> None:
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_ready_may_be_json_and_ctrl_c_is_a_clean_stop() -> None:
+def test_ready_may_be_json_and_ctrl_c_is_a_clean_stop(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     assert json.loads(line)["directory"] == "memory"
     assert end(process, signal.SIGINT) == Exit.OK
 
 
-def test_a_second_signal_does_not_wait_for_a_client_that_reads_nothing() -> None:
+def test_a_second_signal_does_not_wait_for_a_client_that_reads_nothing(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     host, port = json.loads(line)["bootstrap"].split(":")
     question = bytes.fromhex("0000000a0012000000000001ffff")  # ApiVersions v0; its answer is forty times as long
-    with socket.create_connection((host, int(port)), timeout=1) as stuck:
+    with socket.create_connection((host, int(port)), timeout=20) as stuck:
+        stuck.settimeout(1)
         with pytest.raises(TimeoutError):
             stuck.sendall(question * 1_000_000)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=5)
+        process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n20000\n" + "topic 0 0\n" * 20000)
-    command = [*COMMAND, "log", "dump", str(tmp_path / "recovery-point-offset-checkpoint")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_a_reader_that_goes_away_is_no_traceback(begin: Begin, tmp_path: Path) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_text("0\n20000\n" + "topic 0 0\n" * 20000)
+    process, _ = begin("log", "dump", str(path), stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
-    process.stdout.readline()
     process.stdout.close()
-    assert process.stderr.read() == ""
-    process.stderr.close()
+    with process.stderr:
+        assert process.stderr.read() == ""
     assert process.wait(20) == Exit.BROKEN_PIPE
 
 
@@ -117,7 +133,9 @@ def properties(tmp_path: Path) -> Path:
     return path
 
 
-def test_storage_is_formatted_inspected_and_then_serves(properties: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_storage_is_formatted_inspected_and_then_serves(
+    begin: Begin, properties: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = ["-c", str(properties)]
     assert main(["storage", "info", *where]) == Exit.STORAGE
     assert main(["start", str(properties)]) == Exit.STORAGE
@@ -134,11 +152,8 @@ def test_storage_is_formatted_inspected_and_then_serves(properties: Path, capsys
     capsys.readouterr()
     assert main(["storage", "info", *where, "--output", "json"]) == Exit.OK
     assert {row["node_id"] for row in json.loads(capsys.readouterr().out)} == {7}
-    process = subprocess.Popen(
-        [*COMMAND, "start", str(properties)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("ready 127.0.0.1:")
+    process, line = begin("start", str(properties), stderr=subprocess.PIPE)
+    assert line.startswith("ready 127.0.0.1:")
     process.send_signal(signal.SIGTERM)
     _, warned = process.communicate(timeout=20)
     assert process.returncode == Exit.OK

@@ -47,12 +47,14 @@ def test_topics_take_configs_as_keywords(penstock: Broker) -> None:
     assert found["retention.ms"] == "12345"
 
 
-def test_a_second_broker_is_ready_in_a_fraction_of_300_ms(penstock_session: Broker) -> None:
-    began = time.perf_counter()
-    with Broker() as second:
-        took = time.perf_counter() - began
-        assert second.port != penstock_session.port
-    assert took < 0.3
+def test_a_broker_is_ready_in_a_fraction_of_300_ms(penstock_session: Broker) -> None:
+    took = []
+    for _ in range(3):  # the best of three: the machine may be busy with other things
+        began = time.perf_counter()
+        with Broker() as another:
+            took.append(time.perf_counter() - began)
+            assert another.port != penstock_session.port
+    assert min(took) < 0.15
 
 
 @pytest.mark.parametrize("kept", ["memory", "directory"])

@@ -152,3 +152,41 @@ def test_operators_cannot_move_a_live_group_and_can_move_an_empty_one(node: Brok
     other = Consumer({"bootstrap.servers": node.bootstrap, "group.id": f"g-{topic}"})
     other.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     other.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_is_upgraded_and_downgraded_member_by_member(node: Broker, topic: str, strategy: str) -> None:
+    old = {
+        "group.protocol": "classic",
+        "partition.assignment.strategy": strategy,
+        "heartbeat.interval.ms": 100,
+        "session.timeout.ms": 6000,
+    }
+    seen: set[str] = set()
+
+    def settle(consumers: list[Consumer], start: int) -> None:
+        poll_until(consumers, lambda _: spread(consumers, 6))
+        values = produce(node, topic, 30, start=start)
+        seen.update(poll_until(consumers, lambda got: set(values) <= seen | set(got)))
+        for consumer in consumers:
+            consumer.commit(asynchronous=False)
+
+    def admin_type() -> str:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        [found] = [each for each in admin.list_consumer_groups().result().valid if each.group_id == f"g-{topic}"]
+        return str(found.type.name).lower()
+
+    with members(node, topic, 2, **old) as classic:
+        settle(classic, 0)
+        assert admin_type() == "classic"
+        with members(node, topic, 1) as new:
+            settle(classic + new, 100)
+            assert admin_type() == "consumer"
+            classic.pop().close()
+            settle(classic + new, 200)
+            with members(node, topic, 1, **old) as back:
+                settle(classic + new + back, 300)
+                new.pop().close()
+                settle(classic + back, 400)
+                assert admin_type() == "classic"
+    assert len(seen) == 150

@@ -61,13 +61,14 @@ def _reported(path: str) -> Iterator[None]:
 
 
 class RealFile:
-    __slots__ = ("_disk", "_fd", "_pins", "_size", "_written_from", "path", "recently_used")
+    __slots__ = ("_closing", "_disk", "_fd", "_pins", "_size", "_written_from", "path", "recently_used")
 
     def __init__(self, disk: RealDisk, path: str, size: int | None) -> None:
         self._disk = disk
         self.path = path
         self._fd = -1
         self._pins = 0
+        self._closing = False
         self._size = -1 if size is None else size
         #: Bytes from here on were written by this process.
         self._written_from = -1
@@ -186,6 +187,8 @@ class RealFile:
 
     def _unpin(self, future: asyncio.Future[T]) -> None:
         self._pins -= 1
+        if self._closing:
+            self.close()
         if not future.cancelled():
             future.exception()  # Looked at, so that nobody is told of an error the cancelled caller can't hear.
 
@@ -211,8 +214,9 @@ class RealFile:
         await self._pinned(self.sync_now)
 
     def close(self) -> None:
+        """At once, or when the last thread that uses the descriptor is done. Another use opens the file again."""
         self._disk.forget(self)
-        self.release_descriptor()
+        self._closing = not self.release_descriptor()
 
     def release_descriptor(self) -> bool:
         """Closes the descriptor unless a thread is using it."""

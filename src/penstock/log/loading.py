@@ -124,7 +124,14 @@ def open_log(
     else:
         end = _recover(place, segments, recovery_point)
         recovery_point = min(recovery_point, end)
-    start = min(max(log_start_offset, segments[0].base_offset), end)
+    if end < log_start_offset:
+        # The records that were left are gone too. Their offsets were given away once: the log goes on behind them.
+        logger.warning("%s ends at %d, before its start %d: starting over there", place.path, end, log_start_offset)
+        for segment in segments:
+            segment.remove_files()
+        snapshots.remove_all()
+        return create_log(environment, place, config, log_start_offset)
+    start = max(log_start_offset, segments[0].base_offset)
     log = _assemble(
         environment, place, config, segments, epochs, snapshots, ProducerStateManager(), start, end, recovery_point
     )

@@ -239,12 +239,11 @@ class Log:
             raise self.larger_than_segment(size)
         has_producer = header.producer_id >= 0
         if has_producer:
-            duplicate = self.producers.find_duplicate(header)
+            duplicate = self.producers.admit(header)
             if duplicate is not None:
                 return self._duplicate(duplicate)
             if verification_required and header.is_transactional:
                 self._check_verified(header, verification)
-            self.producers.validate(header, origin)
         last_offset = base_offset + header.last_offset_delta
         segment = self.active
         if self.must_roll(segment, size, header.max_timestamp, last_offset, now_ms):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.log.snapshots import SnapshotEntry
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.control import EndTxn
-from penstock.records.header import BatchHeader
+from penstock.records.header import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 
 REMEMBERED_BATCHES = 5
 NO_EPOCH = -1
@@ -122,6 +122,23 @@ class ProducerStateManager:
 
     # Before an append.
 
+    def admit(self, header: BatchHeader) -> BatchMetadata | None:
+        """A client's batch: None if it comes next, the batch that it repeats, or a refusal."""
+        entry = self._entries.get(header.producer_id)
+        if (
+            entry is not None
+            and entry.batches
+            and entry.producer_epoch == header.producer_epoch
+            and entry.batches[-1].last_sequence + 1 == header.base_sequence
+            and entry.txn_first_offset is None
+            and not self._verifications
+        ):
+            return None
+        duplicate = self.find_duplicate(header)
+        if duplicate is None:
+            self.validate(header, AppendOrigin.CLIENT)
+        return duplicate
+
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.producer_epoch != header.producer_epoch:
@@ -185,16 +202,21 @@ class ProducerStateManager:
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id)
-        if header.is_control:
+        attributes = header.attributes
+        if attributes & CONTROL_FLAG:
             return self._end_transaction(entry, header, marker) if marker is not None else None
-        entry.move_to_epoch(header.producer_epoch)
+        if header.producer_epoch != entry.producer_epoch:
+            entry.move_to_epoch(header.producer_epoch)
         batches = entry.batches
         if len(batches) == REMEMBERED_BATCHES:
             del batches[0]
         delta = header.last_offset_delta
-        batches.append(BatchMetadata(header.last_sequence, header.base_offset + delta, delta, header.max_timestamp))
-        entry.last_timestamp = header.max_timestamp
-        if header.is_transactional and entry.txn_first_offset is None:
+        timestamp = header.max_timestamp
+        sequence = header.base_sequence
+        last_sequence = NO_SEQUENCE if sequence == NO_SEQUENCE else (sequence + delta) & MAX_SEQUENCE
+        batches.append(BatchMetadata(last_sequence, header.base_offset + delta, delta, timestamp))
+        entry.last_timestamp = timestamp
+        if attributes & TRANSACTIONAL_FLAG and entry.txn_first_offset is None:
             entry.txn_first_offset = header.base_offset
             self._ongoing[header.base_offset] = producer_id
         if self._verifications:

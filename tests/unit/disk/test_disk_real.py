@@ -51,11 +51,15 @@ def test_a_descriptor_in_use_by_a_thread_is_not_closed_under_it(
         await asyncio.to_thread(reading.wait, 10)
         for other in others:
             other.append(b"x" * 9)
+        file.close()
         go_on.set()
         return await task
 
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     assert asyncio.run(work()) == b"slow data"
     disk.close()
+    if before:
+        assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_an_append_that_fails_half_way_leaves_the_file_as_it_was(

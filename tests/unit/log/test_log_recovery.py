@@ -254,3 +254,19 @@ def test_leader_epochs_that_were_lost_are_read_from_the_batches() -> None:
     disk.remove("/logs/t-0/leader-epoch-checkpoint")
     _, log = started(disk)
     assert log.epochs.entries == [(0, 0), (1, 2), (2, 4)]
+
+
+def test_a_log_that_lost_all_behind_its_start_goes_on_at_its_start() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    for _ in range(4):
+        produce(log, 5)
+    log.advance_log_start_offset(18)
+    logs.write_checkpoints()
+    logs.abandon()
+    data = disk.inode("/logs/t-0/00000000000000000000.log").data
+    del data[len(data) // 2 :]
+    _, log = started(disk)
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (18, 18, 0)
+    assert produce(log) == 18
+    assert log.bases == [18]

@@ -13,19 +13,20 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from penstock.testing import Broker
+from tools import kafka
 
 PARTITIONS = 4
 RECORDS = 3000
 LIMIT_S = 60.0
 QUIET = {"log_level": 0}
-WORKER = Path(__file__).parent / "exactly_once_worker.py"
+HERE = Path(__file__).parent
 
 
 class Worker:
     """A process that is started again whenever it has ended."""
 
-    def __init__(self, bootstrap: str, instance: str) -> None:
-        self._command = [sys.executable, str(WORKER), bootstrap, "source", "sink", "group", instance]
+    def __init__(self, program: list[str], bootstrap: str, instance: str) -> None:
+        self._command = [*program, bootstrap, "source", "sink", "group", instance]
         self._process: subprocess.Popen[str] | None = None
 
     def keep_running(self) -> None:
@@ -72,13 +73,36 @@ class Output:
         self._consumer.close()
 
 
+def python_worker() -> list[str]:
+    """librdkafka: adds partitions and offsets to its transactions itself."""
+    return [sys.executable, str(HERE / "exactly_once_worker.py")]
+
+
+def java_worker() -> list[str]:
+    """Transaction version 2: the broker adds partitions, and every transaction has an epoch of its own."""
+    return kafka.tool_command(str(HERE / "ExactlyOnceWorker.java"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["workers", "broker", "both"])
 def test_each_record_is_processed_exactly_once_while_processes_are_killed(tmp_path: Path, victim: str) -> None:
+    run(tmp_path, python_worker(), victim, kills=8, longest_s=1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.parametrize("victim", ["workers", "broker"])
+def test_each_record_is_processed_exactly_once_by_the_java_client(
+    tmp_path: Path, victim: str, kafka_jars: None
+) -> None:
+    run(tmp_path, java_worker(), victim, kills=4, longest_s=6.0)
+
+
+def run(tmp_path: Path, program: list[str], victim: str, *, kills: int, longest_s: float) -> None:
     source = random.Random(victim)
     with Broker(data=tmp_path / "data", topics={"source": PARTITIONS, "sink": PARTITIONS}) as broker:
         fill(broker.bootstrap)
-        workers = [Worker(broker.bootstrap, f"w{index}") for index in range(2)]
+        workers = [Worker(program, broker.bootstrap, f"w{index}") for index in range(2)]
         output = Output(broker.bootstrap)
 
         def kill_broker() -> None:
@@ -91,10 +115,10 @@ def test_each_record_is_processed_exactly_once_while_processes_are_killed(tmp_pa
             "both": [kill_broker, *(worker.kill for worker in workers)],
         }
         try:
-            for _ in range(8):
+            for _ in range(kills):
                 for worker in workers:
                     worker.keep_running()
-                output.read_for(source.uniform(0.3, 1.5))
+                output.read_for(source.uniform(0.3, longest_s))
                 source.choice(killers[victim])()
             deadline = time.monotonic() + LIMIT_S
             while len(set(output.values)) < RECORDS and time.monotonic() < deadline:

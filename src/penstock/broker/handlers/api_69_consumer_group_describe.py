@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.group_calls import ALL_OPERATIONS, committed
 from penstock.groups.consumer_requests import describe_consumer_group
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_69_consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -34,6 +34,8 @@ async def handle(
 
 async def _describe(broker: Broker, group_id: str) -> DescribedGroup:
     try:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "A group has a name.")
         return await committed(broker.groups.coordinator(group_id).run(partial(_decide, group_id)))
     except KafkaError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)

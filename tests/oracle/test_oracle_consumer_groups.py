@@ -1,0 +1,382 @@
+"""Groups of the new consumer protocol (KIP-848): heartbeats, their refusals, and what the admin sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from oracle_peer import Peer
+from oracle_transcript import render
+
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from penstock.protocol.messages.api_09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from penstock.protocol.messages.api_11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from penstock.protocol.messages.api_12_heartbeat import HeartbeatRequest
+from penstock.protocol.messages.api_15_describe_groups import DescribeGroupsRequest
+from penstock.protocol.messages.api_16_list_groups import ListGroupsRequest
+from penstock.protocol.messages.api_42_delete_groups import DeleteGroupsRequest
+from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
+from penstock.protocol.messages.api_69_consumer_group_describe import ConsumerGroupDescribeRequest
+
+LEAVE, LEAVE_FOR_A_WHILE = -1, -2
+
+
+@pytest.fixture(autouse=True)
+def offsets_topic(peer: Peer) -> None:
+    peer.have_offsets_topic()
+
+
+def beat(group: str, member: str, epoch: int, **more: Any) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=epoch, **more)
+
+
+def join(group: str, member: str, *topics: str, **more: Any) -> ConsumerGroupHeartbeatRequest:
+    fields: dict[str, Any] = {
+        "rebalance_timeout_ms": 30_000,
+        "subscribed_topic_names": list(topics),
+        "topic_partitions": [],
+        **more,
+    }
+    return beat(group, member, 0, **fields)
+
+
+MEMBER = "AAAAAAAAAAAAAAAAAAAAEQ"
+OTHER = "AAAAAAAAAAAAAAAAAAAAEg"
+
+
+def test_a_member_joins_and_gets_partitions(peer: Peer) -> None:
+    group, topic = peer.unique("g"), peer.topic(partitions=2)
+    joined = peer.ask(join(group, MEMBER, topic))
+    epoch = joined.member_epoch
+    owned = [TopicPartitions(topic_id=peer.topic_id(topic), partitions=[0, 1])]
+    peer.ask(beat(group, MEMBER, epoch, topic_partitions=owned))
+    peer.ask(beat(group, MEMBER, epoch))
+    peer.ask(beat(group, MEMBER, epoch, subscribed_topic_names=[topic], rebalance_timeout_ms=30_000))
+    peer.ask(beat(group, MEMBER, LEAVE))
+    peer.ask(beat(group, MEMBER, epoch))
+    peer.said("""
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
+          assignment:
+            topic_partitions: topic_id=<id of t> partitions=[0 1]
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=-1
+        ConsumerGroupHeartbeat v1 error_code=UNKNOWN_MEMBER_ID
+    """)
+
+
+def test_the_broker_names_members_of_old_clients(peer: Peer) -> None:
+    group, topic = peer.unique("g"), peer.topic()
+    peer.ask(join(group, "", topic), 0)
+    peer.ask(join(group, "", topic), 1)
+    peer.said("""
+        ConsumerGroupHeartbeat v0 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
+          assignment:
+            topic_partitions: topic_id=<id of t> partitions=[0]
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+    """)
+
+
+def test_heartbeats_that_are_refused(peer: Peer) -> None:
+    group, topic = peer.unique("g"), peer.topic()
+    epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
+    for what, request in {
+        "an empty group": join("", MEMBER, topic),
+        "an unknown group": beat(peer.unique("h"), MEMBER, 1),
+        "leaving an unknown group": beat(peer.unique("h"), MEMBER, LEAVE),
+        "an unknown member": beat(group, OTHER, 1),
+        "an unknown member, leaving": beat(group, OTHER, LEAVE),
+        "an epoch to come": beat(group, MEMBER, epoch + 5),
+        "an epoch below -2": beat(group, MEMBER, -3),
+        "leaving for a while without an instance": beat(group, MEMBER, LEAVE_FOR_A_WHILE),
+        "no timeout in the first": join(peer.unique("h"), MEMBER, topic, rebalance_timeout_ms=-1),
+        "no subscription in the first": join(peer.unique("h"), MEMBER, subscribed_topic_names=None),
+        "an empty subscription in the first": join(peer.unique("h"), MEMBER),
+        "no partitions in the first": join(peer.unique("h"), MEMBER, topic, topic_partitions=None),
+        "owned partitions in the first": join(
+            peer.unique("h"),
+            MEMBER,
+            topic,
+            topic_partitions=[TopicPartitions(topic_id=peer.topic_id(topic), partitions=[0])],
+        ),
+        "an empty instance": join(peer.unique("h"), MEMBER, topic, instance_id=""),
+        "an empty rack": join(peer.unique("h"), MEMBER, topic, rack_id=""),
+        "an unknown assignor": join(peer.unique("h"), MEMBER, topic, server_assignor="nope"),
+        "a known assignor": join(peer.unique("h"), MEMBER, topic, server_assignor="range"),
+        "an expression that is none": join(
+            peer.unique("h"), MEMBER, subscribed_topic_names=None, subscribed_topic_regex="("
+        ),
+    }.items():
+        peer.note(what)
+        peer.ask(request)
+    peer.said("""
+        an empty group
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        an unknown group
+        ConsumerGroupHeartbeat v1 error_code=GROUP_ID_NOT_FOUND
+        leaving an unknown group
+        ConsumerGroupHeartbeat v1 error_code=GROUP_ID_NOT_FOUND
+        an unknown member
+        ConsumerGroupHeartbeat v1 error_code=UNKNOWN_MEMBER_ID
+        an unknown member, leaving
+        ConsumerGroupHeartbeat v1 error_code=UNKNOWN_MEMBER_ID
+        an epoch to come
+        ConsumerGroupHeartbeat v1 error_code=FENCED_MEMBER_EPOCH
+        an epoch below -2
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        leaving for a while without an instance
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        no timeout in the first
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        no subscription in the first
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        an empty subscription in the first
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=1 heartbeat_interval_ms=5000
+          assignment:
+        no partitions in the first
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        owned partitions in the first
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        an empty instance
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        an empty rack
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REQUEST
+        an unknown assignor
+        ConsumerGroupHeartbeat v1 error_code=UNSUPPORTED_ASSIGNOR
+        a known assignor
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
+          assignment:
+            topic_partitions: topic_id=<id of t> partitions=[0]
+        an expression that is none
+        ConsumerGroupHeartbeat v1 error_code=INVALID_REGULAR_EXPRESSION
+    """)
+
+
+def test_topics_are_found_by_an_expression(peer: Peer) -> None:
+    group, topic = peer.unique("g"), peer.topic("found")
+    joined = peer.quietly(join(group, MEMBER, subscribed_topic_names=None, subscribed_topic_regex=f"{topic[:-1]}."))
+    epochs, answers = [joined.member_epoch], [joined]
+
+    def assigned() -> bool:
+        """Kafka looks for topics aside and has the assignment in a later heartbeat."""
+        if not (answers[-1].assignment and answers[-1].assignment.topic_partitions):
+            answers.append(peer.quietly(beat(group, MEMBER, epochs[-1])))
+            epochs.append(answers[-1].member_epoch)
+            return False
+        return True
+
+    peer.settle(assigned)
+    peer.note(render(answers[-1], 1, peer.masks))
+    peer.said("""
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
+          assignment:
+            topic_partitions: topic_id=<id of found> partitions=[0]
+    """)
+
+
+def test_static_members(peer: Peer) -> None:
+    group, topic = peer.unique("g"), peer.topic()
+    epoch = peer.ask(join(group, MEMBER, topic, instance_id="i")).member_epoch
+    peer.ask(join(group, OTHER, topic, instance_id="i"))
+    peer.ask(beat(group, OTHER, epoch, instance_id="i"))
+    peer.ask(beat(group, MEMBER, LEAVE_FOR_A_WHILE, instance_id="i"))
+    peer.ask(join(group, OTHER, topic, instance_id="i"))
+    peer.ask(beat(group, MEMBER, epoch, instance_id="i"))
+    peer.ask(beat(group, OTHER, LEAVE, instance_id="j"))
+    peer.ask(beat(group, OTHER, LEAVE, instance_id="i"))
+    peer.said("""
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
+          assignment:
+            topic_partitions: topic_id=<id of t> partitions=[0]
+        ConsumerGroupHeartbeat v1 error_code=UNRELEASED_INSTANCE_ID
+        ConsumerGroupHeartbeat v1 error_code=FENCED_INSTANCE_ID
+        ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=-2
+        ConsumerGroupHeartbeat v1 member_id=<member 2> member_epoch=2 heartbeat_interval_ms=5000
+          assignment:
+            topic_partitions: topic_id=<id of t> partitions=[0]
+        ConsumerGroupHeartbeat v1 error_code=FENCED_INSTANCE_ID
+        ConsumerGroupHeartbeat v1 error_code=UNKNOWN_MEMBER_ID
+        ConsumerGroupHeartbeat v1 member_id=<member 2> member_epoch=-1
+    """)
+
+
+def commit(group: str, topic: str, member: str, epoch: int) -> OffsetCommitRequest:
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="m")
+    return OffsetCommitRequest(
+        group_id=group,
+        member_id=member,
+        generation_id_or_member_epoch=epoch,
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])],
+    )
+
+
+def offsets_of(group: str, topic: str, **more: Any) -> OffsetFetchRequest:
+    topics = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics, **more)])
+
+
+def test_offsets_of_members(peer: Peer) -> None:
+    group, topic = peer.unique("g"), peer.topic()
+    epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
+    peer.ask(commit(group, topic, MEMBER, epoch), 9)
+    peer.ask(commit(group, topic, MEMBER, epoch), 8)
+    peer.ask(commit(group, topic, MEMBER, epoch + 1), 9)
+    peer.ask(commit(group, topic, MEMBER, 0), 9)
+    peer.ask(commit(group, topic, OTHER, epoch), 9)
+    peer.ask(commit(group, topic, "", -1), 9)
+    peer.ask(offsets_of(group, topic), 9)
+    peer.ask(offsets_of(group, topic, member_id=MEMBER, member_epoch=epoch), 9)
+    peer.ask(offsets_of(group, topic, member_id=MEMBER, member_epoch=epoch + 3), 9)
+    peer.ask(offsets_of(group, topic, member_id=OTHER, member_epoch=epoch), 9)
+    peer.said("""
+        OffsetCommit v9
+          topics: name=t
+            partitions:
+        OffsetCommit v8
+          topics: name=t
+            partitions: error_code=UNSUPPORTED_VERSION
+        OffsetCommit v9
+          topics: name=t
+            partitions: error_code=STALE_MEMBER_EPOCH
+        OffsetCommit v9
+          topics: name=t
+            partitions: error_code=STALE_MEMBER_EPOCH
+        OffsetCommit v9
+          topics: name=t
+            partitions: error_code=UNKNOWN_MEMBER_ID
+        OffsetCommit v9
+          topics: name=t
+            partitions: error_code=UNKNOWN_MEMBER_ID
+        OffsetFetch v9
+          groups: group_id=g
+            topics: name=t
+              partitions: committed_offset=5 metadata=m
+        OffsetFetch v9
+          groups: group_id=g
+            topics: name=t
+              partitions: committed_offset=5 metadata=m
+        OffsetFetch v9
+          groups: group_id=g error_code=STALE_MEMBER_EPOCH
+        OffsetFetch v9
+          groups: group_id=g error_code=UNKNOWN_MEMBER_ID
+    """)
+
+
+def test_the_admins_side(peer: Peer) -> None:
+    group, topic, nope = peer.unique("g"), peer.topic(), peer.unique("nope")
+    peer.quietly(join(group, MEMBER, topic))
+
+    def described(*names: str) -> None:
+        answer = peer.quietly(ConsumerGroupDescribeRequest(group_ids=list(names)))
+        answer.groups.sort(key=lambda each: each.group_id)
+        for each in answer.groups:
+            for member in each.members:
+                member.client_host = ""
+        peer.note(render(answer, 1, peer.masks))
+
+    described(group, nope)
+    described("")
+    peer.ask(DescribeGroupsRequest(groups=[group]), 5)
+    peer.ask(DescribeGroupsRequest(groups=[group]), 6)
+    tried: list[dict[str, Any]] = [
+        {},
+        {"types_filter": ["consumer"]},
+        {"types_filter": ["classic"]},
+        {"states_filter": ["stable"]},
+    ]
+    for filters in tried:
+        answer = peer.quietly(ListGroupsRequest(**filters))
+        answer.groups = [each for each in answer.groups if each.group_id in peer.names]
+        peer.note(f"{filters}")
+        peer.note(render(answer, 5, peer.masks))
+    peer.ask(DeleteGroupsRequest(groups_names=[group]))
+    peer.quietly(beat(group, MEMBER, LEAVE))
+    described(group)
+    peer.ask(DeleteGroupsRequest(groups_names=[group]))
+    described(group)
+    peer.said("""
+        ConsumerGroupDescribe v1
+          groups: group_id=g group_state=Stable group_epoch=2 assignment_epoch=2 assignor_name=uniform
+            members: member_id=<member 1> member_epoch=2 client_id=oracle subscribed_topic_names=[t]
+                  subscribed_topic_regex='' member_type=1
+              assignment:
+                topic_partitions: topic_id=<id of t> topic_name=t partitions=[0]
+              target_assignment:
+                topic_partitions: topic_id=<id of t> topic_name=t partitions=[0]
+          groups: error_code=GROUP_ID_NOT_FOUND group_id=nope
+        ConsumerGroupDescribe v1
+          groups: error_code=INVALID_GROUP_ID
+        DescribeGroups v5
+          groups: group_id=g group_state=Dead
+        DescribeGroups v6
+          groups: error_code=GROUP_ID_NOT_FOUND group_id=g group_state=Dead
+        {}
+        ListGroups v5
+          groups: group_id=g protocol_type=consumer group_state=Stable group_type=consumer
+        {'types_filter': ['consumer']}
+        ListGroups v5
+          groups: group_id=g protocol_type=consumer group_state=Stable group_type=consumer
+        {'types_filter': ['classic']}
+        ListGroups v5
+        {'states_filter': ['stable']}
+        ListGroups v5
+          groups: group_id=g protocol_type=consumer group_state=Stable group_type=consumer
+        DeleteGroups v2
+          results: group_id=g error_code=NON_EMPTY_GROUP
+        ConsumerGroupDescribe v1
+          groups: group_id=g group_state=Empty group_epoch=3 assignment_epoch=2 assignor_name=uniform
+        DeleteGroups v2
+          results: group_id=g
+        ConsumerGroupDescribe v1
+          groups: error_code=GROUP_ID_NOT_FOUND group_id=g
+    """)
+
+
+def test_a_classic_group_is_not_described_as_a_new_one(peer: Peer) -> None:
+    group, topic = peer.unique("g"), peer.topic()
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]
+    classic = JoinGroupRequest(
+        group_id=group, session_timeout_ms=30_000, rebalance_timeout_ms=30_000, protocol_type="x", protocols=protocols
+    )
+    peer.quietly(classic, 3)
+    peer.ask(ConsumerGroupDescribeRequest(group_ids=[group]))
+    peer.ask(join(group, MEMBER, topic))
+    peer.said("""
+        ConsumerGroupDescribe v1
+          groups: error_code=GROUP_ID_NOT_FOUND group_id=g
+        ConsumerGroupHeartbeat v1 error_code=GROUP_ID_NOT_FOUND
+    """)
+
+
+def test_classic_requests_to_a_new_group(peer: Peer) -> None:
+    group, topic = peer.unique("g"), peer.topic()
+    peer.quietly(join(group, MEMBER, topic))
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]
+    request = JoinGroupRequest(
+        group_id=group, session_timeout_ms=30_000, rebalance_timeout_ms=30_000, protocol_type="x", protocols=protocols
+    )
+    peer.ask(request, 3)
+    request.protocol_type = "consumer"  # with bytes that are no subscription, on which Kafka fails
+    unreadable = peer.quietly(request, 3).error_code
+    wanted = {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
+    assert unreadable == wanted[peer.name]
+    peer.ask(HeartbeatRequest(group_id=group, generation_id=1, member_id=MEMBER))
+    peer.ask(HeartbeatRequest(group_id=group, generation_id=1, member_id="nobody"))
+    peer.said("""
+        JoinGroup v3 error_code=INCONSISTENT_GROUP_PROTOCOL
+        Heartbeat v4 error_code=UNKNOWN_MEMBER_ID
+        Heartbeat v4 error_code=UNKNOWN_MEMBER_ID
+    """)

@@ -26,7 +26,8 @@ class BrokerProcess:
 
     def start(self) -> str:
         command = [sys.executable, "-m", "penstock.cli.main", "up", "--port", str(self.port), "--data", str(self.data)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        with (self.data.parent / "broker.log").open("a") as log:  # not a pipe: nobody reads it while the broker runs
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         line = ""
         for line in self.process.stdout:

@@ -15,7 +15,7 @@ from test_transactions_confluent import read
 
 from tools import kafka
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 NewTopicName = Callable[..., str]
 KafkaTool = Callable[..., "subprocess.CompletedProcess[str]"]

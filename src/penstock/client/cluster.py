@@ -1,6 +1,7 @@
 """What Metadata answers told about the cluster: nodes, topics, leaders. A value to look things up in; no I/O."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from penstock.client.errors import code_of
@@ -38,10 +39,19 @@ class TopicInfo:
 
 
 class LeaderHint(Protocol):
-    """The KIP-951 part of a refusal: who leads now."""
+    """What a broker that no longer leads a partition says about who does (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
+
+
+class Endpoint(Protocol):
+    """Where that one listens, in case it is new."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 @dataclass(slots=True)
@@ -85,6 +95,20 @@ class Cluster:
         self.topics[name] = TopicInfo(name, topic.topic_id, topic.is_internal, dict(sorted(partitions.items())))
         if topic.topic_id != ZERO_UUID:
             self.names_by_id[topic.topic_id] = name
+
+    def take_hint(self, partition: tuple[str, int], hint: LeaderHint, endpoints: Iterable[Endpoint]) -> bool:
+        """True when the hint is newer than what is known: then there is no need to ask for metadata."""
+        topic = self.topics.get(partition[0])
+        known = topic.partitions.get(partition[1]) if topic else None
+        if topic is None or known is None or hint.leader_id < 0 or hint.leader_epoch <= known.leader_epoch:
+            return False
+        for each in endpoints:
+            self.nodes[each.node_id] = Node(each.node_id, each.host, each.port, each.rack)
+        if hint.leader_id not in self.nodes:
+            return False
+        moved = replace(known, leader=hint.leader_id, leader_epoch=hint.leader_epoch)
+        topic.partitions[partition[1]] = moved
+        return True
 
     def forget(self, name: str) -> None:
         known = self.topics.pop(name, None)

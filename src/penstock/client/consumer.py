@@ -179,7 +179,9 @@ class Consumer:
                 if partition not in positions:
                     continue
                 if data.error_code:
-                    failed[partition] = code_of(data.error_code)
+                    moved = self._client.cluster.take_hint(partition, data.current_leader, answer.node_endpoints)
+                    if not moved:
+                        failed[partition] = code_of(data.error_code)
                 else:
                     self._failures.pop(partition, None)
                     fetched.append(self._fetched(partition, positions[partition], data))

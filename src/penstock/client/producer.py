@@ -324,7 +324,9 @@ class Producer:
             for result in topic.partition_responses:
                 answered = waiting.pop((name, result.index), None)
                 if answered is not None:
-                    await self._answered(answered, result)
+                    hint = result.current_leader
+                    moved = self._client.cluster.take_hint(answered.partition, hint, answer.node_endpoints)
+                    await self._answered(answered, result, moved)
         for batch in waiting.values():
             await self._failed(batch, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "The answer left the partition out."))
 
@@ -353,12 +355,15 @@ class Producer:
 
     # Outcomes
 
-    async def _answered(self, batch: PendingBatch, result: PartitionProduceResponse) -> None:
+    async def _answered(self, batch: PendingBatch, result: PartitionProduceResponse, moved: bool) -> None:
         code = code_of(result.error_code)
         if code is ErrorCode.NONE:
             self._settle(batch, Appended(result.base_offset, result.log_append_time_ms))
         elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._settle(batch, Appended(-1, -1))
+        elif moved and code.retriable and asyncio.get_running_loop().time() < batch.gives_up_at:
+            # The refusal named the new leader: there is nothing to wait for.
+            batch.retry_at = 0.0
         else:
             await self._failed(batch, KafkaError(code, result.error_message))
 

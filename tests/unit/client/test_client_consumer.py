@@ -6,13 +6,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fake_broker import FAST, Answer, FakeBroker, fake_broker, fetched, offset_answer, run
+from fake_broker import FAST, TOPIC_ID, Answer, FakeBroker, fake_broker, fetched, offset_answer, run
 
 from penstock.client.client import AsyncClient
 from penstock.client.consumer import Consumer, ConsumerSettings, Since
 from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.messages.api_01_fetch import FetchRequest
+from penstock.protocol.messages.api_01_fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
 from penstock.protocol.messages.api_02_list_offsets import ListOffsetsRequest
 from penstock.records.build import build_batch
 
@@ -198,5 +205,29 @@ def test_a_partition_that_is_given_up_is_not_read() -> None:
             assert await consumer.poll(timeout_s=5) == []
             with pytest.raises(KafkaError, match="has 1 partitions and no partition 1"):
                 await consumer.assign({("t", 1): EARLIEST})
+
+    run(scenario())
+
+
+def test_a_fetch_follows_the_leader_that_a_refusal_names() -> None:
+    async def scenario() -> None:
+        async with fake_broker(1) as one, fake_broker(2) as two:
+            one.nodes = [one]
+            Log(two, 5)
+
+            def moved(request: Any, version: int) -> Answer:
+                hint = LeaderIdAndEpoch(leader_id=2, leader_epoch=6)
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                part = PartitionData(partition_index=0, error_code=code, current_leader=hint)
+                return FetchResponse(
+                    responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[part])],
+                    node_endpoints=[NodeEndpoint(node_id=2, host="127.0.0.1", port=two.port)],
+                )
+
+            one.on[1] = moved
+            async with AsyncClient(one.address, retry=FAST) as client, Consumer(client) as consumer:
+                await consumer.assign({T0: 0})
+                assert len(await read(consumer, 5)) == 5
+            assert len(one.requests(FetchRequest)) == 1
 
     run(scenario())

@@ -13,10 +13,13 @@ from penstock.client.producer import Producer, ProducerSettings
 from penstock.clock import ManualClock
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
 )
+from penstock.protocol.messages.api_03_metadata import MetadataRequest
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.records.header import BatchHeader, parse_header
 from penstock.records.record import read_records
@@ -276,5 +279,36 @@ def test_what_nobody_answers_still_goes_out_when_the_client_closes() -> None:
             while not logs.logs:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert len(logs.values()[0] or b"") == 5_000_000
+
+    run(scenario())
+
+
+def test_a_refusal_that_names_the_new_leader_is_followed_without_asking() -> None:
+    async def scenario() -> None:
+        async with fake_broker(1) as one, fake_broker(2) as two:
+            one.nodes = [one]
+            logs = Partitions(two)
+
+            def moved(request: Any, version: int) -> Answer:
+                hint = LeaderIdAndEpoch(leader_id=2, leader_epoch=6)
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                part = PartitionProduceResponse(index=0, error_code=code, base_offset=-1, current_leader=hint)
+                return ProduceResponse(
+                    responses=[TopicProduceResponse(topic_id=TOPIC_ID, partition_responses=[part])],
+                    node_endpoints=[NodeEndpoint(node_id=2, host="127.0.0.1", port=two.port)],
+                )
+
+            one.on[0] = moved
+            one.on[22] = logs.init_producer_id
+            async with (
+                AsyncClient(one.address, retry=FAST) as client,
+                Producer(client, ManualClock(), ProducerSettings(linger_s=0)) as producer,
+            ):
+                await (await producer.send("t", b"x"))
+                asked = len(one.requests(MetadataRequest))
+                await (await producer.send("t", b"y"))
+            assert logs.values() == [b"x", b"y"]
+            assert len(one.requests(MetadataRequest)) == asked == 1
+            assert not two.requests(MetadataRequest)
 
     run(scenario())

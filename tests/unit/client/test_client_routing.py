@@ -10,6 +10,7 @@ from penstock.client.client import UNKNOWN_TOPIC_ATTEMPTS, AsyncClient, parse_bo
 from penstock.client.offsets import LATEST, MAX_TIMESTAMP, list_offsets
 from penstock.client.retry import Retry
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_00_produce import LeaderIdAndEpoch, NodeEndpoint
 from penstock.protocol.messages.api_02_list_offsets import ListOffsetsRequest
 from penstock.protocol.messages.api_03_metadata import MetadataRequest
 from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResponse, DescribeConfigsResult
@@ -164,5 +165,23 @@ def test_an_error_code_of_a_newer_broker_is_an_error() -> None:
             with pytest.raises(KafkaError) as raised:
                 await list_offsets(client, {("t", 0): LATEST})
             assert raised.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    run(scenario())
+
+
+def test_a_hint_about_the_new_leader_counts_only_if_it_is_newer() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
+            await client.topic("t")
+            new_node = [NodeEndpoint(node_id=2, host="elsewhere", port=9, rack=None)]
+            cluster = client.cluster
+            assert not cluster.take_hint(("t", 0), LeaderIdAndEpoch(leader_id=2, leader_epoch=5), new_node)
+            assert not cluster.take_hint(("t", 0), LeaderIdAndEpoch(leader_id=-1, leader_epoch=6), new_node)
+            assert not cluster.take_hint(("t", 0), LeaderIdAndEpoch(leader_id=2, leader_epoch=6), [])
+            assert not cluster.take_hint(("t", 9), LeaderIdAndEpoch(leader_id=2, leader_epoch=6), new_node)
+            assert cluster.leader("t", 0) == 1
+            assert cluster.take_hint(("t", 0), LeaderIdAndEpoch(leader_id=2, leader_epoch=6), new_node)
+            assert cluster.leader("t", 0) == 2
+            assert cluster.nodes[2].host == "elsewhere"
 
     run(scenario())

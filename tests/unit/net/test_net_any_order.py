@@ -135,7 +135,7 @@ steps = st.lists(portions | portions | portions | moves, max_size=60)
 budgets = st.sampled_from([-1, 300, 2000])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(bodies=bodies_of_any_size, walk=steps, budget=budgets)
 def test_every_request_is_answered_once_whole_and_in_order(
     bodies: list[bytes], walk: list[int | str], budget: int
@@ -174,7 +174,7 @@ def test_every_request_is_answered_once_whole_and_in_order(
     asyncio.run(scenario())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(bodies=bodies_of_any_size, walk=steps, budget=budgets)
 def test_a_connection_lost_at_any_point_leaves_nothing_behind(
     bodies: list[bytes], walk: list[int | str], budget: int

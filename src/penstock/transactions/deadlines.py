@@ -1,4 +1,9 @@
-"""When open transactions time out: a heap whose entries are looked at only when their time comes."""
+"""When open transactions time out: a heap with one entry for each transactional id, however many transactions it has.
+
+A deadline later than the one queued for its id only replaces what is wanted; when the queued time comes, the entry is
+queued again. The deadline of a transaction that ended meanwhile stays until then, and names it, so that it does nothing
+to the next one.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,6 @@ from typing import NamedTuple
 
 
 class Deadline(NamedTuple):
-    """Names one transaction, so that an entry that outlives it does nothing to the next one."""
-
     at_ms: int
     transactional_id: str
     producer_id: int
@@ -17,22 +20,42 @@ class Deadline(NamedTuple):
 
 
 class Deadlines:
-    __slots__ = ("_heap",)
+    __slots__ = ("_heap", "_queued", "_wanted")
 
     def __init__(self) -> None:
-        self._heap: list[Deadline] = []
+        self._heap: list[tuple[int, str]] = []
+        self._queued: dict[str, int] = {}
+        self._wanted: dict[str, Deadline] = {}
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, deadline: Deadline) -> None:
-        heapq.heappush(self._heap, deadline)
+        """In place of the one that its id had."""
+        self._wanted[deadline.transactional_id] = deadline
+        queued_ms = self._queued.get(deadline.transactional_id)
+        if queued_ms is None or deadline.at_ms < queued_ms:
+            self._queue(deadline)
+
+    def _queue(self, deadline: Deadline) -> None:
+        self._queued[deadline.transactional_id] = deadline.at_ms
+        heapq.heappush(self._heap, (deadline.at_ms, deadline.transactional_id))
 
     def next_ms(self) -> int | None:
-        return self._heap[0].at_ms if self._heap else None
+        """When to look again: perhaps early, never late."""
+        return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Deadline]:
         found: list[Deadline] = []
-        while self._heap and self._heap[0].at_ms <= now_ms:
-            found.append(heapq.heappop(self._heap))
+        while self._heap and self._heap[0][0] <= now_ms:
+            queued_ms, transactional_id = heapq.heappop(self._heap)
+            if self._queued.get(transactional_id) != queued_ms:
+                continue  # an earlier one was queued after it, and has been dealt with
+            del self._queued[transactional_id]
+            deadline = self._wanted[transactional_id]
+            if deadline.at_ms > now_ms:
+                self._queue(deadline)
+            else:
+                del self._wanted[transactional_id]
+                found.append(deadline)
         return found

@@ -1,0 +1,67 @@
+import random
+
+from transaction_driver import TIMEOUT_MS, Driver
+
+from penstock.transactions.deadlines import Deadline, Deadlines
+
+
+def deadline(at_ms: int, name: str = "tx") -> Deadline:
+    return Deadline(at_ms, name, 1, 0, at_ms)
+
+
+def test_deadlines_come_due_in_their_order_and_once() -> None:
+    deadlines = Deadlines()
+    for at_ms, name in ((30, "c"), (10, "a"), (20, "b")):
+        deadlines.add(deadline(at_ms, name))
+    assert deadlines.next_ms() == 10
+    assert deadlines.due(9) == []
+    assert [each.transactional_id for each in deadlines.due(25)] == ["a", "b"]
+    assert [each.transactional_id for each in deadlines.due(99)] == ["c"]
+    assert deadlines.next_ms() is None
+
+
+def test_a_later_deadline_replaces_the_one_before() -> None:
+    deadlines = Deadlines()
+    deadlines.add(deadline(10))
+    deadlines.add(deadline(50))
+    assert deadlines.due(10) == []
+    assert deadlines.next_ms() == 50
+    assert deadlines.due(50) == [deadline(50)]
+
+
+def test_an_earlier_deadline_does_too() -> None:
+    deadlines = Deadlines()
+    deadlines.add(deadline(50))
+    deadlines.add(deadline(10))
+    assert deadlines.due(10) == [deadline(10)]
+    assert deadlines.due(99) == []
+
+
+def test_what_is_due_is_what_was_wanted_last() -> None:
+    source = random.Random(3)
+    deadlines = Deadlines()
+    wanted: dict[str, int] = {}
+    now_ms = 0
+    for _ in range(3000):
+        name = source.choice("abcdef")
+        if source.random() < 0.7:
+            wanted[name] = now_ms + source.randrange(1, 100)
+            deadlines.add(deadline(wanted[name], name))
+        else:
+            now_ms += source.randrange(40)
+            expected = {name for name, at_ms in wanted.items() if at_ms <= now_ms}
+            assert {each.transactional_id for each in deadlines.due(now_ms)} == expected
+            for name in expected:
+                del wanted[name]
+        assert all(deadlines.next_ms() <= at_ms for at_ms in wanted.values())  # type: ignore[operator]
+
+
+def test_a_busy_producer_keeps_one_deadline_however_many_transactions_it_has() -> None:
+    driver = Driver()
+    who = driver.init()
+    for _ in range(500):
+        driver.add(who)
+        who = driver.commit(who)
+        driver.write_markers()
+        driver.advance(TIMEOUT_MS // 50)
+    assert len(driver.shard.deadlines) == 1

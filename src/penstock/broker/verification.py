@@ -108,7 +108,10 @@ async def _ask_once(
         names = [(look_up.partition.topic, look_up.partition.index) for look_up in mine]
         codes = await broker.transactions.admit(transactional_id, *producer, names, add=mine[0].implicit)
         for look_up, name in zip(mine, names):
-            verdicts[look_up.partition] = look_up.verification if codes[name] is ErrorCode.NONE else codes[name]
+            code = codes[name]
+            verdicts[look_up.partition] = look_up.verification if code is ErrorCode.NONE else code
+            if code not in (ErrorCode.NONE, _ENDING):
+                look_up.partition.log.producers.end_verification(look_up.producer_id, look_up.verification)
     return verdicts
 
 

@@ -292,6 +292,11 @@ class ProducerStateManager:
             known.lowest_sequence = sequence
         return known
 
+    def end_verification(self, producer_id: int, verification: Verification) -> None:
+        """The look-up came to nothing: who asks for producers that don't exist leaves no trace."""
+        if self._verifications and self._verifications.get(producer_id) is verification:
+            del self._verifications[producer_id]
+
     def is_verified(self, header: BatchHeader, verification: Verification | None) -> bool:
         if self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
             return True

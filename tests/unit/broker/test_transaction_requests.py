@@ -95,10 +95,17 @@ def test_a_transaction_needs_its_id(topic: str, producer: RawProducer) -> None:
     assert producer.produce(topic, name="another") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_a_producer_that_no_coordinator_knows_is_refused(topic: str, producer: RawProducer) -> None:
-    producer.producer_id, producer.epoch = 12345, 0
-    assert producer.produce(topic) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+def test_a_producer_that_no_coordinator_knows_is_refused_and_leaves_no_trace(
+    broker: Broker, topic: str, producer: RawProducer
+) -> None:
+    for producer_id in range(12345, 12350):
+        producer.producer_id, producer.epoch = producer_id, 0
+        assert producer.produce(topic) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert producer.produce(topic, version=11) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert producer.end(True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    producers = log_of(broker, topic).producers
+    assert len(producers) == 0
+    assert not producers._verifications
 
 
 # --- what is late

@@ -16,7 +16,7 @@ from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
 from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
-from penstock.log.replay import batches_between, rebuild_producers
+from penstock.log.replay import Recovered, batches_between, rebuild_producers
 from penstock.log.scan import CorruptBatchError, scan_headers, scan_verified
 from penstock.log.segment import (
     DELETED_SUFFIX,
@@ -117,12 +117,14 @@ def open_log(
     if not segments[-1].size:
         segments[-1].created_ms = environment.clock.wall_ms()
     epochs, epochs_whole = _load_epochs(environment, place.path, found)
+    recovered: Recovered | None = None
     if clean:
         end = recovery_point = _end_of(segments)
         for segment in segments:
             segment.synced_size = segment.size
     else:
-        end = _recover(place, segments, recovery_point)
+        recovered = Recovered(recovery_point)
+        end = _recover(place, segments, recovery_point, recovered)
         recovery_point = min(recovery_point, end)
     if end < log_start_offset:
         # The records that were left are gone too. Their offsets were given away once: the log goes on behind them.
@@ -135,11 +137,11 @@ def open_log(
     log = _assemble(
         environment, place, config, segments, epochs, snapshots, ProducerStateManager(), start, end, recovery_point
     )
-    _restore_epochs(log, recovery_point if epochs_whole else start)
+    _restore_epochs(log, recovered if epochs_whole else None, recovery_point if epochs_whole else start)
     # A snapshot above the recovery point may describe records that are gone.
     snapshots.remove_above(recovery_point)
     if snapshots.offsets or not clean:
-        aborted = rebuild_producers(log)
+        aborted = rebuild_producers(log, recovered)
         if not clean:
             _restore_aborted(log, aborted)
     else:
@@ -213,7 +215,7 @@ def _end_of(segments: list[Segment]) -> int:
     return end
 
 
-def _recover(place: LogPlace, segments: list[Segment], recovery_point: int) -> int:
+def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, recovered: Recovered) -> int:
     """Judge everything above the recovery point. Returns the log end offset."""
     first = 0
     while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
@@ -226,7 +228,7 @@ def _recover(place: LogPlace, segments: list[Segment], recovery_point: int) -> i
             logger.warning("%s: records %d to %d were lost", place.path, expected, segment.base_offset - 1)
             _discard(segments, slot)
             break
-        expected, whole = _recover_segment(segment, recovery_point)
+        expected, whole = _recover_segment(segment, recovery_point, recovered)
         if not whole:
             _discard(segments, slot + 1)
             break
@@ -242,7 +244,7 @@ def _discard(segments: list[Segment], slot: int) -> None:
     del segments[slot:]
 
 
-def _recover_segment(segment: Segment, recovery_point: int) -> tuple[int, bool]:
+def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered) -> tuple[int, bool]:
     """Check a segment from the recovery point on and cut it at the first bad batch.
 
     Returns the offset after its last batch, and whether nothing had to be cut.
@@ -254,6 +256,7 @@ def _recover_segment(segment: Segment, recovery_point: int) -> tuple[int, bool]:
     try:
         for batch in scan_verified(segment.file, position, size, expected):
             segment.account(batch.header, batch.position)
+            recovered.note(segment, batch.position, batch.header)
             expected = batch.header.next_offset
     except CorruptBatchError as error:
         logger.warning("cutting %d bytes off: %s", size - segment.size, error)
@@ -295,11 +298,14 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
         return LeaderEpochCache(), False
 
 
-def _restore_epochs(log: Log, start: int) -> None:
+def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
     """Epochs of the batches from `start` on are as the batches say."""
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
-    if start < log.log_end_offset:
+    if recovered is not None:
+        for epoch, offset in recovered.epochs:
+            epochs.assign(epoch, offset)
+    elif start < log.log_end_offset:
         for _, _, header in batches_between(log.segments, start, log.log_end_offset):
             epochs.assign(header.partition_leader_epoch, header.base_offset)
     epochs.truncate_from_start(log.log_start_offset)

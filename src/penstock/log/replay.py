@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.log.scan import scan_headers
@@ -29,7 +30,42 @@ def batches_between(segments: list[Segment], start: int, end: int) -> Iterator[t
             yield segment, found, header
 
 
-def rebuild_producers(log: Log) -> dict[int, list[AbortedTransaction]]:
+#: Batches with a producer that are kept from one pass over them to the next; more are read again.
+MAX_KEPT = 100_000
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What checking the end of a log has seen of its batches, so that they are read once."""
+
+    start_offset: int
+    #: (epoch, offset) where the leader epoch changes.
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    #: Batches of producers; None if there were too many to keep.
+    batches: list[tuple[Segment, int, BatchHeader]] | None = field(default_factory=list)
+
+    def note(self, segment: Segment, position: int, header: BatchHeader) -> None:
+        if header.base_offset < self.start_offset:
+            return
+        if not self.epochs or self.epochs[-1][0] != header.partition_leader_epoch:
+            self.epochs.append((header.partition_leader_epoch, header.base_offset))
+        if header.producer_id >= 0 and self.batches is not None:
+            self.batches.append((segment, position, header))
+            if len(self.batches) > MAX_KEPT:
+                self.batches = None
+
+    def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        """Those of producers, and perhaps others, from `offset` to the end of the log."""
+        if self.batches is None:
+            yield from batches_between(log.segments, offset, log.log_end_offset)
+            return
+        yield from batches_between(log.segments, offset, min(self.start_offset, log.log_end_offset))
+        for found in self.batches:
+            if offset <= found[2].base_offset < log.log_end_offset:
+                yield found
+
+
+def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int, list[AbortedTransaction]]:
     """From the newest snapshot at or below the end of the log, and the batches after it.
 
     Returns the aborted transactions that came by, under the base offset of the segment that they ended in.
@@ -45,7 +81,9 @@ def rebuild_producers(log: Log) -> dict[int, list[AbortedTransaction]]:
     )
     aborted: dict[int, list[AbortedTransaction]] = {}
     begin = log.log_start_offset if start is None else start
-    for segment, position, header in batches_between(log.segments, begin, log.log_end_offset):
+    if recovered is None:
+        recovered = Recovered(log.log_end_offset)
+    for segment, position, header in recovered.batches_from(log, begin):
         if header.producer_id < 0:
             continue
         marker = read_end_txn(segment.file.pread(header.size, position)) if header.is_control else None

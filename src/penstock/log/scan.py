@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.disk.api import File
-from penstock.records.batches import crc_ok
+from penstock.records.batches import crc32c
 from penstock.records.header import (
+    CRC_START,
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
     MIN_BATCH_LENGTH,
     BatchHeader,
-    parse_header,
 )
 
 HEADER_CHUNK = 4096
-VERIFY_CHUNK = 1 << 20
-_PREFIX = struct.Struct(">qi")
+VERIFY_CHUNK = 1 << 18
 
 
 class CorruptBatchError(Exception):
@@ -71,26 +69,23 @@ def scan_verified(file: File, position: int, end: int, lowest: int = 0) -> Itera
     `lowest`: no batch may start below this offset.
     """
     chunk, chunk_start = memoryview(b""), position
+    unpack = HEADER.unpack_from
     while position < end:
         at = position - chunk_start
-        if at + LOG_OVERHEAD > len(chunk):
+        if at + HEADER_SIZE > len(chunk):
             chunk, chunk_start, at = _read_chunk(file, position, VERIFY_CHUNK, end), position, 0
-            if len(chunk) < LOG_OVERHEAD:
+            if len(chunk) < HEADER_SIZE:
                 raise CorruptBatchError(file.path, position, "the file ends in the middle of a header")
-        _, length = _PREFIX.unpack_from(chunk, at)
-        size = length + LOG_OVERHEAD
-        if length < MIN_BATCH_LENGTH or position + size > end:
-            raise CorruptBatchError(file.path, position, f"a batch of {size} bytes in a file of {end}")
+        header = _checked(BatchHeader._make(unpack(chunk, at)), file.path, position, end, lowest)
+        size = header.batch_length + LOG_OVERHEAD
         if at + size > len(chunk):
             chunk, chunk_start, at = _read_chunk(file, position, max(size, VERIFY_CHUNK), end), position, 0
             if len(chunk) < size:
                 raise CorruptBatchError(file.path, position, "the file is shorter than its size")
-        data = chunk[at : at + size]
-        header = _checked(parse_header(data), file.path, position, end, lowest)
-        if not crc_ok(data):
+        if crc32c(chunk[at + CRC_START : at + size]) != header.crc:
             raise CorruptBatchError(file.path, position, "the checksum does not match")
         lowest = header.base_offset + header.last_offset_delta + 1
-        yield ScannedBatch(position, header, data)
+        yield ScannedBatch(position, header, chunk[at : at + size])
         position += size
 
 

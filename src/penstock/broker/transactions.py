@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.auto_topics import TRANSACTION_STATE
 from penstock.broker.coordinator import Coordinator, Phase, set_result
 from penstock.broker.coordinators import Coordinators
+from penstock.broker.group_calls import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.control import EndTxn
 from penstock.transactions import ending
@@ -125,14 +126,12 @@ class Transactions:
         """
         try:
             coordinator = self.coordinators.of(transactional_id)
+            who = (transactional_id, producer_id, producer_epoch)
             if not add:
-                return decide.verify(coordinator.active(), transactional_id, producer_id, producer_epoch, asked)
-            result = coordinator.run(
-                lambda shard, turn: decide.add(
-                    shard, turn, transactional_id, producer_id, producer_epoch, asked, EPOCH_PER_TRANSACTION
-                )
+                return await committed(coordinator.run(lambda shard, turn: decide.verify(shard, *who, asked)))
+            code = await committed(
+                coordinator.run(lambda shard, turn: decide.add(shard, turn, *who, asked, EPOCH_PER_TRANSACTION))
             )
-            code = await result if isinstance(result, asyncio.Future) else result
         except KafkaError as error:
             code = error.code
         return dict.fromkeys(asked, code)

@@ -83,7 +83,7 @@ async def _decide(
     who = (asked.transactional_id, asked.producer_id, asked.producer_epoch)
     coordinator = broker.transactions.coordinators.of(asked.transactional_id)
     if asked.verify_only:
-        return decide.verify(coordinator.active(), *who, partitions)
+        return await committed(coordinator.run(lambda shard, turn: decide.verify(shard, *who, partitions)))
     result = coordinator.run(lambda shard, turn: decide.add(shard, turn, *who, partitions, client_version))
     return dict.fromkeys(partitions, await committed(result))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.group_calls import committed
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_65_describe_transactions import (
     DescribeTransactionsRequest,
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
 
 
-def handle(broker: Broker, ctx: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+async def handle(
+    broker: Broker, ctx: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
-        transaction_states=[_describe(broker, transactional_id) for transactional_id in request.transactional_ids]
+        transaction_states=[await _describe(broker, transactional_id) for transactional_id in request.transactional_ids]
     )
 
 
-def _describe(broker: Broker, transactional_id: str) -> TransactionState:
+async def _describe(broker: Broker, transactional_id: str) -> TransactionState:
     try:
-        return describe(broker.transactions.coordinators.of(transactional_id).active(), transactional_id)
+        coordinator = broker.transactions.coordinators.of(transactional_id)
+        return await committed(coordinator.run(lambda shard, turn: describe(shard, transactional_id)))
     except KafkaError as error:
         return describe_error(transactional_id, error.code)

@@ -8,11 +8,17 @@ exist come back. While a partition loads, all is COORDINATOR_LOAD_IN_PROGRESS.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.broker.group_calls import committed
 from penstock.groups.consumer.regex import TopicPattern
 from penstock.protocol.errors import KafkaError
-from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from penstock.protocol.messages.api_66_list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
 from penstock.transactions.queries import list_transactions
 from penstock.transactions.states import BY_LABEL
 
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
 
 
-def handle(broker: Broker, ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
+async def handle(broker: Broker, ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     response = ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in BY_LABEL]
     )
@@ -29,16 +35,17 @@ def handle(broker: Broker, ctx: RequestContext, request: ListTransactionsRequest
     if request.state_filters and not states:
         return response
     try:
-        matches = _matcher(request.transactional_id_pattern)
+        listing = partial(
+            list_transactions,
+            wall_ms=ctx.now_ms,
+            states=states,
+            producer_ids=set(request.producer_id_filters),
+            longer_than_ms=request.duration_filter,
+            matches=_matcher(request.transactional_id_pattern),
+        )
         for coordinator in broker.transactions.coordinators:
-            response.transaction_states += list_transactions(
-                coordinator.active(),
-                ctx.now_ms,
-                states=states,
-                producer_ids=set(request.producer_id_filters),
-                longer_than_ms=request.duration_filter,
-                matches=matches,
-            )
+            found: list[TransactionState] = await committed(coordinator.run(lambda shard, turn: list(listing(shard))))
+            response.transaction_states += found
     except KafkaError as error:
         return ListTransactionsResponse(error_code=error.code)
     return response

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.log.log import AppendOrigin
+from penstock.protocol.codec import DecodeError
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
@@ -116,6 +117,8 @@ class Coordinator(Generic[M]):
         self.partition = partition
         self.epoch = partition.leader_epoch
         self.phase = Phase.UNLOADED
+        self.failure: str | None = None  # why it could not be loaded: for good, until somebody mends the log
+        self._loading: asyncio.Task[None] | None = None
         self._clock = clock
         self._compression = compression
         self._deliver = deliver or set_result
@@ -311,20 +314,34 @@ class Coordinator(Generic[M]):
     # --- coming and going
 
     def _wake(self) -> None:
+        if self.failure is not None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure)
+        if self.phase is Phase.CLOSED:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "Another node coordinates this: look it up again.")
         if self.phase is Phase.UNLOADED and self.partition.log.size <= INLINE_LOAD_BYTES:
             self.load_now()
-        elif self.phase is Phase.CLOSED:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "Another node coordinates this: look it up again.")
-        else:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator is loading: try again soon.")
+            return
+        if self.phase is Phase.UNLOADED:
+            self._loading = self._loop.create_task(self.load())
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator is loading: try again soon.")
 
     def load_now(self) -> None:
         log = self.partition.leader_log()
         offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            part = log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset)
-            offset = self._replay(offset, part.read_now())
+        try:
+            while offset < log.log_end_offset:
+                part = log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset)
+                offset = self._replay(offset, part.read_now())
+        except (KafkaError, DecodeError) as error:
+            self._fail_to_load(error)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure) from error
         self._start()
+
+    def _fail_to_load(self, error: Exception) -> None:
+        """A log that can't be read as a whole is not served in part: offsets would be missing and nobody would know."""
+        self.failure = f"{self.partition} can't be loaded: {error}"
+        logger.error("%s", self.failure)
+        self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def load(self) -> None:
         """Replay in slices, with the loop free in between; appends by others (transaction markers) wait for the end."""
@@ -338,9 +355,8 @@ class Coordinator(Generic[M]):
                 data = await log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset).read()
                 offset = self._replay(offset, data)
                 await asyncio.sleep(0)
-        except KafkaError as error:
-            logger.error("%s: the coordinator can't load: %s", self.partition, error)
-            self.close(ErrorCode.NOT_COORDINATOR)
+        except (KafkaError, DecodeError) as error:
+            self._fail_to_load(error)
             return
         if self.phase is Phase.LOADING:
             self._start()
@@ -386,6 +402,8 @@ class Coordinator(Generic[M]):
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED
+        if self._loading is not None and self._loading is not asyncio.current_task():
+            self._loading.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

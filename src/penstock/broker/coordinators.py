@@ -34,6 +34,7 @@ class Coordinators(Generic[M]):
         metadata: MetadataLog,
         clock: Clock,
         make: Callable[[], M],
+        compression: int = 0,
         deliver: Callable[[Any, Any], None] = set_result,
     ) -> None:
         self._topic = topic
@@ -42,6 +43,7 @@ class Coordinators(Generic[M]):
         self._metadata = metadata
         self._clock = clock
         self._make = make
+        self._compression = compression
         self._deliver = deliver
         self._by_partition: dict[int, Coordinator[M]] = {}
 
@@ -64,7 +66,9 @@ class Coordinators(Generic[M]):
 
     def _open(self, index: int) -> Coordinator[M]:
         partition = self._partitions.get(self._topic, index)
-        coordinator = Coordinator(self._make(), partition, self._clock, deliver=self._deliver)
+        coordinator = Coordinator(
+            self._make(), partition, self._clock, compression=self._compression, deliver=self._deliver
+        )
         self._by_partition[index] = coordinator
         return coordinator
 
@@ -96,7 +100,9 @@ class Coordinators(Generic[M]):
         coordinator = self._by_partition.get(index)
         if coordinator is None:
             raise _not_here()
-        if coordinator.phase is Phase.CLOSED:  # its log refused a write; if it is well again, so are we
+        if (
+            coordinator.phase is Phase.CLOSED and coordinator.failure is None
+        ):  # its log refused a write; if it is well again, so are we
             coordinator = self._open(index)
         return coordinator
 

@@ -8,19 +8,17 @@ the coordinator.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.auto_topics import CONSUMER_OFFSETS
 from penstock.broker.coordinator import Coordinator, Phase
+from penstock.broker.coordinators import Coordinators
 from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
-from penstock.groups.partitioner import coordinator_partition
 from penstock.groups.shard import GroupShard
 from penstock.metadata.image import topic_changes
-from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from random import Random
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Turn
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage
-
-logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.005  # how long background work may hold the loop
 
@@ -50,15 +46,25 @@ class Groups:
         partitions: Partitions,
         metadata: MetadataLog,
     ) -> None:
-        self._node_id = node_id
         self._settings = settings
-        self._clock = clock
         self._random = random
-        self._partitions = partitions
         self._metadata = metadata
         self._config = GroupConfig.from_settings(settings)
-        self._coordinators: dict[int, GroupCoordinator] = {}
+        self._coordinators: Coordinators[GroupShard] = Coordinators(
+            CONSUMER_OFFSETS,
+            node_id=node_id,
+            partitions=partitions,
+            metadata=metadata,
+            clock=clock,
+            make=self._make_shard,
+            compression=settings.int("offsets.topic.compression.codec"),
+        )
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _make_shard(self) -> GroupShard:
+        shard = GroupShard(self._config, self._random)
+        shard.see(self._metadata.image)
+        return shard
 
     # --- life
 
@@ -69,94 +75,52 @@ class Groups:
         self._spawn(self._expire_forever())
 
     async def close(self) -> None:
-        for coordinator in self._coordinators.values():
-            coordinator.close()
-        self._coordinators.clear()
+        self._coordinators.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
-        for coordinator in self._coordinators.values():
-            coordinator.machine.see(new)
-        topic = new.topics.get(CONSUMER_OFFSETS)
-        led = {index for index, part in topic.partitions.items() if part.leader == self._node_id} if topic else set()
-        for index in [index for index in self._coordinators if index not in led]:
-            self._coordinators.pop(index).close()
-        gained = sorted(led - self._coordinators.keys())
-        for index in gained:
-            self._open(index)
-        if gained:
-            self._spawn(self._load_all())
-        if old is not None:
-            deleted = topic_changes(old, new).deleted
-            if deleted:
-                self._forget_topics(frozenset(topic.name for topic in deleted))
-
-    def _open(self, index: int) -> GroupCoordinator:
-        shard = GroupShard(self._config, self._random)
-        shard.see(self._metadata.image)
-        coordinator = self._coordinators[index] = Coordinator(
-            shard,
-            self._partitions.get(CONSUMER_OFFSETS, index),
-            self._clock,
-            compression=self._settings.int("offsets.topic.compression.codec"),
-        )
-        return coordinator
+        if self._coordinators.apply(new):
+            self._spawn(self._coordinators.load())
+        if old is None:
+            return
+        changes = topic_changes(old, new)
+        deleted = frozenset(topic.name for topic in changes.deleted)
+        for coordinator in self._coordinators:
+            coordinator.machine.see(new, changes)
+            if deleted and coordinator.phase is Phase.ACTIVE:
+                coordinator.post(partial(_forget, deleted))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load_all(self) -> None:
-        for coordinator in list(self._coordinators.values()):
-            try:
-                await coordinator.load()
-            except KafkaError as error:
-                logger.warning("%s: no coordinator: %s", coordinator.partition, error)
-            await asyncio.sleep(0)
-
     # --- finding
 
     def partition_of(self, group_id: str) -> int:
-        topic = self._metadata.image.topics.get(CONSUMER_OFFSETS)
-        count = len(topic.partitions) if topic else self._settings.int("offsets.topic.num.partitions")
-        return coordinator_partition(group_id, count)
+        return self._coordinators.partition_of(group_id)
 
     def coordinator(self, group_id: str) -> GroupCoordinator:
         """The coordinator of a group, if it is here: NOT_COORDINATOR if not."""
-        return self._usable(self.partition_of(group_id))
+        return self._coordinators.of(group_id)
 
     def at(self, index: int) -> GroupCoordinator:
         """The coordinator of a partition of `__consumer_offsets`."""
-        return self._usable(index)
+        return self._coordinators.at(index)
 
     def coordinators(self) -> Iterator[GroupCoordinator]:
-        for index in list(self._coordinators):
-            yield self._usable(index)
-
-    def _usable(self, index: int) -> GroupCoordinator:
-        coordinator = self._coordinators.get(index)
-        if coordinator is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "This node does not coordinate the group: look it up again.")
-        if coordinator.phase is Phase.CLOSED:  # its log refused a write; if it is well again, so are we
-            coordinator = self._open(index)
-        return coordinator
+        return iter(self._coordinators)
 
     # --- background work
-
-    def _forget_topics(self, topics: frozenset[str]) -> None:
-        for coordinator in self._coordinators.values():
-            if coordinator.phase is Phase.ACTIVE:
-                coordinator.post(partial(_forget, topics))
 
     async def _expire_forever(self) -> None:
         interval = self._settings.int("offsets.retention.check.interval.ms") / 1000
         while True:
             await asyncio.sleep(interval)
-            for coordinator in list(self._coordinators.values()):
+            for coordinator in self._coordinators:
                 await self._expire(coordinator)
 
     async def _expire(self, coordinator: GroupCoordinator) -> None:

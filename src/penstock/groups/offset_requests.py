@@ -165,9 +165,9 @@ def _check_offset_delete(group: Group) -> None:
 def forget_topics(shard: GroupShard, turn: Turn, topics: Collection[str]) -> None:
     """The topics are gone: so are the offsets that were committed for them."""
     for group_id in shard.groups:
-        for partition in sorted(shard.offsets.partitions(group_id)):
-            if partition[0] in topics:
-                shard.offsets.erase(turn, group_id, partition)
+        gone = [partition for partition in shard.offsets.partitions(group_id) if partition[0] in topics]
+        for partition in sorted(gone):
+            shard.offsets.erase(turn, group_id, partition)
 
 
 def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:

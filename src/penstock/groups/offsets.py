@@ -6,7 +6,7 @@ each keeps the log offset of its record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.groups.journal import NO_EXPIRY, OffsetKey, decode_offset_value
@@ -120,11 +120,11 @@ class Offsets:
     def has_any(self, group_id: str) -> bool:
         return group_id in self.committed or any(group_id in groups for groups in self.pending.values())
 
-    def partitions(self, group_id: str) -> set[TopicPartition]:
+    def partitions(self, group_id: str) -> Collection[TopicPartition]:
         """Everything that deleting the group has to erase, pending commits included."""
-        found = set(self.committed.get(group_id, ()))
+        found: Set[TopicPartition] = self.committed.get(group_id, {}).keys()
         for groups in self.pending.values():
-            found.update(groups.get(group_id, ()))
+            found = found | groups.get(group_id, {}).keys()
         return found
 
     def fetch(

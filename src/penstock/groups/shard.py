@@ -21,7 +21,7 @@ from penstock.groups.journal import OffsetKey, decode_record, encode_record
 from penstock.groups.offsets import Offsets
 from penstock.groups.timers import Timer, TimerKind, Timers
 from penstock.groups.turn import JournalRecord, Turn
-from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, ResourceType, topic_changes
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, ResourceType, TopicChanges, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.persisted.group.consumer_group_metadata import ConsumerGroupMetadataKey
 from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
@@ -156,9 +156,10 @@ class GroupShard:
             case _:
                 pass  # of a group that has changed its protocol since
 
-    def see(self, image: MetadataImage) -> None:
+    def see(self, image: MetadataImage, changes: TopicChanges | None = None) -> None:
         """The cluster changed: groups that read what changed are assigned anew at their next heartbeat."""
-        changes = topic_changes(self.image, image)
+        if changes is None:
+            changes = topic_changes(self.image, image)
         racks_changed = self.image.brokers is not image.brokers
         self.image = image
         names = {topic.name for topic in (*changes.created, *changes.deleted)}

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.coordinator import Coordinator, Phase
+from penstock.broker.coordinator import INLINE_LOAD_BYTES, Coordinator, Phase
 from penstock.broker.partition import Partition
 from penstock.clock import ManualClock
 from penstock.groups import membership, offset_requests
@@ -29,8 +29,21 @@ from penstock.protocol.messages.api_14_sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from penstock.records.build import build_batch
 from penstock.records.control import EndTxn, build_end_txn
 from penstock.records.header import parse_header
+
+
+@dataclass
+class Slice:
+    data: bytes
+
+    def read_now(self) -> bytes:
+        return self.data
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        return self.data
 
 
 @dataclass
@@ -76,12 +89,10 @@ class MemoryPartition:
         for waiter in tuple(self.waiters):
             waiter.notify(0)
 
-    def read(self, offset: int, max_bytes: int, *, upper_bound: int) -> "MemoryPartition":
-        self.rest = b"".join(batch for batch in self.batches if int.from_bytes(batch[:8], "big") >= offset)
-        return self
-
-    def read_now(self) -> bytes:
-        return self.rest
+    def read(self, offset: int, max_bytes: int, *, upper_bound: int) -> "Slice":
+        return Slice(
+            b"".join(batch for batch in self.batches if int.from_bytes(batch[:8], "big") >= offset)[:max_bytes]
+        )
 
     def park(self, waiter: object) -> None:
         self.waiters.add(waiter)
@@ -289,6 +300,41 @@ def test_a_decision_larger_than_a_batch_is_split_and_a_record_larger_than_one_is
             await too_large
         assert coordinator.machine.remembered() == before
         assert coordinator.phase is Phase.ACTIVE
+
+    run(scenario)
+
+
+def test_a_log_that_cannot_be_read_as_a_whole_is_not_served_in_part() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition()
+        key = b"\x00\x01" + b"\x00\x01g" + b"\x00\x09t"  # claims a longer topic than there is
+        partition.append(build_batch([(0, key, b"\x00\x04", ())]))
+        coordinator = coordinate(partition)
+        for _ in range(2):
+            with pytest.raises(KafkaError) as refused:
+                coordinator.active()
+            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert coordinator.failure is not None
+
+    run(scenario)
+
+
+def test_a_large_log_loads_beside_the_requests_that_ask_for_it() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition()
+        writer = coordinate(partition)
+        results = [writer.run(commit(offset, f"g{offset}", "x" * 4000)) for offset in range(100)]
+        for result in results:
+            assert isinstance(result, asyncio.Future)
+            await result
+        assert partition.size > INLINE_LOAD_BYTES
+        loading = coordinate(partition)
+        with pytest.raises(KafkaError) as refused:
+            loading.active()
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        while loading.phase is not Phase.ACTIVE:
+            await passes()
+        assert loading.active().remembered() == writer.machine.remembered()
 
     run(scenario)
 

@@ -44,6 +44,8 @@ class DiskConditions:
     """Nothing that needs the disk itself ends before this."""
     write_error: float = 0.0
     """How often a write or an fsync fails with EIO."""
+    forget_on_error: bool = False
+    """Whether the kernel drops what it could not write, and a later fsync says nothing of it."""
     read_error: float = 0.0
     broken: str = ""
     """Everything below this directory fails with EIO."""
@@ -175,7 +177,7 @@ class SimDisk:
         try:
             self.change("sync", path)
         except DiskError:
-            inode.poisoned = True
+            inode.poisoned = inode.poisoned or self.conditions.forget_on_error
             raise
         inode.synced(inode.sequence if sequence is None else sequence)
 

@@ -214,6 +214,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.dead:
             return
         self.dead = True
+        self.timeline.alive.pop(self, None)
         self.ready.clear()
         for tell in self.on_death:
             tell()
@@ -253,13 +254,21 @@ class Timeline:
         self.turns = 0
         self.running: ProcessLoop | None = None
         self.failures: list[Failure] = []
+        self.alive: dict[ProcessLoop, None] = {}
         self._draw = random.random
         self._sequence = 0
         self._events: list[tuple[float, float, int, ProcessLoop | None, Any]] = []
         self._runnable: list[ProcessLoop] = []
 
     def process(self, name: str) -> ProcessLoop:
-        return ProcessLoop(self, name)  # type: ignore[abstract]
+        loop = ProcessLoop(self, name)  # type: ignore[abstract]
+        self.alive[loop] = None
+        return loop
+
+    def end(self) -> None:
+        """The run is over: whatever is left of any process is let go here, not whenever the collector comes by."""
+        for loop in list(self.alive):
+            loop.kill()
 
     # What happens when.
 

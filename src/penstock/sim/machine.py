@@ -55,6 +55,9 @@ class Machine:
         self.random = Random(f"{seed}/{self.name}")  # noqa: S311
         self.platter = Platter(clock.wall_ms)
         self.conditions = DiskConditions()
+        self.turn_cost_s = 0.0
+        #: Faults of the disk that are under way: what fails meanwhile may fail.
+        self.disk_faults = 0
         self.state = State.DOWN
         self.incarnation = 0
         self.node: Node | None = None
@@ -62,6 +65,8 @@ class Machine:
         self.disk: SimDisk | None = None
         #: Told about every change of state, with a sentence.
         self.on_event: Callable[[Machine, str], None] = lambda machine, what: None
+        #: A start that failed though its disk did nothing wrong.
+        self.on_failure: Callable[[Machine, Exception], None] = lambda machine, error: None
         fabric.host(self.name)
 
     def __repr__(self) -> str:
@@ -74,6 +79,12 @@ class Machine:
     @property
     def serving(self) -> bool:
         return self.state is State.SERVING
+
+    @property
+    def offline(self) -> bool:
+        """Whether the node has given up a directory, or all of them."""
+        broker = getattr(self.node, "broker", None)
+        return broker is not None and any(each.offline for each in broker.logs.all_dirs)
 
     def settings(self) -> Settings:
         own = {
@@ -90,7 +101,9 @@ class Machine:
         if self.state is State.OFF:
             self.fabric.power_back(self.name)
         self.incarnation += 1
+        excused = self.disk_faults > 0
         loop = self.loop = self.fabric.timeline.process(f"{self.name}.{self.incarnation}")
+        loop.turn_cost_s = self.turn_cost_s
         self.disk = SimDisk(self.platter, loop, self.random, self.trace, self.conditions)
         self._enter(State.STARTING, "starts")
         try:
@@ -100,6 +113,8 @@ class Machine:
         except Exception as error:
             if self.loop is loop:
                 self._leave(f"could not start: {type(error).__name__}: {error}")
+                if not excused and not self.disk_faults:
+                    self.on_failure(self, error)
             return False
         self._enter(State.SERVING, "serves")
         return True
@@ -111,9 +126,20 @@ class Machine:
             network=SimNetwork(self.fabric, self.name, loop),
             clock=self.clock,
             random=Random(self.random.random()),  # noqa: S311
+            on_fatal=lambda error: self._fatal(loop, error),
         )
         format_if_new(node)
         await node.start()
+
+    def _fatal(self, loop: ProcessLoop, error: Exception) -> None:
+        """The node can't go on: the process ends, as a service manager would see it."""
+
+        def leave() -> None:
+            if self.loop is loop:
+                self._leave(f"gives up: {error}")
+
+        timeline = self.fabric.timeline
+        timeline.at(timeline.now, leave)
 
     async def stop(self) -> bool:
         """A clean stop."""
@@ -182,6 +208,18 @@ class Machine:
         if self.loop is not None and self.loop.stopped:
             self.loop.resume()
             self._tell("goes on")
+
+    def heal(self, sync_s: float) -> None:
+        """Nothing more goes wrong from here on; what has gone wrong stays."""
+        self.conditions.sync_s = sync_s
+        self.conditions.stall_until = 0.0
+        self.conditions.write_error = self.conditions.read_error = 0.0
+        self.conditions.broken = ""
+        self.platter.free_bytes = None
+        self.disk_faults = 0
+        if self.disk is not None:
+            self.disk.on_change = None
+        self.resume()
 
     def wipe(self) -> None:
         """A new disk in the old machine."""

@@ -1,0 +1,298 @@
+"""What a seed means: the cluster's settings, who does what, and which faults come when. Drawn before anything runs.
+
+Swarm testing: each seed draws which kinds of faults and actors take part at all, and how the cluster is set up, so that
+kinds that would hide each other get runs without each other. Everything is drawn from streams of their own, by name:
+leaving out one actor or fault changes nothing about the others, which is what lets a failing run be shrunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from penstock.sim.links import Conditions
+from penstock.sim.platter import Severity
+
+DEFAULT_DURATION_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Kinds of faults that a run may have, and how often one comes."""
+
+    about: str
+    faults: tuple[str, ...] = ()
+    every_s: float = 6.0
+
+
+NETWORK = ("cut", "cut one way", "lossy", "slow", "reset")
+PROCESS = ("kill", "kill in write", "restart", "pause", "client kill")
+POWER = ("power", "power in write")
+DISK = ("stall", "slow sync", "full", "write errors", "read errors", "rot")
+CLOCK = ("clock jump",)
+
+PROFILES: dict[str, Profile] = {
+    "calm": Profile("no faults at all"),
+    "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 5.0),
+    "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 6.0),
+    "power": Profile("machines that lose power, at any moment", (*POWER, "kill", "restart"), 8.0),
+    "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 8.0),
+    "hostile": Profile("everything at once", (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK), 4.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    name: str
+    partitions: int
+    configs: Mapping[str, str]
+    fsync: bool
+    """Whether an acknowledgement promises that the record is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorPlan:
+    index: int
+    kind: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    index: int
+    kind: str
+    at: float
+    lasts: float
+    params: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.index}: {self.kind} at {self.at:.1f} s for {self.lasts:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    profile: str
+    nodes: int
+    duration_s: float
+    settings: Mapping[str, str]
+    topics: tuple[TopicPlan, ...]
+    actors: tuple[ActorPlan, ...]
+    faults: tuple[FaultPlan, ...]
+    network: Conditions = field(default_factory=Conditions)
+    split: float = 0.1
+    fsync_everywhere: bool = False
+    """Internal topics promise what fsync topics do."""
+    turn_cost_s: float = 0.0
+    skew_ms: int = 0
+    drift: float = 1.0
+
+    def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:
+        """The same run with these faults and actors and no others."""
+        kept_faults = self.faults if faults is None else tuple(each for each in self.faults if each.index in faults)
+        kept_actors = self.actors if actors is None else tuple(each for each in self.actors if each.index in actors)
+        return replace(self, faults=kept_faults, actors=kept_actors)
+
+    def fsync(self, topic: str) -> bool:
+        return self.fsync_everywhere or any(each.fsync for each in self.topics if each.name == topic)
+
+
+def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s: float = DEFAULT_DURATION_S) -> Plan:
+    random = _stream(seed, "setup")
+    fsync_everywhere = random.random() < 0.35
+    topics = _topics(_stream(seed, "topics"), fsync_everywhere)
+    return Plan(
+        seed,
+        profile,
+        nodes,
+        duration_s,
+        _settings(random, fsync_everywhere),
+        topics,
+        _actors(_stream(seed, "actors"), topics),
+        _faults(seed, PROFILES[profile], duration_s),
+        network=Conditions(delay_s=random.choice((0.0001, 0.001, 0.02)), jitter_s=random.choice((0.0, 0.0005, 0.02))),
+        split=random.choice((0.0, 0.1, 0.5)),
+        fsync_everywhere=fsync_everywhere,
+        turn_cost_s=random.choice((0.0, 0.0, 0.0005)),
+        skew_ms=random.choice((0, random.randint(-100_000, 100_000))),
+        drift=random.choice((1.0, 1.0, random.uniform(0.99, 1.01))),
+    )
+
+
+def _stream(seed: int, name: str) -> Random:
+    return Random(f"{seed}/{name}")  # noqa: S311
+
+
+def _settings(random: Random, fsync_everywhere: bool) -> dict[str, str]:
+    settings = {
+        "offsets.topic.num.partitions": str(random.choice((1, 3))),
+        "transaction.state.log.num.partitions": str(random.choice((1, 3))),
+        "auto.create.topics.enable": "false",
+        "replica.high.watermark.checkpoint.interval.ms": str(random.choice((500, 5_000))),
+        "group.consumer.session.timeout.ms": "45000",
+        "group.consumer.heartbeat.interval.ms": "5000",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        "log.retention.check.interval.ms": "5000",
+        "log.initial.task.delay.ms": "1000",
+        "log.cleaner.backoff.ms": "4000",
+        "offsets.topic.segment.bytes": "1048576",
+        "metadata.log.max.record.bytes.between.snapshots": str(random.choice((2_000, 20_000, 20_971_520))),
+    }
+    if fsync_everywhere:
+        settings["log.flush.interval.messages"] = "1"
+    return settings
+
+
+def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
+    topics = []
+    for number in range(random.randint(1, 3)):
+        fsync = fsync_everywhere or random.random() < 0.5
+        configs = {
+            "segment.ms": random.choice(("1500", "8000", "600000")),
+            "index.interval.bytes": random.choice(("64", "512", "4096")),
+            "file.delete.delay.ms": random.choice(("0", "60000")),
+        }
+        if fsync and not fsync_everywhere:
+            key, value = random.choice((("flush.messages", "1"), ("penstock.acks.fsync", "true")))
+            configs[key] = value
+        topics.append(TopicPlan(f"t{number}", random.randint(1, 3), configs, fsync))
+    topics.append(TopicPlan("copies", 1, dict(topics[0].configs), topics[0].fsync))
+    return tuple(topics)
+
+
+def _actors(random: Random, topics: tuple[TopicPlan, ...]) -> tuple[ActorPlan, ...]:
+    kinds = ["idempotent"]
+    for kind, share, most in (
+        ("plain", 0.6, 2),
+        ("idempotent", 0.5, 1),
+        ("transactional", 0.6, 2),
+        ("reader", 0.8, 2),
+        ("member", 0.5, 3),
+        ("copier", 0.4, 1),
+        ("admin", 0.5, 1),
+    ):
+        if random.random() < share:
+            kinds += [kind] * random.randint(1, most)
+    partitions = [(topic.name, index) for topic in topics[:-1] for index in range(topic.partitions)]
+    return tuple(
+        ActorPlan(index, kind, _ACTORS[kind](random, partitions, index)) for index, kind in enumerate(kinds, 1)
+    )
+
+
+Partitions = list[tuple[str, int]]
+
+
+def _some(random: Random, partitions: Partitions) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(random.sample(partitions, random.randint(1, len(partitions)))))
+
+
+def _writing(random: Random, partitions: Partitions, **more: Any) -> dict[str, Any]:
+    return {
+        "partitions": _some(random, partitions),
+        "compression": random.choice((0, 0, 1, 2, 3, 4)),
+        "burst": random.choice((1, 5, 20)),
+        "size": random.choice((10, 100, 2_000)),
+        "pause_s": random.choice((0.1, 0.4, 1.5)),
+        **more,
+    }
+
+
+def _plain(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return _writing(random, partitions, idempotent=False, acks=random.choice((-1, -1, 1, 0)))
+
+
+def _idempotent(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return _writing(random, partitions)
+
+
+def _transactional(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return _writing(random, partitions, transactional_id=f"tx{index}", abort=random.choice((0.1, 0.5)))
+
+
+def _reader(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {
+        "partitions": _some(random, partitions),
+        "committed_only": random.random() < 0.5,
+        "pause_s": random.choice((0.1, 0.5, 2.0)),
+        "seek": random.choice((0.0, 0.3)),
+        "max_bytes": random.choice((200, 4_096, 1 << 20)),
+    }
+
+
+def _member(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {
+        "partitions": tuple(partitions),
+        "group": random.choice(("g1", "g2")),
+        "committed_only": True,
+        "pause_s": random.choice((0.3, 1.0)),
+        "max_bytes": random.choice((500, 4_096)),
+    }
+
+
+def _copier(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {
+        "partitions": _some(random, partitions),
+        "group": f"copier{index}",
+        "target": ("copies", 0),
+        "transactional_id": f"copier{index}",
+        "pause_s": random.choice((0.2, 1.0)),
+        "max_bytes": random.choice((500, 4_096)),
+    }
+
+
+def _admin(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {
+        "partitions": tuple(partitions),
+        "pause_s": random.choice((1.0, 4.0)),
+        "delete_records": random.random() < 0.3,
+    }
+
+
+_ACTORS: dict[str, Any] = {
+    "plain": _plain,
+    "idempotent": _idempotent,
+    "transactional": _transactional,
+    "reader": _reader,
+    "member": _member,
+    "copier": _copier,
+    "admin": _admin,
+}
+
+
+def _faults(seed: int, profile: Profile, duration_s: float) -> tuple[FaultPlan, ...]:
+    random = _stream(seed, "faults")
+    on = [kind for kind in profile.faults if random.random() < 0.5]
+    if not on and profile.faults:
+        on = [random.choice(profile.faults)]
+    if not on:
+        return ()
+    every_s = profile.every_s * random.choice((0.6, 1.0, 2.0))
+    faults: list[FaultPlan] = []
+    at = random.expovariate(1 / every_s)
+    while at < duration_s:
+        faults.append(_fault(random, len(faults) + 1, random.choice(on), at))
+        at += random.expovariate(1 / every_s)
+    return tuple(faults)
+
+
+def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:
+    """Everything a fault may need is drawn, whether its kind uses it or not: kinds don't shift each other."""
+    params = {
+        "draw": random.random(),
+        "changes": random.randint(1, 40),
+        "severity": random.choice((Severity.SOME, Severity.SOME, Severity.SOME, Severity.EVERYTHING, Severity.NOTHING)),
+        "conditions": Conditions(
+            delay_s=random.choice((0.05, 0.5, 2.0)),
+            jitter_s=random.choice((0.0, 0.5)),
+            loss=random.choice((0.05, 0.3)),
+            bytes_per_s=random.choice((500.0, 5_000.0)),
+        ),
+        "jump_ms": random.choice((-1, 1)) * int(10 ** random.uniform(2, 7)),
+        "free_bytes": random.randint(0, 5_000),
+        "error": random.choice((0.02, 0.2)),
+        "whole": random.random() < 0.3,
+        "outgoing": random.random() < 0.5,
+    }
+    return FaultPlan(index, kind, at, random.choice((0.2, 1.0, 3.0, 8.0)), params)

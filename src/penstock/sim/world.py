@@ -1,0 +1,398 @@
+"""One run: machines, actors and faults of a plan, from power on to the last look at everything.
+
+    start ──► topics ──► actors and faults ──► heal everything ──► actors finish ──► read all of it ──► clean restart,
+    read all of it again ──► judge
+
+The world itself is a process that no fault touches; it starts machines again after their faults and tells the story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import traceback
+from collections.abc import Coroutine
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.admin import Admin, NewTopic
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.sim.administering import Administration, Administrator
+from penstock.sim.checkers import Violation, judge
+from penstock.sim.clock import SimClock
+from penstock.sim.consuming import Copier, Member, Reader, Reading
+from penstock.sim.disk import DiskConditions
+from penstock.sim.history import FinalView, History
+from penstock.sim.loop import ProcessDied, ProcessLoop, SimulationError, Timeline, run_in
+from penstock.sim.machine import Machine, State
+from penstock.sim.nemesis import Nemesis
+from penstock.sim.network import Fabric, SimNetwork
+from penstock.sim.plan import ActorPlan, Plan
+from penstock.sim.producing import TransactionalWriter, Writer, Writing
+from penstock.sim.session import Session
+from penstock.sim.trace import Trace
+from penstock.sim.verify import read_everything
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.sim.platter import Severity
+
+#: Virtual seconds for each: more, and the cluster isn't alive.
+START_BOUND_S = 60.0
+FINISH_BOUND_S = 90.0
+VERIFY_BOUND_S = 180.0
+SUPERVISE_S = 0.2
+#: A node whose start failed is started again this often.
+RETRY_START_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of the story."""
+
+    time: float
+    who: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.time:9.3f} s  {self.who:<9} {self.what}"
+
+
+@dataclass(slots=True)
+class Verdict:
+    plan: Plan
+    violations: list[Violation]
+    story: list[Event]
+    digest: str
+    virtual_s: float
+    counts: dict[str, int]
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+
+class Actor:
+    """Somebody who does something, one life after another."""
+
+    def __init__(self, world: World, plan: ActorPlan) -> None:
+        self._world = world
+        self.plan = plan
+        self.host = f"c{plan.index}"
+        self.lives = 0
+        self.loop: ProcessLoop | None = None
+        world.fabric.host(self.host)
+
+    @property
+    def name(self) -> str:
+        return f"{self.plan.kind[:5]}{self.plan.index}"
+
+    @property
+    def alive(self) -> bool:
+        return self.loop is not None and not self.loop.dead
+
+    def kill(self) -> None:
+        if self.loop is not None:
+            self.loop.kill()
+            self._world.fabric.process_died(self.host, self.loop)
+
+    async def run(self) -> None:
+        world = self._world
+        while not world.stopping[0]:
+            self.lives += 1
+            self.loop = world.timeline.process(f"{self.host}.{self.lives}")
+            self.loop.turn_cost_s = world.plan.turn_cost_s
+            session = world.session(f"{self.name}#{self.lives}", self.host, self.loop)
+            try:
+                await run_in(self.loop, _role(session, self.plan).run())
+                return
+            except ProcessDied:
+                await asyncio.sleep(1.0)
+
+
+def _role(session: Session, plan: ActorPlan) -> Writer | Reader | Administrator:
+    params = dict(plan.params)
+    match plan.kind:
+        case "plain" | "idempotent":
+            return Writer(session, Writing(**params))
+        case "transactional":
+            return TransactionalWriter(session, Writing(**params))
+        case "reader":
+            return Reader(session, Reading(**params))
+        case "member":
+            return Member(session, Reading(**params))
+        case "copier":
+            writing = Writing((params["target"],), transactional_id=params.pop("transactional_id"))
+            return Copier(session, Reading(**params), writing)
+        case "admin":
+            return Administrator(session, Administration(**params))
+    raise AssertionError(plan.kind)
+
+
+class World:
+    def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
+        self.plan = plan
+        self.timeline = Timeline(Random(f"{plan.seed}/order"))  # noqa: S311
+        self.trace = Trace(self.timeline, keep=keep_trace)
+        self.fabric = Fabric(self.timeline, Random(f"{plan.seed}/network"), self.trace)  # noqa: S311
+        self.fabric.normal = plan.network
+        self.fabric.split = plan.split
+        self.history = History()
+        self.story: list[Event] = []
+        self.violations: list[Violation] = []
+        self.stopping = [False]
+        self.began = 0.0
+        self.normal_sync_s = DiskConditions().sync_s
+        self.loop = self.timeline.process("world")
+        self.machines = [self._machine(number) for number in range(1, plan.nodes + 1)]
+        self.actors = [Actor(self, actor) for actor in plan.actors]
+        self._restart_at: dict[Machine, float] = {}
+
+    def _machine(self, number: int) -> Machine:
+        plan = self.plan
+        clock = SimClock(self.timeline, offset_ms=plan.skew_ms, rate=plan.drift)
+        machine = Machine(number, self.fabric, self.trace, clock, str(plan.seed), plan.settings)
+        machine.turn_cost_s = plan.turn_cost_s
+        machine.on_event = lambda which, what: self._story(which.name, what)
+        machine.on_failure = self._start_failed
+        return machine
+
+    # Telling.
+
+    def tell(self, who: str, what: str) -> None:
+        self.trace.note(who, what)
+        self._story(who, what)
+
+    def _story(self, who: str, what: str) -> None:
+        self.story.append(Event(self.timeline.now, who, what))
+
+    def violated(self, rule: str, what: str) -> None:
+        self.violations.append(Violation(rule, what))
+        self.tell("verdict", f"{rule}: {what}")
+
+    def _start_failed(self, machine: Machine, error: Exception) -> None:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        self.violated("starts", f"{machine.name} could not start: {error!r} in {where.filename}:{where.lineno}")
+
+    # What the nemesis asks for.
+
+    def restart(self, machine: Machine, after_s: float) -> None:
+        self._restart_at[machine] = self.timeline.now + after_s
+
+    def lose_power(self, machine: Machine, severity: Severity, off_s: float) -> None:
+        self.history.power_losses.append(self.timeline.now)
+        machine.lose_power(severity)
+        self.restart(machine, off_s)
+
+    async def _supervise(self, machine: Machine) -> None:
+        while True:
+            if machine.state in (State.DOWN, State.OFF) and self.timeline.now >= self._restart_at.get(machine, 0):
+                self._restart_at[machine] = 0.0
+                if not await machine.start():
+                    self.restart(machine, max(RETRY_START_S, self._restart_at[machine] - self.timeline.now))
+            await asyncio.sleep(SUPERVISE_S)
+
+    def session(self, name: str, host: str, loop: ProcessLoop) -> Session:
+        return Session(
+            name,
+            [machine.address for machine in self.machines],
+            SimNetwork(self.fabric, host, loop),
+            SimClock(self.timeline),
+            Random(f"{self.plan.seed}/{name}"),  # noqa: S311
+            self.history,
+            self.timeline,
+            self.trace,
+            self.stopping,
+        )
+
+    # The run.
+
+    def run(self) -> Verdict:
+        view: FinalView | None = None
+        bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * VERIFY_BOUND_S
+        with self._logs_heard():
+            try:
+                view = self.timeline.run(self._run(), self.loop, until=bound)
+            except SimulationError as error:
+                self.violated("liveness", str(error))
+            finally:
+                self._end()
+        if view is not None:
+            self.violations += judge(self.plan, self.history, view)
+        return self._verdict()
+
+    def _end(self) -> None:
+        self.timeline.end()
+        gc.collect()
+        for failure in self.timeline.failures:
+            where = "".join(traceback.format_exception(failure.error)[-4:]) if failure.error else ""
+            self.violated("no exceptions", f"{failure}\n{where}")
+
+    async def _run(self) -> FinalView | None:
+        for machine in self.machines:
+            machine.conditions.sync_s = self.normal_sync_s
+            if not await machine.start():
+                return None
+            machine.platter.sync_all()
+        await self._bounded("setting up", START_BOUND_S, self._create_topics())
+        self.began = self.timeline.now
+        supervisors = [asyncio.ensure_future(self._supervise(machine)) for machine in self.machines]
+        acting = [asyncio.ensure_future(actor.run()) for actor in self.actors]
+        nemesis = Nemesis(self)
+        faults = [asyncio.ensure_future(nemesis.run(fault)) for fault in self.plan.faults]
+        await asyncio.sleep(self.plan.duration_s)
+        await self._heal(faults)
+        await self._finish(acting)
+        view = await self._verify()
+        for task in supervisors:
+            task.cancel()
+        return view
+
+    async def _create_topics(self) -> None:
+        wanted = [NewTopic(each.name, each.partitions, 1, configs=each.configs) for each in self.plan.topics]
+        loop = self.timeline.process("setup")
+        session = self.session("setup", "setup", loop)
+
+        async def create() -> None:
+            async with session.client() as client:
+                await Admin(client).create_topics(wanted)
+
+        await run_in(loop, create())
+
+    async def _heal(self, faults: list[asyncio.Task[None]]) -> None:
+        for fault in faults:
+            fault.cancel()
+        for outcome in await asyncio.gather(*faults, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+        self.tell("world", "heals everything")
+        self.fabric.mend_all()
+        for machine in self.machines:
+            machine.heal(self.normal_sync_s)
+            if machine.state is State.SERVING and machine.offline:
+                machine.kill()
+            self._restart_at[machine] = 0.0
+
+    async def _finish(self, acting: list[asyncio.Task[None]]) -> None:
+        self.stopping[0] = True
+        if not acting:
+            return
+        _, pending = await asyncio.wait(acting, timeout=FINISH_BOUND_S)
+        if pending:
+            names = [actor.name for actor, task in zip(self.actors, acting) if task in pending]
+            self.violated("liveness", f"{', '.join(names)} did not finish within {FINISH_BOUND_S:.0f} s of healing")
+        for actor, task in zip(self.actors, acting):
+            if task.done() and (error := task.exception()) is not None:
+                where = "".join(traceback.format_exception(error)[-5:])
+                self.violated("no exceptions", f"{actor.name}: {error!r}\n{where}")
+            elif not task.done():
+                actor.kill()
+                task.cancel()
+
+    async def _verify(self) -> FinalView | None:
+        """Everything is read, the nodes are restarted cleanly, everything is read again: it must be the same."""
+        first = await self._bounded("reading everything", VERIFY_BOUND_S, self._read("verify1"))
+        if first is None:
+            return None
+        for machine in self.machines:
+            await self._bounded(f"stopping {machine.name}", START_BOUND_S, machine.stop())
+        again = await self._bounded("reading everything again", VERIFY_BOUND_S, self._read("verify2"))
+        if again is not None:
+            again.problems += first.problems
+            for partition, records in first.records.items():
+                if partition not in self.history.damaged and records != again.records.get(partition):
+                    again.problems.append(f"{partition[0]}-{partition[1]} changed with a clean restart")
+        return again if isinstance(again, FinalView) else None
+
+    async def _read(self, name: str) -> FinalView:
+        loop = self.timeline.process(name)
+        while not all(machine.serving for machine in self.machines):  # noqa: ASYNC110 - a supervisor starts them
+            await asyncio.sleep(SUPERVISE_S)
+        session = self.session(name, name, loop)
+        return await run_in(loop, read_everything(session, self.plan, self.history))
+
+    async def _bounded(self, what: str, seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError:
+            self.violated("liveness", f"{what} took more than {seconds:.0f} s")
+        except KafkaError as error:
+            self.violated("liveness", f"{what} failed: {error.code.name} {error.message}")
+        return None
+
+    # What nodes log.
+
+    @contextmanager
+    def _logs_heard(self) -> Iterator[None]:
+        handler = _LogHandler(self)
+        logger = logging.getLogger("penstock")
+        before, propagate = logger.level, logger.propagate
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.addHandler(handler)
+        others = [each for each in logger.handlers if each is not handler]
+        for each in others:
+            logger.removeHandler(each)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            for each in others:
+                logger.addHandler(each)
+            logger.setLevel(before)
+            logger.propagate = propagate
+
+    def _verdict(self) -> Verdict:
+        history = self.history
+        counts = {
+            "machine starts": sum(machine.incarnation for machine in self.machines),
+            "power losses": len(history.power_losses),
+            "writes": len(history.writes),
+            "transactions": len(history.transactions),
+            "reads": len(history.reads),
+            "commits": len(history.commits),
+            "turns": self.timeline.turns,
+        }
+        return Verdict(
+            self.plan,
+            self.violations,
+            self.story,
+            self.trace.digest,
+            self.timeline.now,
+            counts,
+            self.trace.lines,
+        )
+
+
+class _LogHandler(logging.Handler):
+    """An exception in a node's log is a bug that the node has survived: still a bug."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        world = self._world
+        running = world.timeline.running
+        if running is None or running.dead:
+            return
+        message = record.getMessage()
+        world.trace.note(running.name, f"log {record.levelname} {message}")
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and record.levelno >= logging.ERROR and not _excused(error):
+            where = "".join(traceback.format_exception(error)[-4:])
+            world.violated("no exceptions", f"{running.name} logs: {message}: {error!r}\n{where}")
+
+
+def _excused(error: BaseException) -> bool:
+    return isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def run_plan(plan: Plan, *, keep_trace: bool = False) -> Verdict:
+    return World(plan, keep_trace=keep_trace).run()

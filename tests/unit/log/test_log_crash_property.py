@@ -16,6 +16,7 @@ from log_harness import TOPIC_ID, check_indexes, finish, manager, read_all, run,
 
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
+from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import AppendOrigin, Log
 from penstock.log.manager import LogManager
 from penstock.log.producers import ProducerStateManager
@@ -48,10 +49,15 @@ class Model:
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     #: Offsets below this were promised to be on disk.
     durable: int = 0
+    #: Records below this may be deleted, those below `start` are.
+    start: int = 0
 
     @property
     def end(self) -> int:
         return self.batches[-1][0].next_offset if self.batches else 0
+
+    def visible(self, start: int) -> list[tuple[BatchHeader, bytes]]:
+        return [each for each in self.batches if each[0].last_offset >= start]
 
     def cut(self, offset: int) -> None:
         self.batches = [each for each in self.batches if each[0].last_offset < offset]
@@ -129,6 +135,16 @@ class CrashingLog(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.batches)
     @rule(data=st.data())
+    def delete_records(self, data: st.DataObject) -> None:
+        self.model.start = data.draw(st.integers(self.log.log_start_offset, self.log.last_stable_offset))
+        self.log.advance_log_start_offset(self.model.start)
+
+    @rule()
+    def delete_old_segments(self) -> None:
+        self.log.delete_old_segments(NOW)
+
+    @precondition(lambda self: self.model.batches)
+    @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(max(0, self.log.log_start_offset), self.model.end))
         self.log.truncate_to(offset)
@@ -151,9 +167,9 @@ class CrashingLog(RuleBasedStateMachine):
 
     @rule(data=st.data(), seed=st.integers(0, 1 << 32), steps=st.integers(0, 12))
     def crash_in_the_middle(self, data: st.DataObject, seed: int, steps: int) -> None:
-        action = data.draw(st.sampled_from(["append", "roll", "flush", "truncate", "checkpoint", "close"]))
+        action = data.draw(st.sampled_from(["append", "roll", "flush", "truncate", "checkpoint", "retention", "close"]))
         offset = data.draw(st.integers(self.log.log_start_offset, self.log.log_end_offset))
-        before = Model(list(self.model.batches), self.model.durable)
+        before = Model(list(self.model.batches), self.model.durable, self.model.start)
         left = [steps]
 
         def count_down(operation: str, path: str) -> None:
@@ -184,20 +200,19 @@ class CrashingLog(RuleBasedStateMachine):
             self.log.truncate_to(offset)
         elif action == "checkpoint":
             self.logs.write_checkpoints()
+        elif action == "retention":
+            self.log.delete_old_segments(NOW)
         else:
             run(self.logs.close())
 
     def _lose_power(self, seed: int) -> None:
-        pending = None
-        if self.log.log_end_offset > self.model.end:
-            pending = self.log.log_end_offset
         self.disk = self.disk.crash(Random(seed))
         self.logs = manager(self.disk, self.clock)
         found = self.logs.get("t", 0)
         assert found is not None
         self.log = found
         self.log.update_config(CONFIG)
-        self._check_prefix(pending)
+        self._check_prefix()
         self.log.update_high_watermark(self.log.log_end_offset)
         self._forget_producers()
 
@@ -217,32 +232,42 @@ class CrashingLog(RuleBasedStateMachine):
 
     # What must hold.
 
-    def _check_prefix(self, pending: int | None) -> None:
-        survived = read_all(self.log)
-        expected = self.model.batches
+    def _check_prefix(self) -> None:
+        log, model = self.log, self.model
+        survived = read_all(log)
+        assert log.log_start_offset <= model.start, "records are gone that nobody deleted"
+        expected = model.visible(log.log_start_offset)
         if len(survived) > len(expected):
             # The append that was under way may have made it.
             assert len(survived) == len(expected) + 1
-            assert survived[-1][0].base_offset == self.model.end
+            assert survived[-1][0].base_offset == model.end
             expected = [*expected, survived[-1]]
         assert survived == expected[: len(survived)], "not a prefix of what was written"
-        assert self.log.log_end_offset >= self.model.durable, "an fsynced record is gone"
-        assert self.log.log_end_offset == (survived[-1][0].next_offset if survived else 0)
-        self.model = Model(survived, self.model.durable)
+        assert log.log_end_offset >= model.durable, "an fsynced record is gone"
+        if survived:
+            assert log.log_end_offset == survived[-1][0].next_offset
+            gone = [each for each in model.batches if each[0].last_offset < log.log_start_offset]
+            model.batches = gone + survived
+        else:
+            model.cut(log.log_end_offset)
+        model.start = log.log_start_offset
 
     @invariant()
     def files_and_state_agree(self) -> None:
         log = self.log
-        survived = [entry for segment in log.segments for entry in scan(segment)]
-        assert [header for _, header in survived] == [header for header, _ in self.model.batches]
-        assert log.size == sum(header.size for _, header in survived)
+        stored = [entry for segment in log.segments for entry in scan(segment)]
+        assert [header for _, header in stored] == [
+            header for header, _ in self.model.batches if header.base_offset >= log.bases[0]
+        ]
+        assert log.size == sum(header.size for _, header in stored)
         for segment in log.segments:
             check_indexes(segment)
-        epochs: list[tuple[int, int]] = []
-        for _, header in survived:
-            if not epochs or epochs[-1][0] != header.partition_leader_epoch:
-                epochs.append((header.partition_leader_epoch, header.base_offset))
-        assert log.epochs.entries == epochs
+        epochs = LeaderEpochCache()
+        for header, _ in self.model.batches:
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+        epochs.truncate_from_start(log.log_start_offset)
+        if log.log_start_offset < log.log_end_offset:
+            assert log.epochs.entries == epochs.entries
         self._check_producers()
 
     def _check_producers(self) -> None:
@@ -253,15 +278,20 @@ class CrashingLog(RuleBasedStateMachine):
                 completed = oracle.update(header, read_end_txn(data))
                 if completed is not None and completed.aborted:
                     aborted.append(aborted_entry(oracle, completed))
-        assert _summary(self.log.producers) == _summary(oracle)
+        # Of a producer whose batches are all deleted a crash may leave nothing.
+        start = self.log.log_start_offset
+        known = _summary(self.log.producers)
+        assert known.items() <= _summary(oracle).items()
+        assert known.keys() >= {each.producer_id for each in oracle if each.last_offset >= start}
         assert self.log.producers.first_undecided_offset == oracle.first_undecided_offset
-        assert self.log.aborted_transactions(0, self.log.log_end_offset + 1) == aborted
+        found = self.log.aborted_transactions(0, self.log.log_end_offset + 1)
+        assert [each for each in found if each.first_offset >= start] == [
+            each for each in aborted if each.first_offset >= start
+        ]
 
 
-def _summary(producers: ProducerStateManager) -> list[tuple[int, int, int, int | None]]:
-    return sorted(
-        (each.producer_id, each.producer_epoch, each.last_sequence, each.txn_first_offset) for each in producers
-    )
+def _summary(producers: ProducerStateManager) -> dict[int, tuple[int, int, int | None]]:
+    return {each.producer_id: (each.producer_epoch, each.last_sequence, each.txn_first_offset) for each in producers}
 
 
 TestCrashingLog = CrashingLog.TestCase

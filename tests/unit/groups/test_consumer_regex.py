@@ -2,7 +2,7 @@ import re
 from time import perf_counter
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.groups.consumer.regex import TopicPattern
@@ -26,6 +26,7 @@ patterns = st.recursive(
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(pattern=patterns, name=names)
 def test_patterns_mean_what_they_mean_elsewhere(pattern: str, name: str) -> None:
     try:

@@ -21,6 +21,7 @@ check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/oracle/conftest.py
 	$(BIN)/lint-imports
 
 format: $(DEV)

@@ -1,4 +1,4 @@
-"""Wall time, injected. Monotonic time is the event loop's; only record timestamps, retention and leases need this one."""
+"""Wall time, injected. Monotonic time is the event loop's; record timestamps, retention and leases need this one."""
 
 from typing import Protocol
 

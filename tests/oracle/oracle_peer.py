@@ -144,6 +144,10 @@ class Peer:
         request = FindCoordinatorRequest(key="g", key_type=0)
         self.settle(lambda: bool(self.quietly(request, 1).error_code == 0))
 
+    def have_transactions_topic(self, transactional_id: str = "t") -> None:
+        request = FindCoordinatorRequest(key=transactional_id, key_type=1)
+        self.settle(lambda: bool(self.quietly(request, 3).error_code == 0))
+
     def produce(self, topic: str, timestamps: Sequence[int] = (1000,), partition: int = 0, **batch: Any) -> Any:
         """One batch, quietly, with a record a timestamp. Returns the partition's answer."""
         records = build_batch([(at, b"k", b"v", ()) for at in timestamps], **batch)

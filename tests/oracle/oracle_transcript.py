@@ -89,7 +89,7 @@ def _scalar(name: str, content: Any, masks: Masks) -> str:
         return "…"
     if name in ALWAYS_MASKED:
         return f"<{name}>"
-    if name == "error_code":
+    if name.endswith("error_code"):
         return ErrorCode(content).name
     if isinstance(content, memoryview):
         return _records(content, masks)

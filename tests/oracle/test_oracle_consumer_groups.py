@@ -52,12 +52,24 @@ def join(group: str, member: str, *topics: str, **more: Any) -> ConsumerGroupHea
     return beat(group, member, 0, **fields)
 
 
+def topic_that_coordinators_know(peer: Peer, partitions: int = 1) -> str:
+    """Kafka's coordinators hear of a topic a moment after its leaders do."""
+    topic = peer.topic(partitions=partitions)
+
+    def assigned() -> bool:
+        answer = peer.quietly(join(peer.unique("probe"), MEMBER, topic))
+        return bool(answer.assignment and answer.assignment.topic_partitions)
+
+    peer.settle(assigned)
+    return topic
+
+
 MEMBER = "AAAAAAAAAAAAAAAAAAAAEQ"
 OTHER = "AAAAAAAAAAAAAAAAAAAAEg"
 
 
 def test_a_member_joins_and_gets_partitions(peer: Peer) -> None:
-    group, topic = peer.unique("g"), peer.topic(partitions=2)
+    group, topic = peer.unique("g"), topic_that_coordinators_know(peer, 2)
     joined = peer.ask(join(group, MEMBER, topic))
     epoch = joined.member_epoch
     owned = [TopicPartitions(topic_id=peer.topic_id(topic), partitions=[0, 1])]
@@ -79,7 +91,7 @@ def test_a_member_joins_and_gets_partitions(peer: Peer) -> None:
 
 
 def test_the_broker_names_members_of_old_clients(peer: Peer) -> None:
-    group, topic = peer.unique("g"), peer.topic()
+    group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     peer.ask(join(group, "", topic), 0)
     peer.ask(join(group, "", topic), 1)
     peer.said("""
@@ -91,7 +103,7 @@ def test_the_broker_names_members_of_old_clients(peer: Peer) -> None:
 
 
 def test_heartbeats_that_are_refused(peer: Peer) -> None:
-    group, topic = peer.unique("g"), peer.topic()
+    group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
     for what, request in {
         "an empty group": join("", MEMBER, topic),
@@ -188,7 +200,7 @@ def test_topics_are_found_by_an_expression(peer: Peer) -> None:
 
 
 def test_static_members(peer: Peer) -> None:
-    group, topic = peer.unique("g"), peer.topic()
+    group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.ask(join(group, MEMBER, topic, instance_id="i")).member_epoch
     peer.ask(join(group, OTHER, topic, instance_id="i"))
     peer.ask(beat(group, OTHER, epoch, instance_id="i"))
@@ -229,7 +241,7 @@ def offsets_of(group: str, topic: str, **more: Any) -> OffsetFetchRequest:
 
 
 def test_offsets_of_members(peer: Peer) -> None:
-    group, topic = peer.unique("g"), peer.topic()
+    group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
     peer.ask(commit(group, topic, MEMBER, epoch), 9)
     peer.ask(commit(group, topic, MEMBER, epoch), 8)
@@ -276,7 +288,7 @@ def test_offsets_of_members(peer: Peer) -> None:
 
 
 def test_the_admins_side(peer: Peer) -> None:
-    group, topic, nope = peer.unique("g"), peer.topic(), peer.unique("nope")
+    group, topic, nope = peer.unique("g"), topic_that_coordinators_know(peer), peer.unique("nope")
     peer.quietly(join(group, MEMBER, topic))
 
     def described(*names: str) -> None:
@@ -299,7 +311,7 @@ def test_the_admins_side(peer: Peer) -> None:
     ]
     for filters in tried:
         answer = peer.quietly(ListGroupsRequest(**filters))
-        answer.groups = [each for each in answer.groups if each.group_id in peer.names]
+        answer.groups = [each for each in answer.groups if each.group_id == group]
         peer.note(f"{filters}")
         peer.note(render(answer, 5, peer.masks))
     peer.ask(DeleteGroupsRequest(groups_names=[group]))
@@ -346,7 +358,7 @@ def test_the_admins_side(peer: Peer) -> None:
 
 
 def test_a_classic_group_is_not_described_as_a_new_one(peer: Peer) -> None:
-    group, topic = peer.unique("g"), peer.topic()
+    group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]
     classic = JoinGroupRequest(
         group_id=group, session_timeout_ms=30_000, rebalance_timeout_ms=30_000, protocol_type="x", protocols=protocols
@@ -362,7 +374,7 @@ def test_a_classic_group_is_not_described_as_a_new_one(peer: Peer) -> None:
 
 
 def test_classic_requests_to_a_new_group(peer: Peer) -> None:
-    group, topic = peer.unique("g"), peer.topic()
+    group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     peer.quietly(join(group, MEMBER, topic))
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]
     request = JoinGroupRequest(

@@ -721,6 +721,7 @@ def test_active_producers_are_described(peer: Peer) -> None:
 
 
 def test_a_transactional_batch_outside_a_transaction(peer: Peer) -> None:
+    peer.have_transactions_topic("never-begun")
     topic = peer.topic()
     producer = new_producer(peer)
     records = batch(1, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
@@ -731,10 +732,10 @@ def test_a_transactional_batch_outside_a_transaction(peer: Peer) -> None:
     peer.said("""
         Produce v11
           responses: name=t
-            partition_responses: error_code=NOT_ENOUGH_REPLICAS base_offset=-1
+            partition_responses: error_code=INVALID_PRODUCER_ID_MAPPING base_offset=-1
         Produce v12
           responses: name=t
-            partition_responses: error_code=NOT_ENOUGH_REPLICAS base_offset=-1
+            partition_responses: error_code=INVALID_PRODUCER_ID_MAPPING base_offset=-1
         Produce v12
           responses: name=t
             partition_responses: log_start_offset=0

@@ -16,7 +16,6 @@ from penstock.protocol.messages.api_09_offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest
 from penstock.protocol.messages.api_24_add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -49,8 +48,7 @@ def init(txn: str, timeout: int = 60_000, **more: Any) -> InitProducerIdRequest:
 
 def begin(peer: Peer, txn: str, timeout: int = 60_000, version: int = 5) -> tuple[int, int]:
     """The producer's id and epoch, when its coordinator is up."""
-    request = FindCoordinatorRequest(key=txn, key_type=1)
-    peer.settle(lambda: bool(peer.quietly(request, 3).error_code == 0))
+    peer.have_transactions_topic(txn)
     given: list[Any] = []
 
     def got() -> bool:
@@ -190,7 +188,9 @@ def test_additions_to_a_transaction(peer: Peer) -> None:
             peer.ask(request, 1)
     mixed = add(txn, who, topic, 0)
     mixed.v3_and_below_topics.append(AddPartitionsToTxnTopic(name=peer.unique("nope"), partitions=[0]))
-    peer.ask(mixed, 3)
+    answer = peer.quietly(mixed, 3)
+    answer.results_by_topic_v3_and_below.sort(key=lambda each: each.name)
+    peer.note(render(answer, 3, peer.masks))
     peer.said("""
         two partitions
         AddPartitionsToTxn v3
@@ -205,48 +205,48 @@ def test_additions_to_a_transaction(peer: Peer) -> None:
         an unknown partition
         AddPartitionsToTxn v3
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_index=7 partition_error_code=3
+            results_by_partition: partition_index=7 partition_error_code=UNKNOWN_TOPIC_OR_PARTITION
         an unknown topic
         AddPartitionsToTxn v3
           results_by_topic_v3_and_below: name=nope
-            results_by_partition: partition_error_code=3
+            results_by_partition: partition_error_code=UNKNOWN_TOPIC_OR_PARTITION
         AddPartitionsToTxn v0
           results_by_topic_v3_and_below: name=nope
-            results_by_partition: partition_error_code=3
+            results_by_partition: partition_error_code=UNKNOWN_TOPIC_OR_PARTITION
         AddPartitionsToTxn v1
           results_by_topic_v3_and_below: name=nope
-            results_by_partition: partition_error_code=3
+            results_by_partition: partition_error_code=UNKNOWN_TOPIC_OR_PARTITION
         another producer
         AddPartitionsToTxn v3
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=49
+            results_by_partition: partition_error_code=INVALID_PRODUCER_ID_MAPPING
         an older epoch
         AddPartitionsToTxn v3
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=90
+            results_by_partition: partition_error_code=PRODUCER_FENCED
         AddPartitionsToTxn v0
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=47
+            results_by_partition: partition_error_code=INVALID_PRODUCER_EPOCH
         AddPartitionsToTxn v1
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=47
+            results_by_partition: partition_error_code=INVALID_PRODUCER_EPOCH
         a newer epoch
         AddPartitionsToTxn v3
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=90
+            results_by_partition: partition_error_code=PRODUCER_FENCED
         an unknown id
         AddPartitionsToTxn v3
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=49
+            results_by_partition: partition_error_code=INVALID_PRODUCER_ID_MAPPING
         an empty id
         AddPartitionsToTxn v3
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=42
+            results_by_partition: partition_error_code=INVALID_REQUEST
         AddPartitionsToTxn v3
-          results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=55
           results_by_topic_v3_and_below: name=nope
-            results_by_partition: partition_error_code=3
+            results_by_partition: partition_error_code=UNKNOWN_TOPIC_OR_PARTITION
+          results_by_topic_v3_and_below: name=t
+            results_by_partition: partition_error_code=OPERATION_NOT_ATTEMPTED
     """)
 
 
@@ -269,17 +269,21 @@ def test_additions_by_brokers(peer: Peer) -> None:
     }.items():
         peer.note(what)
         for version in (4, 5):
-            peer.ask(AddPartitionsToTxnRequest(transactions=transactions), version)
+            answer = peer.quietly(AddPartitionsToTxnRequest(transactions=transactions), version)
+            for each in answer.results_by_transaction:
+                for of_topic in each.topic_results:
+                    of_topic.results_by_partition.sort(key=lambda result: result.partition_index)
+            peer.note(render(answer, version, peer.masks))
     peer.said("""
         verify what isn't there
         AddPartitionsToTxn v4
           results_by_transaction: transactional_id=txn
             topic_results: name=t
-              results_by_partition: partition_error_code=120
+              results_by_partition: partition_error_code=TRANSACTION_ABORTABLE
         AddPartitionsToTxn v5
           results_by_transaction: transactional_id=txn
             topic_results: name=t
-              results_by_partition: partition_error_code=120
+              results_by_partition: partition_error_code=TRANSACTION_ABORTABLE
         add
         AddPartitionsToTxn v4
           results_by_transaction: transactional_id=txn
@@ -294,30 +298,30 @@ def test_additions_by_brokers(peer: Peer) -> None:
           results_by_transaction: transactional_id=txn
             topic_results: name=t
               results_by_partition:
-              results_by_partition: partition_index=1 partition_error_code=120
+              results_by_partition: partition_index=1 partition_error_code=TRANSACTION_ABORTABLE
         AddPartitionsToTxn v5
           results_by_transaction: transactional_id=txn
             topic_results: name=t
               results_by_partition:
-              results_by_partition: partition_index=1 partition_error_code=120
+              results_by_partition: partition_index=1 partition_error_code=TRANSACTION_ABORTABLE
         an unknown id
         AddPartitionsToTxn v4
           results_by_transaction: transactional_id=nobody
             topic_results: name=t
-              results_by_partition: partition_error_code=49
+              results_by_partition: partition_error_code=INVALID_PRODUCER_ID_MAPPING
         AddPartitionsToTxn v5
           results_by_transaction: transactional_id=nobody
             topic_results: name=t
-              results_by_partition: partition_error_code=49
+              results_by_partition: partition_error_code=INVALID_PRODUCER_ID_MAPPING
         an older epoch
         AddPartitionsToTxn v4
           results_by_transaction: transactional_id=txn
             topic_results: name=t
-              results_by_partition: partition_error_code=90
+              results_by_partition: partition_error_code=PRODUCER_FENCED
         AddPartitionsToTxn v5
           results_by_transaction: transactional_id=txn
             topic_results: name=t
-              results_by_partition: partition_error_code=90
+              results_by_partition: partition_error_code=PRODUCER_FENCED
     """)
 
 
@@ -514,7 +518,7 @@ def test_a_producer_that_was_replaced_is_fenced(peer: Peer) -> None:
         from epoch 0 to 2
         AddPartitionsToTxn v3
           results_by_topic_v3_and_below: name=t
-            results_by_partition: partition_error_code=90
+            results_by_partition: partition_error_code=PRODUCER_FENCED
         Produce v11
           responses: name=t
             partition_responses: error_code=INVALID_PRODUCER_EPOCH base_offset=-1
@@ -571,6 +575,7 @@ def test_offsets_are_committed_with_the_transaction(peer: Peer) -> None:
         peer.ask(offsets_of(group, topic, stable=True), 8)
         peer.ask(end(txn, who, how), 3)
         peer.settle(visible)
+        peer.settle(lambda: state_of(peer, txn).startswith("Complete"))
         peer.ask(offsets_of(group, topic, stable=True), 8)
     peer.said("""
         AddOffsetsToTxn v3

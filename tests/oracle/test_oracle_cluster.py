@@ -579,6 +579,8 @@ def test_filters_of_quotas_that_are_refused(peer: Peer) -> None:
 
 
 def test_nobody_subscribes_to_metrics(peer: Peer) -> None:
+    # the subscriptions of other tests are gone
+    peer.settle(lambda: bool(peer.quietly(GetTelemetrySubscriptionsRequest()).push_interval_ms == 300_000))
     answer = peer.ask(GetTelemetrySubscriptionsRequest())
     peer.ask(GetTelemetrySubscriptionsRequest(client_instance_id=answer.client_instance_id))
     peer.said("""

@@ -880,7 +880,9 @@ def test_resources_are_listed_by_kind(peer: Peer) -> None:
     group, metrics = peer.unique("g"), peer.unique("m")
     peer.quietly(change(GROUP, group, ("consumer.session.timeout.ms", SET, "50000")))
     peer.quietly(change(CLIENT_METRICS, metrics, ("interval.ms", SET, "1000")))
-    settled(peer, CLIENT_METRICS, metrics, "interval.ms", "1000")
+    listed = ListConfigResourcesRequest()
+    peer.settle(lambda: metrics in {each.resource_name for each in peer.quietly(listed, 0).config_resources})
+    peer.settle(lambda: group in {each.resource_name for each in peer.quietly(listed, 1).config_resources})
     assert topic
     ask_list(peer)
     ask_list(peer, TOPIC)
@@ -891,6 +893,7 @@ def test_resources_are_listed_by_kind(peer: Peer) -> None:
     ask_list(peer, 99)
     ask_list(peer, TOPIC, 99)
     ask_list(peer, version=0)
+    peer.quietly(change(CLIENT_METRICS, metrics, ("interval.ms", DELETE, None)))
     peer.said("""
         ListConfigResources v1
           config_resources: resource_name=t resource_type=2
@@ -913,4 +916,3 @@ def test_resources_are_listed_by_kind(peer: Peer) -> None:
         ListConfigResources v0
           config_resources: resource_name=m
     """)
-    peer.quietly(change(CLIENT_METRICS, metrics, ("interval.ms", DELETE, None)))

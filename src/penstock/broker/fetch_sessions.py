@@ -35,6 +35,7 @@ class Wanted:
         "last_high_watermark",
         "last_log_start_offset",
         "max_bytes",
+        "name",
         "partition",
         "topic",
         "topic_id",
@@ -43,6 +44,7 @@ class Wanted:
     def __init__(self, topic: str, topic_id: bytes, spec: FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
+        self.name: str | None = None  # what a topic asked for by id was called when it was last seen
         self.partition = spec.partition
         self.last_high_watermark = -1
         self.last_log_start_offset = -1

@@ -175,7 +175,7 @@ class Fetching:
     def _read(self, read: PartitionRead, budget: int, *, whole_batch: bool) -> None:
         wanted = read.wanted
         if self.by_id:
-            partition = self.partitions.get_by_id(wanted.topic_id, wanted.partition)
+            partition = self._by_id(wanted)
         else:
             partition = self.partitions.get(wanted.topic, wanted.partition)
         read.partition = partition
@@ -194,6 +194,18 @@ class Fetching:
         read.log_start_offset = log.log_start_offset
         if self.isolation == READ_COMMITTED and found.size:
             read.aborted = found.aborted(wanted.fetch_offset, upper)
+
+    def _by_id(self, wanted: Wanted) -> Partition:
+        try:
+            partition = self.partitions.get_by_id(wanted.topic_id, wanted.partition)
+        except KafkaError as error:
+            if wanted.name is None or error.code is not ErrorCode.UNKNOWN_TOPIC_ID:
+                raise
+            # A session knew the topic: it was deleted, or deleted and made again.
+            self.partitions.get(wanted.name, wanted.partition)
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, "The topic was made again: refresh its id.") from None
+        wanted.name = partition.topic
+        return partition
 
     @staticmethod
     def _diverged(read: PartitionRead, partition: Partition) -> bool:

@@ -74,7 +74,7 @@ class GroupCommit:
                 if log.truncations == truncations:
                     segment.synced_size = max(segment.synced_size, size)
             if self._new_files():
-                await log.environment.disk.run(log.environment.disk.sync_dir, log.path)
+                await log.environment.disk.run(self._sync_directories)
                 self._note_files()
             if log.truncations == truncations:
                 log.flushed_offset = max(log.flushed_offset, goal)
@@ -149,4 +149,11 @@ class GroupCommit:
         for path in paths:
             if disk.exists(path):
                 disk.sync_file(path)
+        self._sync_directories()
+
+    def _sync_directories(self) -> None:
+        """The entries of the log's files, and the first time the entry of the log's own directory."""
+        disk = self._log.environment.disk
         disk.sync_dir(self._log.path)
+        if not self._synced_bases:
+            disk.sync_dir(self._log.log_dir)

@@ -14,6 +14,7 @@ from penstock.records.control import EndTxn, build_end_txn
 
 if TYPE_CHECKING:
     from penstock.broker.groups import Groups
+    from penstock.broker.partition import Partition
     from penstock.broker.partitions import Partitions
     from penstock.clock import Clock
 
@@ -34,17 +35,20 @@ class MarkerWriter:
         producer_epoch: int,
         marker: EndTxn,
         transaction_version: int,
-    ) -> None:
-        """Raises what the partition answers, or that its group coordinator isn't ready."""
+    ) -> Partition:
+        """Raises what the partition answers, or that its group coordinator isn't ready. To where it was written."""
         now_ms = self._clock.wall_ms()
         batch = build_end_txn(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
         if topic == CONSUMER_OFFSETS:
-            self._groups.at(index).write_marker(batch, producer_id, marker.committed, transaction_version)
-            return
-        self._partitions.get(topic, index).append(
+            coordinator = self._groups.at(index)
+            coordinator.write_marker(batch, producer_id, marker.committed, transaction_version)
+            return coordinator.partition
+        partition = self._partitions.get(topic, index)
+        partition.append(
             batch,
             now_ms=now_ms,
             origin=AppendOrigin.COORDINATOR,
             required_acks=-1,
             transaction_version=transaction_version,
         )
+        return partition

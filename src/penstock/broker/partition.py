@@ -2,11 +2,14 @@
 
 Order of an append, all in one pass of the loop: the log takes the batch, the high watermark moves as far as the
 in-sync replicas allow (here: to the end of the log, the node being the only replica), then the parked fetches are
-told. An answer with acks=all therefore never goes out before the record is visible to consumers.
+told. An answer with acks=all therefore never goes out before the record is visible to consumers. Where a topic's
+acknowledgements promise fsync, a replica counts what it has synced: the high watermark follows the disk, and
+everybody who waits for it (consumers, coordinators, markers) gets the same promise.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,7 +37,7 @@ class Waiter(Protocol):
 
 
 class Partition:
-    __slots__ = ("_log", "_open_log", "_waiters", "image", "index", "node_id", "topic", "topic_id")
+    __slots__ = ("_following", "_log", "_open_log", "_waiters", "image", "index", "node_id", "topic", "topic_id")
 
     def __init__(
         self,
@@ -52,7 +55,8 @@ class Partition:
         self.node_id = node_id
         self._open_log = open_log
         self._log: Log | None = None
-        self._waiters: set[Waiter] | None = None
+        self._waiters: dict[Waiter, None] | None = None
+        self._following: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index})"
@@ -75,8 +79,7 @@ class Partition:
 
     @property
     def acks_need_fsync(self) -> bool:
-        config = self.log.config
-        return config.penstock_acks_fsync or config.flush_messages == 1
+        return self.log.config.fsync_before_ack
 
     def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
         """The log, if this node leads the partition in the epoch that the client believes in."""
@@ -133,10 +136,37 @@ class Partition:
             transaction_version=transaction_version,
         )
         if not info.duplicate:
-            log.update_high_watermark(log.log_end_offset)
-            if self._waiters:
-                self._notify(log.size - before)
+            if self.acks_need_fsync:
+                self.follow_disk(log)
+            else:
+                log.update_high_watermark(log.log_end_offset)
+                if self._waiters:
+                    self._notify(log.size - before)
         return info
+
+    def follow_disk(self, log: Log) -> None:
+        """The high watermark goes where the synced part of the log ends, until that is its end."""
+        if self._following is None and log.high_watermark < log.log_end_offset:
+            self._following = asyncio.get_running_loop().create_task(
+                self._follow_disk(log), name=f"high watermark of {self.topic}-{self.index}"
+            )
+
+    async def _follow_disk(self, log: Log) -> None:
+        try:
+            while log.high_watermark < log.log_end_offset:
+                await log.flushed(log.log_end_offset)
+                before = log.high_watermark
+                log.update_high_watermark(log.flushed_offset)
+                self._notify(log.high_watermark - before)
+        except KafkaError:
+            pass  # the disk failed or the log was closed: whoever waits for it is told so elsewhere
+        finally:
+            self._following = None
+
+    async def committed(self, offset: int) -> None:
+        """Returns when the high watermark has passed everything below `offset`. Raises if the disk fails first."""
+        if self.acks_need_fsync and self.log.high_watermark < offset:
+            await self.log.flushed(offset)
 
     def _notify(self, appended_bytes: int) -> None:
         for waiter in tuple(self._waiters or ()):
@@ -144,12 +174,12 @@ class Partition:
 
     def park(self, waiter: Waiter) -> None:
         if self._waiters is None:
-            self._waiters = set()
-        self._waiters.add(waiter)
+            self._waiters = {}
+        self._waiters[waiter] = None
 
     def unpark(self, waiter: Waiter) -> None:
         if self._waiters:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     def release_waiters(self) -> None:
         for waiter in tuple(self._waiters or ()):

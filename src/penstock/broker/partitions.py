@@ -136,7 +136,10 @@ class Partitions:
             if log.topic_id == ZERO_UUID:
                 self._logs.assign_topic_id(log, partition.topic_id)
             log.update_config(config)
-        log.update_high_watermark(log.log_end_offset)  # the only replica: all it has is committed
+        if config.fsync_before_ack and log.flushed_offset < log.log_end_offset:
+            partition.follow_disk(log)  # a killed process has left what it wrote, and not what it was to sync
+        else:
+            log.update_high_watermark(log.log_end_offset)  # the only replica: all it has is committed
         return log
 
     async def _open_rest(self) -> None:

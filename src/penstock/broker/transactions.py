@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.broker.groups import Groups
     from penstock.broker.markers import MarkerWriter
     from penstock.broker.metadata_log import MetadataLog
+    from penstock.broker.partition import Partition
     from penstock.broker.partitions import Partitions
     from penstock.broker.producer_ids import ProducerIds
     from penstock.clock import Clock
@@ -62,6 +63,7 @@ class Transactions:
 
         self._settings = settings
         self._metadata = metadata
+        self._partitions = partitions
         self._producer_ids = producer_ids
         self._config = TransactionConfig.from_settings(settings)
         self.markers: MarkerWriter = MarkerWriter(partitions, groups, clock)
@@ -153,7 +155,7 @@ class Transactions:
             except KafkaError as error:
                 logger.warning("%s: its markers are left to its coordinator: %s", markers.transactional_id, error)
                 return
-            if not left:
+            if not left and not self._uncommitted(markers):
                 self._complete(markers)
                 return
         self._spawn(self._write_rest(markers, left))
@@ -170,10 +172,23 @@ class Transactions:
                 if left:
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, MAX_RETRY_SECONDS)
+            # A transaction is complete once its markers are: one that a power loss takes could never be written again.
+            for partition, end_offset in self._uncommitted(markers):
+                await partition.committed(end_offset)
         except KafkaError as error:
             logger.warning("%s: its markers are left to its coordinator: %s", markers.transactional_id, error)
         else:
             self._complete(markers)
+
+    def _uncommitted(self, markers: Markers) -> list[tuple[Partition, int]]:
+        """Partitions of the transaction with an end that is not committed yet."""
+        found = []
+        for topic, index in sorted(markers.partitions):
+            with suppress(KafkaError):  # deleted since
+                partition = self._partitions.get(topic, index)
+                if partition.log.high_watermark < partition.log.log_end_offset:
+                    found.append((partition, partition.log.log_end_offset))
+        return found
 
     def _write_some(self, markers: Markers, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Those that could not be written and have to be tried again. Raises if another coordinator does it all."""

@@ -5,9 +5,10 @@ Each partition has its own answer. Since v2 the marker says which transaction ve
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -21,22 +22,32 @@ from penstock.records.control import EndTxn
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
+    from penstock.broker.partition import Partition
 
 
-def handle(broker: Broker, ctx: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(
+def handle(
+    broker: Broker, ctx: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
+    uncommitted: list[tuple[WritableTxnMarkerPartitionResult, Partition, int]] = []
+
+    def write(marker: WritableTxnMarker, topic: str, index: int) -> WritableTxnMarkerPartitionResult:
+        result = WritableTxnMarkerPartitionResult(partition_index=index)
+        try:
+            partition = _write(broker, marker, topic, index)
+            if partition.log.high_watermark < partition.log.log_end_offset:
+                uncommitted.append((result, partition, partition.log.log_end_offset))
+        except KafkaError as error:
+            result.error_code = error.code
+        return result
+
+    response = WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(
                 producer_id=marker.producer_id,
                 topics=[
                     WritableTxnMarkerTopicResult(
                         name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(
-                                partition_index=index, error_code=_write(broker, marker, topic.name, index)
-                            )
-                            for index in topic.partition_indexes
-                        ],
+                        partitions=[write(marker, topic.name, index) for index in topic.partition_indexes],
                     )
                     for topic in marker.topics
                 ],
@@ -44,18 +55,26 @@ def handle(broker: Broker, ctx: RequestContext, request: WriteTxnMarkersRequest)
             for marker in request.markers
         ]
     )
+    return _when_committed(response, uncommitted) if uncommitted else response
 
 
-def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) -> ErrorCode:
-    try:
-        broker.transactions.markers.write(
-            topic,
-            index,
-            marker.producer_id,
-            marker.producer_epoch,
-            EndTxn(marker.transaction_result, marker.coordinator_epoch),
-            marker.transaction_version,
-        )
-    except KafkaError as error:
-        return error.code
-    return ErrorCode.NONE
+def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) -> Partition:
+    return broker.transactions.markers.write(
+        topic,
+        index,
+        marker.producer_id,
+        marker.producer_epoch,
+        EndTxn(marker.transaction_result, marker.coordinator_epoch),
+        marker.transaction_version,
+    )
+
+
+async def _when_committed(
+    response: WriteTxnMarkersResponse, uncommitted: list[tuple[WritableTxnMarkerPartitionResult, Partition, int]]
+) -> WriteTxnMarkersResponse:
+    for result, partition, end_offset in uncommitted:
+        try:
+            await partition.committed(end_offset)
+        except KafkaError as error:
+            result.error_code = error.code
+    return response

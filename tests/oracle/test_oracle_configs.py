@@ -916,3 +916,72 @@ def test_resources_are_listed_by_kind(peer: Peer) -> None:
         ListConfigResources v0
           config_resources: resource_name=m
     """)
+
+
+# --- loggers ----------------------------------------------------------------------------------------------------
+
+
+def test_changes_of_loggers(peer: Peer) -> None:
+    known = {"kafka": "kafka.server.KafkaApis", "penstock": "penstock.broker"}[peer.name]
+    for name in ("1", "99", ""):
+        peer.note(f"broker '{name}'")
+        for what, each in {
+            "a level": (known, SET, "INFO"),
+            "a level in small letters": (known, SET, "info"),
+            "every level": (known, SET, "TRACE"),
+            "no level": (known, SET, "LOUD"),
+            "off": (known, SET, "OFF"),
+            "a null level": (known, SET, None),
+            "an empty level": (known, SET, ""),
+            "an unknown logger": ("no.such.logger", SET, "INFO"),
+            "an append": (known, APPEND, "INFO"),
+            "a deletion": (known, DELETE, None),
+            "a deletion of the root": ("root", DELETE, None),
+            "a level of the root": ("root", SET, "INFO"),
+        }.items():
+            (answer,) = peer.quietly(change(LOGGER, name, each, validate_only=True)).responses
+            peer.note(f"{what}: {ErrorCode(answer.error_code).name}")
+    peer.ask(replace(LOGGER, "1", ("root", "INFO"), validate_only=True))
+    peer.said("""
+        broker '1'
+        a level: NONE
+        a level in small letters: INVALID_CONFIG
+        every level: NONE
+        no level: INVALID_CONFIG
+        off: INVALID_CONFIG
+        a null level: INVALID_REQUEST
+        an empty level: INVALID_CONFIG
+        an unknown logger: INVALID_CONFIG
+        an append: INVALID_REQUEST
+        a deletion: NONE
+        a deletion of the root: INVALID_REQUEST
+        a level of the root: NONE
+        broker '99'
+        a level: INVALID_REQUEST
+        a level in small letters: INVALID_REQUEST
+        every level: INVALID_REQUEST
+        no level: INVALID_REQUEST
+        off: INVALID_REQUEST
+        a null level: INVALID_REQUEST
+        an empty level: INVALID_REQUEST
+        an unknown logger: INVALID_REQUEST
+        an append: INVALID_REQUEST
+        a deletion: INVALID_REQUEST
+        a deletion of the root: INVALID_REQUEST
+        a level of the root: INVALID_REQUEST
+        broker ''
+        a level: INVALID_REQUEST
+        a level in small letters: INVALID_REQUEST
+        every level: INVALID_REQUEST
+        no level: INVALID_REQUEST
+        off: INVALID_REQUEST
+        a null level: INVALID_REQUEST
+        an empty level: INVALID_REQUEST
+        an unknown logger: INVALID_REQUEST
+        an append: INVALID_REQUEST
+        a deletion: INVALID_REQUEST
+        a deletion of the root: INVALID_REQUEST
+        a level of the root: INVALID_REQUEST
+        AlterConfigs v2
+          responses: error_code=INVALID_REQUEST resource_type=8 resource_name=1
+    """)

@@ -576,3 +576,15 @@ def test_growth_that_is_refused(peer: Peer) -> None:
         CreatePartitions v3
           results: name=a error_code=INVALID_REPLICA_ASSIGNMENT
     """)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_kafka_gives_up_at_once_where_there_is_nothing_to_wait_for_here(peer: Peer, timeout_ms: int) -> None:
+    wanted = {"kafka": ErrorCode.REQUEST_TIMED_OUT, "penstock": ErrorCode.NONE}[peer.name]
+    name = peer.topic("a")
+    made = CreateTopicsRequest(topics=[topic(peer.unique("b"))], timeout_ms=timeout_ms, validate_only=True)
+    assert peer.quietly(made).topics[0].error_code == wanted
+    grown = CreatePartitionsRequest(topics=[grow(name, 2)], timeout_ms=timeout_ms, validate_only=True)
+    assert peer.quietly(grown).results[0].error_code == wanted
+    gone = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=timeout_ms)
+    assert peer.quietly(gone).responses[0].error_code == wanted

@@ -120,15 +120,16 @@ class Cleaner:
         try:
             # A crash must find the compacted segments below the recovery point: holes above it look like lost records.
             await log.flush()
-            self._logs.write_checkpoints()
+            await self._logs.save_checkpoints()
             truncations = log.truncations
             job = self._job(due)
             result = await self._compact(job)
             if log.truncations != truncations or self._logs.get(log.topic, log.partition) is not log:
                 self._drop(job, result)
                 return None
-            self._swap_in(log, job, result)
-            self._save(log, result.end_offset)
+            await self._swap_in(log, job, result)
+            if log.truncations == truncations:
+                await self._save(log, result.end_offset)
         except (CorruptBatchError, KafkaError) as error:
             self._give_up(log, str(error))
             return None
@@ -191,31 +192,33 @@ class Cleaner:
         segment.trusted_from = 0
         return segment
 
-    def _swap_in(self, log: Log, job: CompactionJob, result: CompactionResult) -> None:
+    async def _swap_in(self, log: Log, job: CompactionJob, result: CompactionResult) -> None:
         sizes = dict(job.segments)
+        present = {segment.base_offset: segment for segment in log.segments[:-1]}
+        replacements: list[tuple[list[Segment], Segment]] = []
         for group in result.groups:
             new = self._new_segment(job, group.sources[0], group.size, group.has_aborted)
-            present = {segment.base_offset: segment for segment in log.segments[:-1]}
             old = [present[base] for base in group.sources if base in present and present[base].size == sizes[base]]
             if len(old) < len(group.sources):
                 new.remove_files()  # retention was faster
-                continue
-            try:
-                swap_in(log, old, new)
-            except OSError as error:
-                raise log.failed(error) from error
+            else:
+                replacements.append((old, new))
+        try:
+            await swap_in(log, replacements)
+        except OSError as error:
+            raise log.failed(error) from error
 
     def _drop(self, job: CompactionJob, result: CompactionResult) -> None:
         for group in result.groups:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
-    def _save(self, log: Log, end_offset: int) -> None:
+    async def _save(self, log: Log, end_offset: int) -> None:
         offsets = self._checkpoint(log.log_dir)
         offsets[log.topic, log.partition] = end_offset
         for gone in [key for key in offsets if self._logs.get(*key) is None]:
             del offsets[gone]
         try:
-            self._logs.directory_of(log).write_checkpoint(CLEANER_FILE, dict(offsets))
+            await self._logs.directory_of(log).save_checkpoint(CLEANER_FILE, dict(offsets))
         except OSError as error:
             raise log.failed(error) from error
 

@@ -58,6 +58,8 @@ class LogDir:
     clean: bool = False
     previous_broker_epoch: int = -1
     _lock: Lock | None = None
+    #: Counts checkpoints begun, to tell one that was overtaken.
+    _writes: int = 0
     #: What each checkpoint file says, to write it only when it changes.
     _written: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
 
@@ -135,18 +137,47 @@ class LogDir:
         """False if the file says so already."""
         if self._written.get(name) == offsets:
             return False
+        self._writes += 1
         self.disk.write_atomic(self.file(name), render_offsets(offsets))
         self._written[name] = offsets
         return True
+
+    async def save_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
+        """The same without holding up the loop.
+
+        A truncation may write the file at once while this one is on its way; then this one is out of date and is
+        dropped, because it may promise what has been cut since.
+        """
+        if self._written.get(name) == offsets:
+            return False
+        self._writes += 1
+        number = self._writes
+        temporary = self.file(f"{name}.{number}.tmp")
+        await self.disk.run(self._write_synced, temporary, offsets)
+        if self._writes != number:
+            self.disk.remove(temporary)
+            return False
+        self.disk.rename(temporary, self.file(name))
+        self._written[name] = offsets
+        await self.disk.run(self.disk.sync_dir, self.path)
+        return True
+
+    def _write_synced(self, path: str, offsets: dict[TopicPartition, int]) -> None:
+        self.disk.write_new(path, render_offsets(offsets))
+        self.disk.sync_file(path)
 
     def log_names(self) -> list[str]:
         """Directories that hold a log, by their names."""
         names = [name for name in self.disk.listdir(self.path) if parse_log_name(name)]
         return [name for name in names if self.disk.is_dir(self.file(name))]
 
-    def leftover_names(self) -> list[str]:
-        """Directories of deleted logs that a crash kept from being removed."""
-        return [name for name in self.disk.listdir(self.path) if name.endswith(DELETE_SUFFIX)]
+    def remove_leftovers(self) -> None:
+        """Deleted logs and half-written checkpoints that a crash kept from being removed."""
+        for name in self.disk.listdir(self.path):
+            if name.endswith(DELETE_SUFFIX):
+                self.disk.remove_tree(self.file(name))
+            elif name.endswith(".tmp"):
+                self.disk.remove(self.file(name))
 
 
 __all__ = [

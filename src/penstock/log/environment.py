@@ -33,7 +33,7 @@ class LogEnvironment:
     disk_failed: Callable[[Log, OSError], None] = _ignore
     #: Bytes below the recovery point are not what was written.
     corruption_found: Callable[[Log, str], None] = _ignore
-    #: The recovery point went down; the checkpoint must say so before anything is appended.
+    #: Recovery point or log start went down; the checkpoints must say so before this returns.
     recovery_point_lowered: Callable[[Log], None] = _ignore
     #: Files of these segments are renamed `.deleted` and may be removed after file.delete.delay.ms.
     discard: Callable[[Log, list[Segment]], None] = _ignore

@@ -31,6 +31,7 @@ from penstock.log.swap import finish_swaps
 from penstock.log.txn_index import AbortedTransaction
 
 if TYPE_CHECKING:
+    from penstock.disk.api import Disk
     from penstock.log.environment import LogEnvironment
     from penstock.metadata.configs.topic import LogConfig
 
@@ -129,17 +130,19 @@ def open_log(
     if end < log_start_offset:
         # The records that were left are gone too. Their offsets were given away once: the log goes on behind them.
         logger.warning("%s ends at %d, before its start %d: starting over there", place.path, end, log_start_offset)
-        for segment in segments:
-            segment.remove_files()
+        _discard(disk, segments, 0)
         snapshots.remove_all()
-        return create_log(environment, place, config, log_start_offset)
+        log = create_log(environment, place, config, log_start_offset)
+        disk.sync_dir(place.path)
+        return log
     start = max(log_start_offset, segments[0].base_offset)
     log = _assemble(
         environment, place, config, segments, epochs, snapshots, ProducerStateManager(), start, end, recovery_point
     )
     _restore_epochs(log, recovered if epochs_whole else None, recovery_point if epochs_whole else start)
     # A snapshot above the recovery point may describe records that are gone.
-    snapshots.remove_above(recovery_point)
+    if snapshots.remove_above(recovery_point):
+        disk.sync_dir(place.path)  # not to be believed later, when other records have these offsets
     if snapshots.offsets or not clean:
         aborted = rebuild_producers(log, recovered)
         if not clean:
@@ -226,22 +229,26 @@ def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, reco
         segment = segments[slot]
         if slot > first and segment.base_offset != expected:
             logger.warning("%s: records %d to %d were lost", place.path, expected, segment.base_offset - 1)
-            _discard(segments, slot)
+            _discard(segment.disk, segments, slot)
             break
         expected, whole = _recover_segment(segment, recovery_point, recovered)
         if not whole:
-            _discard(segments, slot + 1)
+            _discard(segment.disk, segments, slot + 1)
             break
     if expected < recovery_point:
         logger.error("%s ends at offset %d, but %d was on disk once", place.path, expected, recovery_point)
     return expected
 
 
-def _discard(segments: list[Segment], slot: int) -> None:
-    for segment in reversed(segments[slot:]):
+def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
+    """For good: one that came back after another crash could stand right behind what is appended from now on."""
+    doomed = segments[slot:]
+    for segment in reversed(doomed):
         logger.warning("removing %s: what precedes it is not whole", segment.file.path)
         segment.remove_files()
     del segments[slot:]
+    if doomed:
+        disk.sync_dir(doomed[0].directory)
 
 
 def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered) -> tuple[int, bool]:
@@ -299,7 +306,7 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
 
 
 def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
-    """Epochs of the batches from `start` on are as the batches say."""
+    """Epochs of the batches from `start` on are as the batches say, and so are those before the first one known."""
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
     if recovered is not None:
@@ -308,6 +315,15 @@ def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
     elif start < log.log_end_offset:
         for _, _, header in batches_between(log.segments, start, log.log_end_offset):
             epochs.assign(header.partition_leader_epoch, header.base_offset)
+    first_known = epochs.starts[0] if epochs.starts else log.log_end_offset
+    if first_known > log.log_start_offset:
+        # The log start was moved up, the epochs written, and the crash came before the log start was.
+        known = epochs.entries
+        epochs.clear()
+        for _, _, header in batches_between(log.segments, log.log_start_offset, first_known):
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+        for epoch, offset in known:
+            epochs.assign(epoch, offset)
     epochs.truncate_from_start(log.log_start_offset)
 
 

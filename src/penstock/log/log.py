@@ -9,8 +9,9 @@ the log takes no more writes: what the disk has is unknown from then on, and rec
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from penstock.check import check
@@ -45,6 +46,9 @@ _NOT_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
 
 
+_last_offset = attrgetter("last_offset")
+
+
 @lru_cache(maxsize=1024)
 def _rules_of(config: LogConfig) -> AppendRules:
     return AppendRules.of(config)
@@ -71,6 +75,7 @@ class Log:
         "log_start_offset",
         "partition",
         "path",
+        "pending_swaps",
         "producers",
         "recovery_point",
         "segments",
@@ -121,6 +126,8 @@ class Log:
         self.unsynced_bytes = 0
         #: Side files (snapshots, epochs, metadata) written since the last flush.
         self.unsynced_files: set[str] | None = None
+        #: Compacted segments whose turn comes when the disk is done.
+        self.pending_swaps: list[Segment] = []
         #: Counts shortenings, so that a flush under way can tell that its goal has moved.
         self.truncations = 0
         self.segments = segments
@@ -427,8 +434,11 @@ class Log:
         for segment in self.segments_from(start):
             if not segment.has_aborted:
                 continue
-            for aborted in segment.aborted:
-                if aborted.last_offset >= start and aborted.first_offset < end:
+            entries = segment.aborted
+            # Entries are in the order of their markers.
+            for slot in range(bisect_left(entries, start, key=_last_offset), len(entries)):
+                aborted = entries[slot]
+                if aborted.first_offset < end:
                     found.append(aborted)
                 if aborted.last_stable_offset >= end:
                     return found
@@ -519,8 +529,12 @@ class Log:
         if self._failure is not None:
             return
         try:
-            if self.active.size:
-                self.active.seal()
+            active = self.active
+            if active.size and active.touched:
+                entries = len(active.time_index)
+                active.seal()
+                if len(active.time_index) > entries:
+                    self.note_unsynced(active.time_index.file.path)
             snapshot = self.snapshots.take_last(self.producers)
             if snapshot is not None:
                 self.note_unsynced(snapshot)

@@ -77,7 +77,7 @@ class Maintenance:
                 await asyncio.sleep(0)
 
     async def checkpoints(self) -> None:
-        self._logs.write_checkpoints()
+        await self._logs.save_checkpoints()
 
     async def expiry(self) -> None:
         self._logs.expire_producers()

@@ -150,8 +150,7 @@ class LogManager:
 
     async def _load_directory(self, directory: LogDir, config_of: Callable[[str], LogConfig] | None) -> None:
         try:
-            for name in directory.leftover_names():
-                self.disk.remove_tree(directory.file(name))
+            directory.remove_leftovers()
             recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
             log_starts = directory.read_checkpoint(LOG_START_FILE)
             high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
@@ -333,7 +332,9 @@ class LogManager:
         logger.error("%s-%d is damaged: %s", log.topic, log.partition, reason)
 
     def _recovery_point_lowered(self, log: Log) -> None:
-        self.directory_of(log).write_checkpoint(RECOVERY_POINT_FILE, self._recovery_points(self.directory_of(log)))
+        directory = self.directory_of(log)
+        for name, offsets in self._checkpoints(directory).items():
+            directory.write_checkpoint(name, offsets)
 
     def _discard(self, log: Log, segments: list[Segment]) -> None:
         self._discarded.append((self.clock.wall_ms() + log.config.file_delete_delay_ms, segments))
@@ -394,26 +395,35 @@ class LogManager:
     def _recovery_points(self, directory: LogDir) -> dict[TopicPartition, int]:
         return {(log.topic, log.partition): log.recovery_point for log in self._logs_in(directory)}
 
+    def _checkpoints(self, directory: LogDir) -> dict[str, dict[TopicPartition, int]]:
+        logs = self._logs_in(directory)
+        return {
+            RECOVERY_POINT_FILE: self._recovery_points(directory),
+            LOG_START_FILE: {
+                (log.topic, log.partition): log.log_start_offset for log in logs if log.log_start_offset > log.bases[0]
+            },
+            HIGH_WATERMARK_FILE: {(log.topic, log.partition): log.high_watermark for log in logs},
+        }
+
     def write_checkpoints(self) -> None:
+        """Recovery points, log starts and high watermarks, now."""
         for directory in self.all_dirs:
-            if directory.offline:
-                continue
-            logs = self._logs_in(directory)
-            try:
-                directory.write_checkpoint(RECOVERY_POINT_FILE, self._recovery_points(directory))
-                directory.write_checkpoint(
-                    LOG_START_FILE,
-                    {
-                        (log.topic, log.partition): log.log_start_offset
-                        for log in logs
-                        if log.log_start_offset > log.bases[0]
-                    },
-                )
-                directory.write_checkpoint(
-                    HIGH_WATERMARK_FILE, {(log.topic, log.partition): log.high_watermark for log in logs}
-                )
-            except OSError as error:
-                self._take_offline(directory, error)
+            if not directory.offline:
+                try:
+                    for name, offsets in self._checkpoints(directory).items():
+                        directory.write_checkpoint(name, offsets)
+                except OSError as error:
+                    self._take_offline(directory, error)
+
+    async def save_checkpoints(self) -> None:
+        """The same, in the background."""
+        for directory in self.all_dirs:
+            if not directory.offline:
+                try:
+                    for name, offsets in self._checkpoints(directory).items():
+                        await directory.save_checkpoint(name, offsets)
+                except OSError as error:
+                    self._take_offline(directory, error)
 
     # Stopping.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def batches_between(segments: list[Segment], start: int, end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-    """(segment, position, header) of the batches that begin in [start, end)."""
+    """(segment, position, header) of the batches that end at or after `start` and begin before `end`."""
     for slot, segment in enumerate(segments):
         next_base = segments[slot + 1].base_offset if slot + 1 < len(segments) else end
         if next_base <= start or segment.base_offset >= end or not segment.size:
@@ -61,7 +61,7 @@ class Recovered:
             return
         yield from batches_between(log.segments, offset, min(self.start_offset, log.log_end_offset))
         for found in self.batches:
-            if offset <= found[2].base_offset < log.log_end_offset:
+            if offset <= found[2].last_offset < log.log_end_offset:
                 yield found
 
 

@@ -365,16 +365,25 @@ class Segment:
             self.checked_from, self.checked_to = position, end
 
     def change_suffix(self, suffix: str) -> None:
-        """Rename the segment's files, the data last; open handles follow."""
+        """Rename the segment's files; open handles follow.
+
+        The data file is what makes a segment: it comes last, and it is the first to go. So wherever a crash finds one,
+        all that belongs to it is there too.
+        """
         old = {each: self.path(each) for each in SUFFIXES}
         self.suffix = suffix
-        for each in reversed(SUFFIXES):
+        for each in SUFFIXES if suffix == DELETED_SUFFIX else reversed(SUFFIXES):
             if each == LOG_SUFFIX or self.disk.exists(old[each]):
                 self.disk.rename(old[each], self.path(each))
         self.file.path = self.path(LOG_SUFFIX)
         if self._index is not None and self._time_index is not None:
             self._index.file.moved(self.path(INDEX_SUFFIX))
             self._time_index.file.moved(self.path(TIME_INDEX_SUFFIX))
+
+    @property
+    def touched(self) -> bool:
+        """Whether this process has appended to the segment, or read its indexes."""
+        return self._index is not None
 
     def sync_files(self) -> None:
         """Everything of the segment is on disk after this; for one that is not appended to any more."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.log.replay import rebuild_producers
 from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import Segment
+from penstock.log.swap import cancel_swaps
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def truncate_to(log: Log, offset: int) -> bool:
     if offset >= log.log_end_offset:
         return False
     try:
+        cancel_swaps(log)
         # A batch stays whole or goes whole: a cut inside of one takes all of it.
         offset = log.segments_from(offset)[0].boundary(offset)
         if offset <= log.bases[0]:
@@ -50,8 +52,10 @@ def _cut(log: Log, offset: int) -> None:
     log.active.truncate_to(offset)
     log.size -= before - log.active.size
     log.log_end_offset = offset
-    log.log_start_offset = min(log.log_start_offset, offset)
     log.high_watermark = min(log.high_watermark, offset)
+    if log.log_start_offset > offset:
+        log.log_start_offset = offset
+        log.environment.recovery_point_lowered(log)
     log.epochs.truncate_from_end(offset)
     log.snapshots.remove_above(offset)
     # Nothing that describes what is gone may come back with a crash, once other records have these offsets.
@@ -63,6 +67,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     log.truncations += 1
     _lower_recovery_point(log, min(offset, log.log_start_offset))
     try:
+        cancel_swaps(log)
         log.drop_segments(log.segments[::-1])
         log.active = Segment.create(
             log.environment.disk,

@@ -64,9 +64,12 @@ class SnapshotFiles:
         producers.clear(log_start)
         return None
 
-    def remove_above(self, offset: int) -> None:
+    def remove_above(self, offset: int) -> bool:
+        """False if there was none."""
+        found = bool(self.offsets) and self.offsets[-1] > offset
         while self.offsets and self.offsets[-1] > offset:
             self._disk.remove(self.path(self.offsets.pop()))
+        return found
 
     def remove_all(self) -> None:
         self.remove_above(-1)

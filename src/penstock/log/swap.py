@@ -22,20 +22,47 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 
 
-def swap_in(log: Log, old: list[Segment], new: Segment) -> None:
-    """`new` (its files end in `.cleaned` and are synced) takes the place of `old`, a run of sealed segments."""
+async def swap_in(log: Log, replacements: list[tuple[list[Segment], Segment]]) -> int:
+    """Each new segment (its files end in `.cleaned` and are synced) takes the place of a run of old, sealed ones.
+
+    The log lives on while the disk is waited for: what was truncated or deleted meanwhile is not replaced. Returns how
+    many were.
+    """
     disk = log.environment.disk
-    new.change_suffix(SWAP_SUFFIX)
-    disk.sync_dir(log.path)
+    for _, new in replacements:
+        new.change_suffix(SWAP_SUFFIX)
+        log.pending_swaps.append(new)
+    await disk.run(disk.sync_dir, log.path)
+    done = 0
+    for old, new in replacements:
+        if new not in log.pending_swaps:
+            continue  # a truncation has removed it
+        log.pending_swaps.remove(new)
+        if all(segment in log.segments for segment in old):
+            _replace(log, old, new)
+            done += 1
+        else:
+            new.remove_files()
+    await disk.run(disk.sync_dir, log.path)
+    return done
+
+
+def _replace(log: Log, old: list[Segment], new: Segment) -> None:
     slot = log.segments.index(old[0])
     for segment in old:
         segment.change_suffix(DELETED_SUFFIX)
     new.change_suffix("")
-    disk.sync_dir(log.path)
     log.segments[slot : slot + len(old)] = [new]
     log.bases[slot : slot + len(old)] = [new.base_offset]
     log.size += new.size - sum(segment.size for segment in old)
     log.environment.discard(log, old)
+
+
+def cancel_swaps(log: Log) -> None:
+    """The log is about to be cut: what was compacted from it must not come back after a crash."""
+    for segment in log.pending_swaps:
+        segment.remove_files()
+    log.pending_swaps.clear()
 
 
 def finish_swaps(disk: Disk, path: str, names: set[str]) -> set[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from hypothesis import HealthCheck, settings
@@ -49,19 +49,19 @@ class Model:
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     #: Offsets below this were promised to be on disk.
     durable: int = 0
-    #: Records below this may be deleted, those below `start` are.
+    #: Records below this are deleted; after a crash some may be back.
     start: int = 0
-
-    @property
-    def end(self) -> int:
-        return self.batches[-1][0].next_offset if self.batches else 0
+    end: int = 0
 
     def visible(self, start: int) -> list[tuple[BatchHeader, bytes]]:
         return [each for each in self.batches if each[0].last_offset >= start]
 
     def cut(self, offset: int) -> None:
+        straddling = [each[0].base_offset for each in self.batches if each[0].last_offset >= offset]
         self.batches = [each for each in self.batches if each[0].last_offset < offset]
+        self.end = min(self.end, offset, *straddling)
         self.durable = min(self.durable, self.end)
+        self.start = min(self.start, self.end)
 
 
 class CrashingLog(RuleBasedStateMachine):
@@ -114,6 +114,7 @@ class CrashingLog(RuleBasedStateMachine):
         self.log.append_as_leader(data, leader_epoch=self.epoch, now_ms=NOW, origin=origin)
         stored = self.log.read(start, 1 << 20, upper_bound=self.log.log_end_offset).read_now()
         self.model.batches.append((parse_header(stored), bytes(stored)))
+        self.model.end = self.log.log_end_offset
         self.log.update_high_watermark(self.log.log_end_offset)
 
     @rule()
@@ -149,6 +150,7 @@ class CrashingLog(RuleBasedStateMachine):
         offset = data.draw(st.integers(max(0, self.log.log_start_offset), self.model.end))
         self.log.truncate_to(offset)
         self.model.cut(offset)
+        assert self.log.log_end_offset == self.model.end
         self._forget_producers()
 
     def _forget_producers(self) -> None:
@@ -169,7 +171,7 @@ class CrashingLog(RuleBasedStateMachine):
     def crash_in_the_middle(self, data: st.DataObject, seed: int, steps: int) -> None:
         action = data.draw(st.sampled_from(["append", "roll", "flush", "truncate", "checkpoint", "retention", "close"]))
         offset = data.draw(st.integers(self.log.log_start_offset, self.log.log_end_offset))
-        before = Model(list(self.model.batches), self.model.durable, self.model.start)
+        before = replace(self.model, batches=list(self.model.batches))
         left = [steps]
 
         def count_down(operation: str, path: str) -> None:
@@ -183,9 +185,9 @@ class CrashingLog(RuleBasedStateMachine):
         self.disk.on_write = None
         if action == "truncate":
             # Either cut or not: what is promised is what is below the cut.
-            before.durable = min(before.durable, offset)
-            floor = [each for each in before.batches if each[0].last_offset < before.durable]
-            before.durable = floor[-1][0].next_offset if floor else 0
+            after = replace(before)
+            after.cut(offset)
+            before.durable = min(before.durable, after.end)
             self.model = before
         self._lose_power(seed)
 
@@ -246,11 +248,9 @@ class CrashingLog(RuleBasedStateMachine):
         assert log.log_end_offset >= model.durable, "an fsynced record is gone"
         if survived:
             assert log.log_end_offset == survived[-1][0].next_offset
-            gone = [each for each in model.batches if each[0].last_offset < log.log_start_offset]
-            model.batches = gone + survived
-        else:
-            model.cut(log.log_end_offset)
-        model.start = log.log_start_offset
+        gone = [each for each in model.batches if each[0].last_offset < log.log_start_offset]
+        model.batches = gone + survived
+        model.start, model.end = log.log_start_offset, log.log_end_offset
 
     @invariant()
     def files_and_state_agree(self) -> None:
@@ -278,12 +278,15 @@ class CrashingLog(RuleBasedStateMachine):
                 completed = oracle.update(header, read_end_txn(data))
                 if completed is not None and completed.aborted:
                     aborted.append(aborted_entry(oracle, completed))
-        # Of a producer whose batches are all deleted a crash may leave nothing.
+        # Of a producer whose data is all deleted a crash or a cut may leave nothing, or only what its markers say.
         start = self.log.log_start_offset
-        known = _summary(self.log.producers)
-        assert known.items() <= _summary(oracle).items()
-        assert known.keys() >= {each.producer_id for each in oracle if each.last_offset >= start}
-        assert self.log.producers.first_undecided_offset == oracle.first_undecided_offset
+        known, true = _summary(self.log.producers), _summary(oracle)
+        assert known.keys() <= true.keys()
+        for producer in oracle:
+            if producer.last_offset >= start:
+                assert known[producer.producer_id] == true[producer.producer_id]
+        if (oracle.first_undecided_offset or 0) >= start:
+            assert self.log.producers.first_undecided_offset == oracle.first_undecided_offset
         found = self.log.aborted_transactions(0, self.log.log_end_offset + 1)
         assert [each for each in found if each.first_offset >= start] == [
             each for each in aborted if each.first_offset >= start

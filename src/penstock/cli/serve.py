@@ -104,11 +104,7 @@ def told_in_one_line(node: Node) -> Iterator[None]:
 
     try:
         yield
-    except DirectoryLockedError as problem:
-        raise Failure(
-            f"{problem}: stop the process that uses it, or choose another directory", Exit.STORAGE
-        ) from problem
-    except (StorageError, DirectoryError) as problem:
+    except (DirectoryLockedError, StorageError, DirectoryError) as problem:
         raise Failure(str(problem), Exit.STORAGE) from problem
     except (ConfigError, ListenerError) as problem:
         raise Failure(str(problem), Exit.USAGE) from problem

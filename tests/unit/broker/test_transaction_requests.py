@@ -180,6 +180,17 @@ def test_offsets_of_clients_that_add_the_group_themselves(topic: str, producer: 
     assert producer.committed_offset(group, topic) == 5
 
 
+def test_a_transaction_may_be_the_first_to_use_the_offsets_topic() -> None:
+    with Broker(topics={"t": 1}) as fresh:
+        producer = RawProducer(fresh)
+        producer.init()
+        assert producer.add_offsets("group") is NONE
+        assert producer.commit_offset("group", "t", 3, version=3) is NONE
+        assert producer.end(True, version=4) is NONE
+        assert producer.committed_offset("group", "t") == 3
+        producer.close()
+
+
 @pytest.mark.parametrize("version", [3, 5])
 def test_a_commit_for_a_member_that_is_gone_or_a_topic_that_is_not_there(
     topic: str, producer: RawProducer, version: int

@@ -1,6 +1,7 @@
 """AddOffsetsToTxn v0-4: the partition that keeps a group's offsets joins a transaction.
 
-Before v2 a fenced producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED. Clients of transaction version 2
+The topic is created if this is the first use of it: its partition count decides which partition it is. Before v2 a
+fenced producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED. Clients of transaction version 2
 do without: their TxnOffsetCommit adds the partition.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.auto_topics import CONSUMER_OFFSETS
+from penstock.broker.auto_topics import CONSUMER_OFFSETS, ensure_topic
 from penstock.broker.group_calls import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -24,6 +25,7 @@ FENCED_SINCE = 2
 async def handle(broker: Broker, ctx: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     try:
         coordinator = broker.transactions.coordinators.of(request.transactional_id)
+        await ensure_topic(broker, CONSUMER_OFFSETS)
         partition = (CONSUMER_OFFSETS, broker.groups.partition_of(request.group_id))
         who = (request.transactional_id, request.producer_id, request.producer_epoch)
         code = await committed(coordinator.run(lambda shard, turn: decide.add(shard, turn, *who, [partition], 0)))

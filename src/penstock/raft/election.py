@@ -1,0 +1,170 @@
+"""Elections: asking for votes, giving them, counting them.
+
+A vote is given to one candidate an epoch, and only if its log holds all that this replica's log does. Before a
+candidate starts an epoch it has asked whether it would win it, so that a replica which merely can't hear the leader
+disturbs nobody. A leader that is heard from is defended: its followers refuse to consider another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.uuid import ZERO_UUID
+from penstock.raft.events import QuorumState
+from penstock.raft.messages import EpochAnswer, Vote, VoteAnswer
+from penstock.raft.states import Candidate, Election, Follower, Leader, Prospective, Resigned, Unattached
+
+if TYPE_CHECKING:
+    from penstock.raft.core import Core
+    from penstock.raft.messages import BeginEpoch, EndEpoch
+    from penstock.raft.states import State
+    from penstock.raft.voters import ReplicaKey
+
+FIRST_SUCCESSOR_BACKOFF_MS = 100
+
+
+def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_ms: int, fetch_ms: int) -> State:
+    """Where a replica starts again. One that led does not lead the same epoch a second time: its log may be shorter."""
+    if last_epoch > saved.epoch:
+        return Unattached(last_epoch, deadline_ms)
+    if saved.leader_id == me.node_id:
+        return Resigned(saved.epoch, deadline_ms, saved.voted, led_by=saved.leader_id)
+    if saved.leader_id >= 0:
+        return Follower(saved.epoch, saved.leader_id, fetch_ms, saved.voted)
+    return Unattached(saved.epoch, deadline_ms, saved.voted)
+
+
+# --- standing for election --------------------------------------------------------------------------------
+
+
+def _own_election(core: Core) -> Election:
+    """With its own vote, unless it is no longer among those that count."""
+    return Election(core.voters.latest, granted={core.me.node_id} if core.is_voter else set())
+
+
+def start_pre_vote(core: Core) -> None:
+    state = core.state
+    election = _own_election(core)
+    core.become(Prospective(core.epoch, core.election_deadline(), election, state.leader_id, state.voted))
+    if election.won:
+        start_vote(core)
+
+
+def start_vote(core: Core) -> None:
+    election = _own_election(core)
+    core.become(Candidate(core.epoch + 1, core.election_deadline(), election, core.me))
+
+
+def ask_for_votes(core: Core, state: Prospective | Candidate) -> None:
+    for node_id in state.election.unheard:
+        voter = state.election.voters.find(node_id)
+        if voter is not None and core.may_send(node_id, Vote):
+            pre_vote = isinstance(state, Prospective)
+            core.send(node_id, Vote(voter.key, core.me, core.epoch, core.log.last_epoch, core.log.end_offset, pre_vote))
+
+
+def on_vote_answer(core: Core, node_id: int, request: Vote, answer: VoteAnswer) -> None:
+    state = core.state
+    if not isinstance(state, Prospective | Candidate) or request.epoch != state.epoch:
+        return
+    if request.pre_vote != isinstance(state, Prospective) or answer.error:
+        return
+    (state.election.granted if answer.granted else state.election.refused).add(node_id)
+    if isinstance(state, Prospective):
+        if state.election.won:
+            start_vote(core)
+        elif state.election.lost:
+            give_up_pre_vote(core, state)
+    elif state.election.lost and not state.lost:
+        state.lost = True
+        state.deadline_ms = core.now + core.random.randrange(core.config.election_backoff_max_ms)
+
+
+def give_up_pre_vote(core: Core, state: Prospective) -> None:
+    """The others may well hear from the leader that this replica missed: it tries that one again."""
+    if state.leader_id >= 0:
+        core.become_follower(core.epoch, state.leader_id)
+    else:
+        core.become_unattached(core.epoch)
+
+
+# --- voting -----------------------------------------------------------------------------------------------
+
+
+def on_vote(core: Core, ticket: int, request: Vote) -> None:
+    if not _is_me(core, request.voter):
+        core.reply(ticket, VoteAnswer(ErrorCode.INVALID_VOTER_KEY, core.epoch, core.state.leader_id))
+        return
+    if request.epoch < core.epoch:
+        core.reply(ticket, VoteAnswer(ErrorCode.FENCED_LEADER_EPOCH, core.epoch, core.state.leader_id))
+        return
+    if request.epoch > core.epoch:
+        core.become_unattached(request.epoch)
+    granted = may_grant(core, request)
+    if granted and not request.pre_vote and core.state.voted != request.candidate:
+        core.become_unattached(request.epoch, request.candidate)
+    if granted and request.pre_vote and isinstance(core.state, Follower | Unattached):
+        # Whoever asked first gets a moment to win, before this replica competes with it.
+        core.state.deadline_ms = max(core.state.deadline_ms, core.now + core.config.suspect_ms)
+    core.reply(ticket, VoteAnswer(ErrorCode.NONE, core.epoch, core.state.leader_id, granted))
+
+
+def may_grant(core: Core, request: Vote) -> bool:
+    state = core.state
+    has_all = core.log.is_at_most(request.last_epoch, request.end_offset)
+    match state:
+        case Leader():
+            return False
+        case Follower():
+            return request.pre_vote and has_all and (state.doubtful or not state.has_fetched)
+        case Candidate() | Resigned():
+            return request.pre_vote and has_all
+        case Unattached() | Prospective():
+            if request.pre_vote:
+                return has_all
+            if state.voted is not None:
+                return state.voted == request.candidate
+            return state.leader_id < 0 and has_all
+
+
+def _is_me(core: Core, key: ReplicaKey) -> bool:
+    return key.node_id == core.me.node_id and key.directory_id in (core.me.directory_id, ZERO_UUID)
+
+
+# --- beginning and end of an epoch, as a voter hears of them ----------------------------------------------
+
+
+def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
+    error = ErrorCode.NONE
+    if not _is_me(core, request.voter):
+        error = ErrorCode.INVALID_VOTER_KEY
+    elif request.epoch < core.epoch:
+        error = ErrorCode.FENCED_LEADER_EPOCH
+    else:
+        core.learn(request.epoch, request.leader_id)
+        state = core.state
+        if isinstance(state, Prospective) and state.leader_id == request.leader_id:
+            core.become_follower(request.epoch, request.leader_id)  # it lives after all
+    core.reply(ticket, EpochAnswer(error, core.epoch, core.state.leader_id))
+
+
+def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
+    """The leader goes. The first of its successors stands at once, the next ones a little later each."""
+    if request.epoch < core.epoch:
+        core.reply(ticket, EpochAnswer(ErrorCode.FENCED_LEADER_EPOCH, core.epoch, core.state.leader_id))
+        return
+    core.learn(request.epoch, request.leader_id)
+    state = core.state
+    if isinstance(state, Follower) and state.leader_id == request.leader_id:
+        state.doubtful = True
+        places = [key.node_id for key in request.successors]
+        place = places.index(core.me.node_id) if core.me.node_id in places else len(places)
+        state.deadline_ms = min(state.deadline_ms, core.now + _successor_backoff(core, place))
+    core.reply(ticket, EpochAnswer(ErrorCode.NONE, core.epoch, core.state.leader_id))
+
+
+def _successor_backoff(core: Core, place: int) -> int:
+    if place == 0:
+        return 0
+    return min(core.config.election_backoff_max_ms, FIRST_SUCCESSOR_BACKOFF_MS << min(place - 1, 16))

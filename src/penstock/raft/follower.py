@@ -1,0 +1,166 @@
+"""Following a leader: fetch, append, cut what the leader doesn't have, take a snapshot where its log starts too late.
+
+One fetch is under way at a time, and none goes out before everything up to its offset is on disk: the leader takes the
+offset as a promise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.check import check
+from penstock.protocol.errors import ErrorCode
+from penstock.raft.events import Append, InstallSnapshot, Truncate, WriteSnapshot
+from penstock.raft.messages import Fetch, FetchSnapshot, UpdateVoter
+from penstock.raft.states import Download, Follower, Unattached
+
+if TYPE_CHECKING:
+    from penstock.raft.core import Core
+    from penstock.raft.events import SendFailed, SnapshotInstalled
+    from penstock.raft.log_view import Batch, OffsetAndEpoch
+    from penstock.raft.messages import FetchAnswer, Request, SnapshotChunk
+
+
+def poll_follower(core: Core, state: Follower) -> None:
+    """Ask the leader for what comes next. Its silence is `Raft`'s business."""
+    if core.installing is not None:
+        return
+    if state.download is not None:
+        download = state.download
+        if core.may_send(state.leader_id, FetchSnapshot):
+            core.send(
+                state.leader_id,
+                FetchSnapshot(
+                    core.me, state.epoch, download.snapshot, download.position, core.config.max_snapshot_chunk_bytes
+                ),
+            )
+        return
+    if core.log.flushed_offset == core.log.end_offset and core.may_send(state.leader_id, Fetch):
+        core.send(state.leader_id, fetch_request(core, core.config.fetch_max_wait_ms))
+    _report_endpoints(core, state)
+
+
+def fetch_request(core: Core, max_wait_ms: int) -> Fetch:
+    return Fetch(core.me, core.epoch, core.log.end_offset, core.log.last_epoch, core.high_watermark, max_wait_ms)
+
+
+def _report_endpoints(core: Core, state: Follower) -> None:
+    """A voter that moved says so, until the log has it right."""
+    listed = core.voters.latest.find(core.me.node_id)
+    if not core.config.dynamic_voters or listed is None or listed.key != core.me or listed == core.voter:
+        return
+    if core.now >= state.update_due_ms and core.may_send(state.leader_id, UpdateVoter):
+        state.update_due_ms = core.now + core.config.fetch_timeout_ms
+        core.send(state.leader_id, UpdateVoter(state.epoch, core.voter))
+
+
+def poll_observer(core: Core, state: Unattached) -> None:
+    """Who doesn't vote isn't told of leaders: it asks any voter, whose answer names the leader."""
+    if state.deadline_ms > core.now or core.installing is not None:
+        return
+    state.deadline_ms = core.now + core.config.retry_backoff_ms * (1 + core.random.randrange(10))
+    known = [node_id for node_id in core.voters.latest.ids if node_id != core.me.node_id] or list(core.bootstrap)
+    if known:
+        node_id = core.random.choice(known)
+        if core.may_send(node_id, Fetch):
+            core.send(node_id, fetch_request(core, 0))
+
+
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+def on_fetch_answer(core: Core, answer: FetchAnswer) -> None:
+    state = core.state
+    if not isinstance(state, Follower) or answer.epoch != state.epoch:
+        return
+    if answer.error:
+        if answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            state.doubtful = True  # it resigned, or is starting again
+        core.peers.pause(state.leader_id, Fetch, core.now)
+        return
+    _leader_lives(core, state)
+    if answer.diverging is not None:
+        _cut(core, answer.diverging)
+    elif answer.snapshot is not None:
+        state.download = Download(answer.snapshot)
+    else:
+        _append(core, answer.batches)
+        core.advance_high_watermark(min(answer.high_watermark, core.log.end_offset))
+
+
+def _leader_lives(core: Core, state: Follower) -> None:
+    state.deadline_ms = core.now + core.config.fetch_timeout_ms
+    state.has_fetched = True
+    state.doubtful = False
+
+
+def _cut(core: Core, end: OffsetAndEpoch) -> None:
+    offset = core.log.cut_for(end)
+    check(offset >= core.high_watermark, "what is committed is never cut")
+    check(offset < core.log.end_offset, "a cut makes the log shorter")
+    truncate(core, offset)
+
+
+def truncate(core: Core, offset: int) -> None:
+    core.log.truncate_to(offset)
+    core.voters.truncate_to(offset)
+    core.effects.append(Truncate(offset))
+
+
+def _append(core: Core, batches: tuple[Batch, ...]) -> None:
+    """What follows the end of the log; a repeated answer holds what is already there."""
+    new = [batch for batch in batches if batch.base_offset >= core.log.end_offset]
+    if not new or new[0].base_offset != core.log.end_offset:
+        return
+    for batch in new:
+        check(batch.epoch <= core.epoch, "a leader has no records of a later epoch")
+        core.log.append(batch)
+        if batch.voters is not None:
+            core.voters.record(batch.last_offset, batch.voters)
+    core.effects.append(Append(tuple(new)))
+
+
+def on_snapshot_chunk(core: Core, answer: SnapshotChunk) -> None:
+    state = core.state
+    if not isinstance(state, Follower) or answer.epoch != state.epoch or state.download is None:
+        return
+    if answer.error:
+        core.peers.pause(state.leader_id, FetchSnapshot, core.now)
+        if answer.error in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+            state.download = None  # the leader has a newer one: the next fetch names it
+        return
+    download = state.download
+    if answer.snapshot != download.snapshot or answer.position != download.position:
+        return
+    _leader_lives(core, state)
+    if not answer.data and answer.position < answer.size:
+        core.peers.pause(state.leader_id, FetchSnapshot, core.now)
+        return
+    core.effects.append(WriteSnapshot(download.snapshot, download.position, answer.data))
+    download.position += len(answer.data)
+    if download.position >= answer.size:
+        core.installing = download.snapshot
+        core.effects.append(InstallSnapshot(download.snapshot))
+
+
+def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
+    """Whatever the state is by now: the files have changed, and the view with them."""
+    check(event.snapshot.offset >= core.high_watermark, "a snapshot holds all that was committed here")
+    core.installing = None
+    core.log.reset(event.snapshot)
+    if event.voters is not None:
+        core.voters.reset(event.voters, event.snapshot.offset - 1)
+    core.advance_high_watermark(event.snapshot.offset)
+    if isinstance(core.state, Follower):
+        core.state.download = None
+        core.state.deadline_ms = core.now + core.config.fetch_timeout_ms
+
+
+def on_failure(core: Core, request: Request, event: SendFailed) -> None:
+    """A process that died closes its connections. That is worth an election soon, unless it answers after all."""
+    state = core.state
+    if event.closed and isinstance(state, Follower) and isinstance(request, Fetch | FetchSnapshot):
+        state.doubtful = True
+        if core.is_electable:
+            wait_ms = 1 + core.random.randrange(core.config.suspect_ms)
+            state.deadline_ms = min(state.deadline_ms, core.now + wait_ms)

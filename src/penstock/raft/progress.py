@@ -1,0 +1,107 @@
+"""What a leader knows of the replicas that fetch from it, and what follows: what is committed, and who is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.raft.voters import ReplicaKey, VoterSet
+
+
+@dataclass(slots=True)
+class Replica:
+    key: ReplicaKey
+    #: Below this everything is on the replica's disk; -1 before its first fetch of the epoch.
+    end_offset: int = -1
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1
+    #: The leader's own end at the last fetch: reaching it later still means having been caught up back then.
+    leader_end_at_fetch: int = -1
+
+    def fetched(self, offset: int, leader_end: int, now_ms: int) -> None:
+        if offset >= leader_end:
+            self.last_caught_up_ms = now_ms
+        elif 0 <= self.leader_end_at_fetch <= offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.end_offset = offset
+        self.leader_end_at_fetch = leader_end
+        self.last_fetch_ms = now_ms
+
+
+class Replicas:
+    """By node id: voters other than the leader that never fetched are as old as the epoch."""
+
+    __slots__ = ("me", "since_ms", "table")
+
+    def __init__(self, me: ReplicaKey, since_ms: int) -> None:
+        self.me = me
+        self.since_ms = since_ms
+        self.table: dict[int, Replica] = {}
+
+    def fetched(self, key: ReplicaKey, offset: int, leader_end: int, now_ms: int) -> None:
+        replica = self._find(key)
+        if replica is not None:
+            replica.fetched(offset, leader_end, now_ms)
+
+    def heard(self, key: ReplicaKey, now_ms: int) -> None:
+        replica = self._find(key)
+        if replica is not None:
+            replica.last_fetch_ms = now_ms
+
+    def _find(self, key: ReplicaKey) -> Replica | None:
+        """Whoever reads without being a replica has no id and leaves no trace."""
+        if key.node_id < 0 or key.node_id == self.me.node_id:
+            return None
+        replica = self.table.get(key.node_id)
+        if replica is None or replica.key != key:
+            replica = self.table[key.node_id] = Replica(key)
+        return replica
+
+    def of_voters(self, voters: VoterSet) -> list[Replica]:
+        """Every voter but the leader. A voter's id with another directory is not that voter."""
+        found = []
+        for voter in voters:
+            if voter.node_id == self.me.node_id:
+                continue
+            replica = self.table.get(voter.node_id)
+            if replica is None or not voters.has(replica.key):
+                replica = Replica(voter.key)
+            found.append(replica)
+        return found
+
+    def observers(self, voters: VoterSet) -> list[Replica]:
+        return [replica for _, replica in sorted(self.table.items()) if not voters.has(replica.key)]
+
+    def drop_observers(self, voters: VoterSet, before_ms: int, limit: int) -> None:
+        if len(self.table) < len(voters):
+            return
+        observers = sorted(self.observers(voters), key=lambda replica: replica.last_fetch_ms)
+        excess = len(observers) - limit
+        for place, replica in enumerate(observers):
+            if place < excess or replica.last_fetch_ms < before_ms:
+                del self.table[replica.key.node_id]
+
+    def heard_until_ms(self, voters: VoterSet) -> int | None:
+        """When a majority had last fetched, the leader itself counted always; None if it needs nobody else."""
+        others = sorted((max(r.last_fetch_ms, self.since_ms) for r in self.of_voters(voters)), reverse=True)
+        needed = voters.majority - (1 if voters.has(self.me) else 0)
+        return others[needed - 1] if needed > 0 else None
+
+    def replicated_to(self, voters: VoterSet, my_flushed: int) -> int:
+        """The largest offset below which a majority has everything on disk."""
+        ends = [replica.end_offset for replica in self.of_voters(voters)]
+        if voters.has(self.me):
+            ends.append(my_flushed)
+        return majority_offset(ends, voters.majority)
+
+
+def majority_offset(end_offsets: Iterable[int], majority: int) -> int:
+    return sorted(end_offsets, reverse=True)[majority - 1]
+
+
+def may_commit(offset: int, high_watermark: int, epoch_start: int) -> bool:
+    """Only past the first record of the leader's own epoch: what is older counts when something new stands on it.
+
+    Records of an earlier epoch can be on a majority and still lose an election to a log with a later epoch.
+    """
+    return offset > high_watermark and offset > epoch_start

@@ -1,0 +1,121 @@
+"""Who votes: replicas by id and directory, sets of them, and the sets that the log has held so far.
+
+A set counts from the moment it is appended, committed or not; cutting the log brings the one before it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from penstock.check import check
+from penstock.protocol.uuid import ZERO_UUID
+
+NOBODY = -1
+
+
+class ReplicaKey(NamedTuple):
+    """A node and the disk it has: with another disk it is another replica, which has promised nothing yet."""
+
+    node_id: int
+    directory_id: bytes = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    node_id: int
+    directory_id: bytes = ZERO_UUID
+    endpoints: tuple[tuple[str, str, int], ...] = ()  # listener name, host, port
+
+    @property
+    def key(self) -> ReplicaKey:
+        return ReplicaKey(self.node_id, self.directory_id)
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    voters: tuple[Voter, ...] = ()
+
+    @staticmethod
+    def of(voters: Iterable[Voter]) -> VoterSet:
+        listed = tuple(sorted(voters, key=lambda voter: voter.node_id))
+        check(len({voter.node_id for voter in listed}) == len(listed), "a node votes once")
+        return VoterSet(listed)
+
+    def __iter__(self) -> Iterator[Voter]:
+        return iter(self.voters)
+
+    def __len__(self) -> int:
+        return len(self.voters)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(voter.node_id for voter in self.voters)
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    def find(self, node_id: int) -> Voter | None:
+        return next((voter for voter in self.voters if voter.node_id == node_id), None)
+
+    def has(self, key: ReplicaKey) -> bool:
+        """A voter that the properties name, and not the log, has no directory: then the id alone decides."""
+        voter = self.find(key.node_id)
+        return voter is not None and voter.directory_id in (ZERO_UUID, key.directory_id)
+
+    def is_only(self, key: ReplicaKey) -> bool:
+        return len(self.voters) == 1 and self.has(key)
+
+    def added(self, voter: Voter) -> VoterSet:
+        return VoterSet.of([*self.voters, voter])
+
+    def removed(self, key: ReplicaKey) -> VoterSet:
+        return VoterSet(tuple(voter for voter in self.voters if voter.key != key))
+
+    def updated(self, new: Voter) -> VoterSet:
+        return VoterSet(tuple(replace(new) if old.node_id == new.node_id else old for old in self.voters))
+
+
+class VoterHistory:
+    """The sets of voters in the log, by the offset that each begins at. The first is what the log itself rests on."""
+
+    __slots__ = ("_changes",)
+
+    def __init__(self, initial: VoterSet, offset: int = -1) -> None:
+        self._changes = [(offset, initial)]
+
+    @property
+    def latest(self) -> VoterSet:
+        return self._changes[-1][1]
+
+    @property
+    def latest_offset(self) -> int:
+        """Of the record that made the latest set; -1 if no record did."""
+        return self._changes[-1][0]
+
+    def record(self, offset: int, voters: VoterSet) -> None:
+        check(offset > self.latest_offset, "sets of voters come in the order of the log")
+        self._changes.append((offset, voters))
+
+    def before(self, end_offset: int) -> VoterSet:
+        """The set that a snapshot of everything below `end_offset` holds."""
+        return next((voters for offset, voters in reversed(self._changes) if offset < end_offset), self._changes[0][1])
+
+    def since(self, high_watermark: int) -> list[VoterSet]:
+        """The set that is known to be committed, and those after it that may yet be."""
+        above = [voters for offset, voters in self._changes if offset >= high_watermark]
+        return [self.before(high_watermark), *above]
+
+    def truncate_to(self, end_offset: int) -> None:
+        while len(self._changes) > 1 and self.latest_offset >= end_offset:
+            self._changes.pop()
+
+    def forget_before(self, end_offset: int) -> None:
+        """A snapshot holds the sets below: only the last of them is still needed."""
+        while len(self._changes) > 1 and self._changes[1][0] < end_offset:
+            del self._changes[0]
+
+    def reset(self, voters: VoterSet, offset: int) -> None:
+        self._changes = [(offset, voters)]

@@ -1,0 +1,134 @@
+"""Random schedules find nothing in the machine, and find every bug that is planted into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from raft_cluster import Cluster, ViolationError
+from raft_walk import Walk, run_seeds
+
+from penstock.check import InvariantError
+from penstock.protocol.errors import ErrorCode
+from penstock.raft import leader, membership
+from penstock.raft.core import Core
+from penstock.raft.events import Effect
+from penstock.raft.log_view import Batch, LogView
+from penstock.raft.machine import Raft
+from penstock.raft.states import Leader
+
+FAST_SEEDS = 100
+SLOW_SEEDS = 3000
+MAX_SEEDS_FOR_A_BUG = 600
+
+
+def test_no_promise_is_broken_on_random_schedules() -> None:
+    run_seeds(0, FAST_SEEDS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_promise_is_broken_on_thousands_of_random_schedules() -> None:
+    run_seeds(10_000, SLOW_SEEDS)
+    for mix in (YOUNG_LEADERS, DYING_VOTERS):
+        run_seeds(0, SLOW_SEEDS // 20, mix)
+
+
+def test_the_same_seed_walks_the_same_way() -> None:
+    traces: list[list[str]] = []
+    for _ in range(2):
+        walk = Walk(7)
+        trace: list[str] = []
+        walk.cluster.on_event = trace.append
+        walk.run()
+        traces.append(trace)
+    assert traces[0] == traces[1]
+
+
+# --- planted bugs -----------------------------------------------------------------------------------------
+
+
+def commit_by_count(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a majority has is committed, of whatever epoch."""
+    patch.setattr(leader, "may_commit", lambda offset, high_watermark, _: offset > high_watermark)
+
+
+def vote_for_any_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogView, "is_at_most", lambda *_: True)
+
+
+def speak_before_the_vote_is_saved(patch: pytest.MonkeyPatch) -> None:
+    def release(self: Raft, out: list[Effect]) -> None:
+        out.extend(self._held)
+        self._held.clear()
+
+    patch.setattr(Raft, "_release", release)
+
+
+def count_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    append = LogView.append
+
+    def eager(self: LogView, batch: Batch) -> None:
+        append(self, batch)
+        self.flushed_offset = self.end_offset
+
+    patch.setattr(LogView, "append", eager)
+
+
+def trust_every_fetch_offset(patch: pytest.MonkeyPatch) -> None:
+    """No comparison of epochs: a follower's log is taken for a prefix if it isn't longer."""
+    compare = LogView.compare
+
+    def credulous(self: LogView, offset: int, last_epoch: int) -> object:
+        return compare(self, offset, self.end_offset_for(1 << 30).epoch if offset <= self.end_offset else last_epoch)
+
+    patch.setattr(LogView, "compare", credulous)
+
+
+def cut_one_epoch_too_much(patch: pytest.MonkeyPatch) -> None:
+    """A diverging follower starts over."""
+    patch.setattr(LogView, "cut_for", lambda self, _: self.start_offset)
+
+
+def change_voters_without_waiting(patch: pytest.MonkeyPatch) -> None:
+    """One change on top of another, in an epoch that has committed nothing."""
+
+    def ready(core: Core) -> Leader:
+        if not isinstance(core.state, Leader):
+            raise membership._RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+        core.state.change = None
+        return core.state
+
+    patch.setattr(membership, "_ready", ready)
+    patch.setattr(membership, "_is_caught_up", lambda *_: True)
+
+
+def forget_votes(patch: pytest.MonkeyPatch) -> None:
+    """A disk that loses the vote, and nothing else, in a crash."""
+    patch.setattr(Cluster, "keep_votes", False)
+
+
+#: Where the dice alone would take too long: leaders die young, with what few have; voters die with their votes.
+YOUNG_LEADERS = {"deliver": 50, "pass_time": 25, "propose": 10, "crash_leader": 10, "restart": 6}
+DYING_VOTERS = {"deliver": 50, "pass_time": 20, "crash": 6, "restart": 10}
+
+
+@pytest.mark.parametrize(
+    ("plant", "mix"),
+    [
+        (commit_by_count, YOUNG_LEADERS),
+        (forget_votes, DYING_VOTERS),
+        (vote_for_any_log, None),
+        pytest.param(speak_before_the_vote_is_saved, None, marks=pytest.mark.slow),
+        (count_what_is_not_flushed, None),
+        (trust_every_fetch_offset, None),
+        (cut_one_epoch_too_much, None),
+        (change_voters_without_waiting, None),
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], mix: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((ViolationError, InvariantError)):
+        run_seeds(0, MAX_SEEDS_FOR_A_BUG, mix)

@@ -117,8 +117,10 @@ def typical(peer: Peer, key: int, topic: str, group: str) -> Fields:
     return makers[key]()
 
 
-KEYS = (0, 1, 2, 3, 8, 9, 10, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23, 32, 33, 35, 37, 42, 43, 44)
-KEYS += (45, 46, 47, 48, 49, 57, 60, 61, 65, 68, 69, 74, 75)
+KEYS = [
+    *(0, 1, 2, 3, 8, 9, 10, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23),
+    *(32, 33, 35, 37, 42, 43, 44, 45, 46, 47, 48, 49, 57, 60, 61, 65, 68, 69, 74, 75),
+]
 
 
 def request(key: int, version: int, fields: Fields) -> Message:

@@ -520,6 +520,7 @@ def test_resources_that_can_not_be_changed(peer: Peer) -> None:
     peer.ask(change(TOPIC, "a b", retention))
     peer.ask(change(0, "x", retention))
     peer.ask(change(99, "x", retention))
+    peer.ask(change(0, "x", ("retention.ms", SUBTRACT, "1")))
     peer.ask(change(BROKER, "99", ("num.io.threads", SET, "9"), validate_only=True))
     peer.ask(change(BROKER, "one", ("num.io.threads", SET, "9"), validate_only=True))
     peer.ask(change(GROUP, "", ("consumer.session.timeout.ms", SET, "50000"), validate_only=True))
@@ -541,6 +542,8 @@ def test_resources_that_can_not_be_changed(peer: Peer) -> None:
           responses: error_code=INVALID_REQUEST resource_name=x
         IncrementalAlterConfigs v1
           responses: error_code=INVALID_REQUEST resource_type=99 resource_name=x
+        IncrementalAlterConfigs v1
+          responses: error_code=INVALID_REQUEST resource_name=x
         IncrementalAlterConfigs v1
           responses: error_code=INVALID_REQUEST resource_type=4 resource_name=99
         IncrementalAlterConfigs v1

@@ -592,17 +592,28 @@ def test_offsets_are_deleted(peer: Peer) -> None:
         return OffsetDeleteRequest(group_id=group, topics=[OffsetDeleteRequestTopic(name=topic, partitions=parts)])
 
     peer.ask(forget(group, topic, 0))
+    peer.ask(forget(group, peer.unique("nope"), 0))
+    peer.ask(forget(group, peer.unique("nope")))
+    peer.ask(OffsetDeleteRequest(group_id=group))
     peer.quietly(commit(group, topic), 9)
     peer.ask(forget(group, peer.unique("nope"), 0))
+    peer.ask(forget(group, peer.unique("nope")))
+    peer.ask(OffsetDeleteRequest(group_id=group))
     peer.ask(forget(group, topic, 7))
     peer.ask(forget(group, topic, 0))
     peer.ask(forget(group, topic, 0))
     peer.ask(forget("", topic, 0))
     peer.said("""
         OffsetDelete v0 error_code=GROUP_ID_NOT_FOUND
+        OffsetDelete v0 error_code=GROUP_ID_NOT_FOUND
+        OffsetDelete v0 error_code=GROUP_ID_NOT_FOUND
+        OffsetDelete v0 error_code=GROUP_ID_NOT_FOUND
         OffsetDelete v0
           topics: name=nope
             partitions: error_code=UNKNOWN_TOPIC_OR_PARTITION
+        OffsetDelete v0
+          topics: name=nope
+        OffsetDelete v0
         OffsetDelete v0
           topics: name=t
             partitions: partition_index=7 error_code=UNKNOWN_TOPIC_OR_PARTITION

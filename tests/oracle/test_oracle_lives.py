@@ -256,3 +256,18 @@ def test_a_busy_connection_is_answered_in_order(peer: Peer) -> None:
     many = [wire.send(produce(topic), 12) for _ in range(30)]
     offsets = [wire.receive(0, 12, each).responses[0].partition_responses[0].base_offset for each in many]
     assert offsets == list(range(30))
+
+
+def test_topics_without_partitions_are_left_out_of_answers(peer: Peer) -> None:
+    peer.have_offsets_topic()
+    topic, group = peer.topic(), peer.unique("g")
+    peer.ask(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic)]), 12)
+    peer.ask(OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic)]), 9)
+    peer.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic)], timeout_ms=1000))
+    peer.ask(FetchRequest(topics=[FetchTopic(topic=topic)]), 12)
+    peer.said("""
+        Produce v12
+        OffsetCommit v9
+        DeleteRecords v2
+        Fetch v12
+    """)

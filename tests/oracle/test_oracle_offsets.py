@@ -239,6 +239,7 @@ def test_offsets_of_what_is_not_there(peer: Peer) -> None:
     peer.ask(offsets(peer.unique("nope"), at(LATEST)), 10)
     peer.ask(offsets(topic, at(LATEST, 7)), 10)
     peer.ask(offsets(topic, at(LATEST, -1)), 10)
+    peer.ask(offsets(topic, at(-99, 7)), 10)
     peer.ask(offsets(topic), 10)
     peer.ask(offsets(""), 10)
     peer.said("""
@@ -251,6 +252,9 @@ def test_offsets_of_what_is_not_there(peer: Peer) -> None:
         ListOffsets v10
           topics: name=t
             partitions: partition_index=-1 error_code=UNKNOWN_TOPIC_OR_PARTITION
+        ListOffsets v10
+          topics: name=t
+            partitions: partition_index=7 error_code=UNSUPPORTED_VERSION
         ListOffsets v10
         ListOffsets v10
     """)
@@ -376,6 +380,7 @@ def test_deletions_of_what_is_not_there(peer: Peer) -> None:
     peer.ask(delete(peer.unique("nope"), (0, 0)), 1)
     peer.ask(delete(topic, (0, 0)), 0)
     peer.ask(delete(topic), 2)
+    peer.ask(delete(topic, (0, 7), (0, 0)), 2)
     peer.said("""
         DeleteRecords v2
           topics: name=t
@@ -390,6 +395,9 @@ def test_deletions_of_what_is_not_there(peer: Peer) -> None:
           topics: name=t
             partitions:
         DeleteRecords v2
+        DeleteRecords v2
+          topics: name=t
+            partitions:
     """)
 
 

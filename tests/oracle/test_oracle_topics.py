@@ -447,7 +447,7 @@ def test_topics_are_deleted_by_name_or_id(peer: Peer) -> None:
 
 def test_deletions_that_make_no_sense(peer: Peer) -> None:
     name = peer.topic("a")
-    topic_id = peer.topic_id(name)
+    topic_id, nope = peer.topic_id(name), peer.unique("nope")
     for states in (
         [(None, bytes(16))],
         [(name, topic_id)],
@@ -455,7 +455,8 @@ def test_deletions_that_make_no_sense(peer: Peer) -> None:
         [(None, topic_id), (None, topic_id)],
         [(name, bytes(16)), (None, topic_id)],
         [(None, UNKNOWN_ID), (None, UNKNOWN_ID)],
-        [("nope", bytes(16)), ("nope", bytes(16))],
+        [(nope, bytes(16)), (nope, bytes(16))],
+        [(nope, UNKNOWN_ID), (nope, bytes(16))],
         [("", bytes(16))],
         [("a b", bytes(16))],
     ):
@@ -477,6 +478,9 @@ def test_deletions_that_make_no_sense(peer: Peer) -> None:
           responses: name=null topic_id=AAAAAAAAAAAAAAAAAAAABw error_code=INVALID_REQUEST
         DeleteTopics v6
           responses: name=nope error_code=INVALID_REQUEST
+        DeleteTopics v6
+          responses: name=nope error_code=UNKNOWN_TOPIC_OR_PARTITION
+          responses: name=nope topic_id=AAAAAAAAAAAAAAAAAAAABw error_code=INVALID_REQUEST
         DeleteTopics v6
           responses: error_code=UNKNOWN_TOPIC_OR_PARTITION
         DeleteTopics v6

@@ -78,7 +78,7 @@ async def _after_verification(
 
 def _answer(produce: _Produce, request: ProduceRequest) -> Answer | Awaitable[Answer]:
     broker, ctx = produce.broker, produce.ctx
-    topics = [produce.topic(topic) for topic in request.topic_data]
+    topics = [produce.topic(topic) for topic in request.topic_data if topic.partition_data]
     response = ProduceResponse(responses=topics)
     if produce.hints is not None and produce.hints.nodes:
         response.node_endpoints = [NodeEndpoint(**node) for node in produce.hints.nodes.values()]

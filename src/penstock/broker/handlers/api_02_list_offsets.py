@@ -32,7 +32,15 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 LEADER_EPOCH_SINCE = 4
-FIRST_VERSION_WITH = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+FIRST_VERSION_WITH = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+NEVER = 1 << 15  # past the greatest version
 NOTHING = (-1, -1, -1)  # timestamp, offset, leader epoch
 
 
@@ -66,8 +74,8 @@ def _refusal(index: int, code: ErrorCode) -> ListOffsetsPartitionResponse:
 def _answer(
     broker: Broker, ctx: RequestContext, request: ListOffsetsRequest, topic: str, spec: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    if spec.timestamp < 0 and FIRST_VERSION_WITH.get(spec.timestamp, 0) > ctx.api_version:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Timestamp {spec.timestamp} needs a newer version.")
+    if spec.timestamp < 0 and ctx.api_version < FIRST_VERSION_WITH.get(spec.timestamp, NEVER):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"v{ctx.api_version} has no timestamp {spec.timestamp}.")
     partition = broker.partitions.get(topic, spec.partition_index)
     partition.leader_log(spec.current_leader_epoch)
     timestamp, offset, epoch = _find(partition, spec.timestamp, request.isolation_level)
@@ -90,10 +98,8 @@ def _find(partition: Partition, timestamp: int, isolation: int) -> tuple[int, in
         return NOTHING
     if timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp_offset()
-    elif timestamp >= 0:
-        found = log.offset_for_timestamp(timestamp)
     else:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"No special timestamp {timestamp} is known.")
+        found = log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:
         return NOTHING
     return found.timestamp, found.offset, _epoch(found.leader_epoch)

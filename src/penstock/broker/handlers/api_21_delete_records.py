@@ -25,10 +25,10 @@ def handle(broker: Broker, ctx: RequestContext, request: DeleteRecordsRequest) -
     response = DeleteRecordsResponse()
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
-        for spec in topic.partitions:
-            answer = DeleteRecordsPartitionResult(partition_index=spec.partition_index)
+        for index, offset in {spec.partition_index: spec.offset for spec in topic.partitions}.items():
+            answer = DeleteRecordsPartitionResult(partition_index=index)
             try:
-                answer.low_watermark = _delete(broker, topic.name, spec.partition_index, spec.offset)
+                answer.low_watermark = _delete(broker, topic.name, index, offset)
             except KafkaError as error:
                 answer.low_watermark, answer.error_code = INVALID_LOW_WATERMARK, error.code
             result.partitions.append(answer)

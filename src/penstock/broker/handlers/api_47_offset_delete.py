@@ -39,7 +39,7 @@ def _take_out_unknown(image: MetadataImage, request: OffsetDeleteRequest) -> dic
             for partition in topic.partitions
             if known is None or partition.partition_index not in known.partitions
         ]
-        if missing:
+        if missing or known is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             unknown[topic.name] = OffsetDeleteResponseTopic(
                 name=topic.name,

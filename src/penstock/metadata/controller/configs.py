@@ -41,6 +41,9 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+ALTERABLE = frozenset(ResourceType)
+
+
 class _Config(Protocol):
     name: str
     value: str | None
@@ -65,7 +68,9 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
             for config in resource.configs
             if config.value is None and getattr(config, "config_operation", Operation.SET) != Operation.DELETE
         ]
-        if counts[resource.resource_type, resource.resource_name] > 1:
+        if resource.resource_type not in ALTERABLE:
+            outcomes[index] = _invalid(f"Unknown resource type {resource.resource_type}")
+        elif counts[resource.resource_type, resource.resource_name] > 1:
             outcomes[index] = _invalid("Each resource must appear at most once.")
         elif len(set(names)) != len(names):
             outcomes[index] = _invalid("Error due to duplicate config keys")

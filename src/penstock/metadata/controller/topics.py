@@ -188,7 +188,7 @@ def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefau
 
 def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> Decision[DeleteTopicsResponse]:
     """By name or by id. A topic that is named twice, in either way, is refused and not deleted."""
-    names = Counter(topic.name for topic in topics if topic.name is not None)
+    names = Counter(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
     results: list[DeletableTopicResult] = []
     records: list[Any] = []
@@ -196,9 +196,10 @@ def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> D
     doubly_named = {found.topic_id for name in names if (found := image.topics.get(name)) and found.topic_id in ids}
     for topic in topics:
         key = topic.name if topic.name is not None else topic.topic_id
-        if key in answered or key in doubly_named:
-            continue
-        answered.add(key)
+        if topic.name is None or topic.topic_id == ZERO_UUID:
+            if key in answered or key in doubly_named:
+                continue
+            answered.add(key)
         if topic.name is not None and topic.name in image.topics and image.topics[topic.name].topic_id in doubly_named:
             topic = DeleteTopicState(name=topic.name, topic_id=image.topics[topic.name].topic_id)
         try:

@@ -1,0 +1,234 @@
+"""Rules of the machine that no script needs a network to show."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from raft_cluster import Cluster, voter
+
+from penstock.check import InvariantError
+from penstock.protocol.errors import ErrorCode
+from penstock.raft.config import RaftConfig
+from penstock.raft.describe import describe
+from penstock.raft.events import (
+    Append,
+    Committed,
+    Effect,
+    LeaderChange,
+    LogFlushed,
+    Propose,
+    QuorumState,
+    Received,
+    Refuse,
+    Reply,
+    RoleChanged,
+    SaveState,
+    StateSaved,
+    Tick,
+)
+from penstock.raft.log_view import LogView
+from penstock.raft.machine import Raft
+from penstock.raft.messages import (
+    AddVoter,
+    BeginEpoch,
+    Fetch,
+    FetchAnswer,
+    UpdateVoter,
+    Vote,
+    VoteAnswer,
+    VoterAnswer,
+)
+from penstock.raft.states import TRANSITIONS, Follower, Leader, Unattached
+from penstock.raft.voters import ReplicaKey, Voter, VoterHistory, VoterSet
+
+
+def alone(config: RaftConfig | None = None) -> Raft:
+    me = voter(1)
+    return Raft(
+        config or RaftConfig(),
+        me,
+        random=random.Random(1),
+        log=LogView(),
+        voters=VoterHistory(VoterSet.of([me])),
+    )
+
+
+def lead(raft: Raft) -> list[Effect]:
+    effects = raft.step(Tick(), 0)
+    effects += raft.step(StateSaved(), 0)
+    effects += raft.step(LogFlushed(raft.core.log.end_offset), 0)
+    return effects
+
+
+def answers(effects: list[Effect]) -> list[object]:
+    return [effect.answer for effect in effects if isinstance(effect, Reply)]
+
+
+def test_one_voter_leads_after_a_single_save() -> None:
+    effects = lead(alone())
+    saves = [effect for effect in effects if isinstance(effect, SaveState)]
+    assert saves == [SaveState(QuorumState(1, 1, voter(1).key))]
+    appended = next(effect for effect in effects if isinstance(effect, Append))
+    first = appended.batches[0]
+    assert first.content == LeaderChange(1, (1,), (1,), VoterSet.of([voter(1)]))
+    assert (first.base_offset, first.last_offset, first.epoch) == (0, 2, 1)
+    assert effects[-1] == Committed(3)
+
+
+def test_nothing_follows_a_save_until_it_is_done() -> None:
+    raft = alone()
+    effects = raft.step(Tick(), 0)
+    assert isinstance(effects[-1], SaveState)
+    assert not any(isinstance(effect, Append) for effect in effects)
+    assert raft.step(Propose(5, 1, ((1, "early"),)), 0) == []
+    later = raft.step(StateSaved(), 0)
+    assert RoleChanged("leader", 1, 1) in later
+    contents = [batch.content for effect in later if isinstance(effect, Append) for batch in effect.batches]
+    assert contents[-1] == "early"
+
+
+def test_a_proposal_of_an_old_epoch_is_refused() -> None:
+    raft = alone()
+    lead(raft)
+    assert raft.step(Propose(7, 0, ((1, "late"),)), 0) == [Refuse(7, ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)]
+
+
+def test_proposals_beyond_the_limit_are_refused() -> None:
+    raft = alone(RaftConfig(max_uncommitted_records=2))
+    lead(raft)
+    assert isinstance(raft.step(Propose(1, 1, ((2, "fits"),)), 0)[0], Append)
+    assert raft.step(Propose(2, 1, ((1, "more"),)), 0) == [Refuse(2, ErrorCode.THROTTLING_QUOTA_EXCEEDED, 1)]
+    raft.step(LogFlushed(5), 0)
+    assert isinstance(raft.step(Propose(3, 1, ((1, "again"),)), 0)[0], Append)
+
+
+def three_with_leader() -> Cluster:
+    cluster = Cluster([1, 2, 3])
+    state = cluster.members[1].running.core.state
+    assert isinstance(state, Unattached)
+    state.deadline_ms = 0
+    cluster.step(1, Tick())
+    settle(cluster)
+    assert isinstance(cluster.members[1].running.core.state, Leader)
+    return cluster
+
+
+def settle(cluster: Cluster) -> None:
+    while cluster.network:
+        cluster.deliver(cluster.network.pop(0))
+
+
+def test_a_vote_for_another_directory_is_refused() -> None:
+    raft = alone()
+    asked = Vote(ReplicaKey(1, bytes(15) + b"\x99"), voter(2).key, 5, 0, 0, False)
+    lead(raft)
+    assert answers(raft.step(Received(1, asked), 0)) == [VoteAnswer(ErrorCode.INVALID_VOTER_KEY, 1, 1)]
+    begin = BeginEpoch(ReplicaKey(1, bytes(15) + b"\x99"), 2, 9)
+    assert getattr(answers(raft.step(Received(2, begin), 0))[0], "error", None) is ErrorCode.INVALID_VOTER_KEY
+
+
+def test_a_fetch_waits_for_news_and_not_longer_than_it_asked_for() -> None:
+    raft = alone()
+    lead(raft)
+    fetch = Fetch(voter(2).key, 1, 3, 1, 3, 500)
+    assert raft.step(Received(1, fetch), 0) == []
+    assert raft.deadline() == 500
+    assert raft.step(Tick(), 499) == []
+    answer = answers(raft.step(Tick(), 500))[0]
+    assert answer == FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3)
+    raft.step(Received(2, fetch), 600)
+    woken = answers(raft.step(Propose(1, 1, ((1, "a"),)), 610))
+    assert woken == [FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3)]
+
+
+def test_a_fetch_of_another_epoch_is_told_so() -> None:
+    raft = alone()
+    lead(raft)
+    fetch = Fetch(voter(2).key, 1, 3, 1, 3, 500)
+    older = answers(raft.step(Received(1, replace(fetch, epoch=0)), 0))[0]
+    assert older == FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, 1, 1)
+    newer = answers(raft.step(Received(1, replace(fetch, epoch=2)), 0))[0]
+    assert newer == FetchAnswer(ErrorCode.UNKNOWN_LEADER_EPOCH, 1, 1)
+
+
+def test_a_voter_that_moved_tells_the_leader_where_it_is() -> None:
+    cluster = three_with_leader()
+    moved = Voter(2, voter(2).directory_id, (("CONTROLLER", "elsewhere", 9093),))
+    cluster.members[2].running.core.voter = moved
+    cluster.now += 600
+    for node_id in cluster.members:
+        cluster.tick(node_id)
+    settle(cluster)
+    for member in cluster.members.values():
+        assert member.running.core.voters.latest.find(2) == moved
+        assert member.high_watermark == 4
+
+
+def test_an_update_for_an_unknown_voter_is_refused() -> None:
+    raft = alone()
+    lead(raft)
+    answer = answers(raft.step(Received(1, UpdateVoter(1, voter(9))), 0))[0]
+    assert getattr(answer, "error", None) is ErrorCode.VOTER_NOT_FOUND
+    stale = answers(raft.step(Received(1, UpdateVoter(0, voter(1))), 0))[0]
+    assert stale == VoterAnswer(ErrorCode.FENCED_LEADER_EPOCH, 1, 1)
+
+
+def test_static_voters_are_not_changed_through_the_log() -> None:
+    raft = alone(RaftConfig(dynamic_voters=False))
+    effects = lead(raft)
+    assert effects[-1] == Committed(1)  # no record of voters
+    answer = answers(raft.step(Received(1, AddVoter(voter(2))), 0))[0]
+    assert getattr(answer, "error", None) is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_voter_change_that_is_not_committed_in_time_is_answered() -> None:
+    cluster = three_with_leader()
+    cluster.add_member(4)
+    settle(cluster)
+    said: list[str] = []
+    cluster.on_event = said.append
+    for node_id in (2, 3, 4):
+        cluster.cuts |= {(1, node_id), (node_id, 1)}
+    cluster.ask(1, AddVoter(voter(4), timeout_ms=100))
+    cluster.now += 100
+    cluster.tick(1)
+    assert any("REQUEST_TIMED_OUT" in line for line in said)
+
+
+def test_a_leader_forgets_observers_that_went_away() -> None:
+    raft = alone(RaftConfig(observer_session_ms=1000, max_observers=2))
+    lead(raft)
+    for node_id in (5, 6, 7):
+        raft.step(Received(node_id, Fetch(voter(node_id).key, 1, 3, 1, 3, 0)), node_id)
+    raft.step(Tick(), 10)
+    assert [one.key.node_id for one in describe(raft.core).observers] == [6, 7]
+    raft.step(Tick(), 2000)
+    assert describe(raft.core).observers == ()
+
+
+def test_a_second_leader_of_an_epoch_is_an_invariant_broken() -> None:
+    raft = alone()
+    lead(raft)
+    with pytest.raises(InvariantError):
+        raft.step(Received(1, BeginEpoch(voter(1).key, 2, 1)), 0)
+
+
+def test_a_follower_starts_again_as_one() -> None:
+    me = voter(2)
+    raft = Raft(
+        RaftConfig(),
+        me,
+        random=random.Random(1),
+        log=LogView(end_offset=3, epochs=[(1, 0)]),
+        voters=VoterHistory(VoterSet.of([voter(1), me])),
+        saved=QuorumState(4, 1),
+    )
+    state = raft.core.state
+    assert isinstance(state, Follower)
+    assert (state.epoch, state.leader_id) == (4, 1)
+
+
+def test_every_state_can_be_left_and_reached() -> None:
+    assert set().union(*TRANSITIONS.values()) == set(TRANSITIONS)

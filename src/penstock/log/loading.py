@@ -114,7 +114,9 @@ def open_log(
     snapshots = SnapshotFiles(disk, place.path, found.snapshots)
     if not segments:
         snapshots.remove_all()
-        return create_log(environment, place, config, log_start_offset)
+        log = create_log(environment, place, config, log_start_offset)
+        disk.sync_dir(place.path)
+        return log
     if not segments[-1].size:
         segments[-1].created_ms = environment.clock.wall_ms()
     epochs, epochs_whole = _load_epochs(environment, place.path, found)

@@ -399,8 +399,9 @@ class LogManager:
         logs = self._logs_in(directory)
         return {
             RECOVERY_POINT_FILE: self._recovery_points(directory),
+            # Kafka leaves out logs that start with their first segment; but a crash may bring a deleted one back.
             LOG_START_FILE: {
-                (log.topic, log.partition): log.log_start_offset for log in logs if log.log_start_offset > log.bases[0]
+                (log.topic, log.partition): log.log_start_offset for log in logs if log.log_start_offset > 0
             },
             HIGH_WATERMARK_FILE: {(log.topic, log.partition): log.high_watermark for log in logs},
         }

@@ -313,16 +313,21 @@ class Segment:
     def seal(self) -> None:
         """No append will follow: the last timestamp is indexed, both index files are whole."""
         if self.size:
-            self.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+            _ = self.index
         self.store_indexes()
         self.reset_tail(-1)
 
     def store_indexes(self) -> None:
-        if self._index is not None and self._time_index is not None:
-            self._index.store()
-            self._time_index.store()
-            self._index.file.create()
-            self._time_index.file.create()
+        """Write out what is only in memory, the largest timestamp so far included: sealing then adds nothing to files
+        that a flush has made durable."""
+        if self._index is None or self._time_index is None:
+            return
+        if self.size:
+            self._time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
+        self._index.store()
+        self._time_index.store()
+        self._index.file.create()
+        self._time_index.file.create()
 
     def boundary(self, offset: int) -> int:
         """`offset`, or the start of the batch that it falls into: where the log can be cut."""

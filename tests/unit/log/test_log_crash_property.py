@@ -283,7 +283,7 @@ class CrashingLog(RuleBasedStateMachine):
         known, true = _summary(self.log.producers), _summary(oracle)
         assert known.keys() <= true.keys()
         for producer in oracle:
-            if producer.last_offset >= start:
+            if producer.last_offset >= start and (producer.txn_first_offset or start) >= start:
                 assert known[producer.producer_id] == true[producer.producer_id]
         if (oracle.first_undecided_offset or 0) >= start:
             assert self.log.producers.first_undecided_offset == oracle.first_undecided_offset

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.log.cleaner import Cleaner
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
+    from penstock.log.cleaner import Cleaner
     from penstock.log.manager import LogManager
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ class Maintenance:
     def __init__(self, logs: LogManager, intervals: Intervals | None = None, cleaner: Cleaner | None = None) -> None:
         self._logs = logs
         self._intervals = intervals if intervals is not None else Intervals()
-        self.cleaner = cleaner if cleaner is not None else Cleaner(logs)
+        #: None: logs are not compacted.
+        self.cleaner = cleaner
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -48,8 +49,9 @@ class Maintenance:
             ("producer expiry", self.expiry, every.producer_expiration_check_ms, every.producer_expiration_check_ms),
             ("timed flush", self.timed_flush, every.flush_check_ms, every.flush_check_ms),
             ("removal", self._logs.remove_discarded, every.removal_ms, every.removal_ms),
-            ("compaction", self.cleaner.run, every.cleaner_backoff_ms, every.cleaner_backoff_ms),
         ]
+        if self.cleaner is not None:
+            jobs.append(("compaction", self.cleaner.run, every.cleaner_backoff_ms, every.cleaner_backoff_ms))
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._repeat(*job), name=f"logs: {job[0]}") for job in jobs]
         self._tasks.append(loop.create_task(self._flush_on_request(), name="logs: flush"))

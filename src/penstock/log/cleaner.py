@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.log.checkpoints import CLEANER_FILE
-from penstock.log.compaction import CompactionJob, CompactionResult, compact
 from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import Segment
 from penstock.log.swap import CLEANED_SUFFIX, swap_in
@@ -20,6 +19,7 @@ from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from penstock.log.checkpoints import TopicPartition
+    from penstock.log.compaction import CompactionJob, CompactionResult
     from penstock.log.log import Log
     from penstock.log.manager import LogManager
 
@@ -147,6 +147,8 @@ class Cleaner:
         return result
 
     def _job(self, due: Due) -> CompactionJob:
+        from penstock.log.compaction import CompactionJob  # not before there is something to compact
+
         log = due.log
         sources = [
             (segment.base_offset, segment.size)
@@ -173,6 +175,8 @@ class Cleaner:
         )
 
     async def _compact(self, job: CompactionJob) -> CompactionResult:
+        from penstock.log.compaction import CompactionResult, compact
+
         disk = self._logs.disk
         if not disk.shared:
             return compact(disk, job)

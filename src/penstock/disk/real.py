@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -239,6 +240,12 @@ def _write_all(fd: int, data: memoryview, offset: int) -> None:
         data = data[written:]
 
 
+def _start_worker(module: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", module]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)  # noqa: S603 (ours)
+
+
 def _syncfs() -> Callable[[int], int] | None:
     import ctypes
     import platform
@@ -454,16 +461,12 @@ class RealDisk:
         return await self.submit(function, *args, **kwargs)
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
-        pipe = asyncio.subprocess.PIPE
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", module, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        )
+        # Waited for in a thread: event loops differ in where they can watch a child process.
+        worker = await self.run(_start_worker, module)
         try:
-            answer, complaint = await worker.communicate(request)
+            answer, complaint = await self.run(worker.communicate, request)
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                worker.kill()
-            await worker.wait()
+            worker.kill()
             raise
         if worker.returncode:
             raise DiskError(errno.EIO, f"{module} failed: {complaint[-2000:].decode(errors='replace').strip()}")

@@ -1,4 +1,7 @@
-"""The helper process of compaction: a job in on stdin, its result out on stdout."""
+"""The helper process of compaction: a job in on stdin, its result out on stdout.
+
+It ends with the broker that started it: a later one may want to write the same files.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ def main() -> int:
     with contextlib.suppress(AttributeError, OSError):
         os.nice(10)
     disk = RealDisk(max_open_files=64, max_threads=1)
-    result = compact(disk, CompactionJob.from_json(sys.stdin.buffer.read()))
+    broker = os.getppid()
+    job = CompactionJob.from_json(sys.stdin.buffer.read())
+    result = compact(disk, job, wanted=lambda: os.getppid() == broker)
     sys.stdout.buffer.write(result.to_json())
     return 0
 

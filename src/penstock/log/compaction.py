@@ -6,7 +6,7 @@ It reads and writes files and touches nothing else, so it can die at any moment:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -79,16 +79,23 @@ class CompactionResult:
         return CompactionResult(**fields)
 
 
-def compact(disk: Disk, job: CompactionJob) -> CompactionResult:
-    """Raises CorruptBatchError if a segment is damaged: then nothing is to be replaced."""
+class AbandonedError(Exception):
+    """Nobody waits for the result any more."""
+
+
+def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda: True) -> CompactionResult:
+    """Raises CorruptBatchError if a segment is damaged: then nothing is to be replaced.
+
+    `wanted` is asked now and then; AbandonedError once it says no.
+    """
     segments = [Segment(disk, job.directory, base, size=size) for base, size in job.segments]
     try:
-        offsets = _learn(job, segments)
+        offsets = _learn(job, segments, wanted)
         if offsets.latest_offset < job.first_dirty_offset:
             # Nothing but what is compacted already, or not one batch fits: the round ends where it began.
             return CompactionResult([], job.first_uncleanable_offset if not len(offsets) else job.first_dirty_offset)
         end_offset = offsets.latest_offset + 1
-        wanted = [segment for segment in segments if segment.base_offset < end_offset]
+        sources = [segment for segment in segments if segment.base_offset < end_offset]
         result = CompactionResult([], end_offset)
         transactions = TransactionScan()
         transactions.add_aborted(_aborted(job))
@@ -100,8 +107,8 @@ def compact(disk: Disk, job: CompactionJob) -> CompactionResult:
             end_offset,
             {key: LastRecord(*value) for key, value in job.last_records.items()},
         )
-        for group in group_segments(job, wanted):
-            result.groups.append(_rewrite(disk, job, group, compactor))
+        for group in group_segments(job, sources):
+            result.groups.append(_rewrite(disk, job, group, compactor, wanted))
         result.records_read = compactor.stats.records_read
         result.records_kept = compactor.stats.records_kept
         result.bytes_read = compactor.stats.bytes_read
@@ -116,11 +123,14 @@ def _aborted(job: CompactionJob) -> list[AbortedTransaction]:
     return [AbortedTransaction(*each) for each in job.aborted]
 
 
-def _batches(segment: Segment) -> Iterator[ScannedBatch]:
-    return scan_verified(segment.file, 0, segment.size)
+def _batches(segment: Segment, wanted: Callable[[], bool]) -> Iterator[ScannedBatch]:
+    for batch in scan_verified(segment.file, 0, segment.size):
+        if not wanted():
+            raise AbandonedError
+        yield batch
 
 
-def _learn(job: CompactionJob, segments: list[Segment]) -> OffsetMap:
+def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], bool]) -> OffsetMap:
     """The first pass: the latest offset of each key in the dirty part."""
     offsets = OffsetMap(job.first_dirty_offset, job.max_keys)
     transactions = TransactionScan()
@@ -128,7 +138,7 @@ def _learn(job: CompactionJob, segments: list[Segment]) -> OffsetMap:
     for slot, segment in enumerate(segments):
         if slot + 1 < len(segments) and segments[slot + 1].base_offset <= job.first_dirty_offset:
             continue
-        for batch in _batches(segment):
+        for batch in _batches(segment, wanted):
             if batch.header.base_offset >= job.first_uncleanable_offset:
                 return offsets
             if not offsets.add_batch(batch.header, batch.data, transactions):
@@ -154,7 +164,9 @@ def group_segments(job: CompactionJob, segments: list[Segment]) -> list[list[Seg
     return groups
 
 
-def _rewrite(disk: Disk, job: CompactionJob, group: list[Segment], compactor: Compactor) -> CompactedGroup:
+def _rewrite(
+    disk: Disk, job: CompactionJob, group: list[Segment], compactor: Compactor, wanted: Callable[[], bool]
+) -> CompactedGroup:
     new = Segment.create(
         disk,
         job.directory,
@@ -169,7 +181,7 @@ def _rewrite(disk: Disk, job: CompactionJob, group: list[Segment], compactor: Co
     )
     try:
         for segment in group:
-            for batch in _batches(segment):
+            for batch in _batches(segment, wanted):
                 cleaned = compactor.clean(batch.header, batch.data)
                 if cleaned is not None:
                     new.append(parse_header(cleaned), cleaned, b"")

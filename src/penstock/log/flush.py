@@ -102,7 +102,7 @@ class GroupCommit:
             snapshot = log.snapshots.take(log.producers)
             if snapshot is not None:
                 log.note_unsynced(snapshot)
-        paths.extend(log.unsynced_files or ())
+        paths.extend(sorted(log.unsynced_files or ()))
         log.unsynced_files = None
         log.unsynced_bytes = 0
         disk = log.environment.disk

@@ -14,6 +14,7 @@ from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.log.cleaner import Cleaner
+from penstock.log.compaction import AbandonedError, compact
 from penstock.log.log import AppendOrigin, Log
 from penstock.log.manager import LogManager
 from penstock.metadata.configs.topic import LogConfig
@@ -291,3 +292,35 @@ def test_on_real_files_a_helper_process_does_the_work(tmp_path: Path) -> None:
         return found
 
     assert asyncio.run(work()) == [(47, "k2", "47"), (48, "k0", "48"), (49, "k1", "49")]
+
+
+def test_a_worker_whose_broker_is_gone_stops() -> None:
+    logs, log, _ = new()
+    for number in range(20):
+        put(log, "k", str(number))
+    log.roll()
+    cleaner = Cleaner(logs)
+    (due,) = cleaner.due()
+    with pytest.raises(AbandonedError):
+        compact(logs.disk, cleaner._job(due), wanted=lambda: False)
+
+
+def test_a_worker_that_fails_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.log.cleaner.WORKER", "penstock.no_such_module")
+
+    async def work() -> tuple[int, str]:
+        logs = LogManager(RealDisk(), [str(tmp_path)], ManualClock(NOW))
+        await logs.open(node_id=1, cluster_id="cluster")
+        log = logs.create("t", TOPIC_ID, 0, COMPACT)
+        for number in range(50):
+            put(log, "k", str(number))
+        log.roll()
+        cleaner = Cleaner(logs)
+        await cleaner.run()
+        found = len(contents(log))
+        await logs.close()
+        return found, cleaner.uncleanable["t", 0]
+
+    count, reason = asyncio.run(work())
+    assert count == 50
+    assert "no_such_module" in reason

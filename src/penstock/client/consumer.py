@@ -62,7 +62,7 @@ class Consumer:
         await self.seek(positions)
 
     async def seek(self, positions: Mapping[TopicPartition, Position]) -> None:
-        for topic in {topic for topic, _ in positions}:
+        for topic in dict.fromkeys(topic for topic, _ in positions):
             await self._client.topic(topic)
         self._positions.update(await self._resolve(positions))
 

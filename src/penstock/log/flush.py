@@ -7,7 +7,7 @@ producer snapshots up to it are on disk too, so that nothing below it is scanned
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from penstock.protocol.errors import KafkaError
@@ -15,6 +15,15 @@ from penstock.protocol.errors import KafkaError
 if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.log.segment import Segment
+
+
+class FlushGoal(NamedTuple):
+    """What a flush will have made durable when it is done."""
+
+    offset: int
+    truncations: int
+    sizes: list[tuple[Segment, int]]
+    paths: list[str]
 
 
 class GroupCommit:
@@ -89,60 +98,68 @@ class GroupCommit:
     def _note_files(self) -> None:
         self._synced_bases = {segment.base_offset for segment in self._log.segments}
 
-    def _prepare(self) -> tuple[int, int, list[str]]:
-        """Write out what is only in memory; returns goal, its validity and the side files to sync."""
+    def begin(self) -> FlushGoal:
+        """Write out what is only in memory; returns what has to be synced for the recovery point to move."""
         log = self._log
+        log.check_writable()
+        try:
+            log.store()
+            if log.unsynced_bytes >= log.environment.unflushed_bytes:
+                snapshot = log.snapshots.take(log.producers)
+                if snapshot is not None:
+                    log.note_unsynced(snapshot)
+        except OSError as error:
+            raise log.failed(error) from error
         paths: list[str] = []
-        log.store()
         for segment in log.segments_from(log.recovery_point):
             paths.extend(segment.path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
             if segment.has_aborted:
                 paths.append(segment.path(TXN_INDEX_SUFFIX))
-        if log.unsynced_bytes >= log.environment.unflushed_bytes:
-            snapshot = log.snapshots.take(log.producers)
-            if snapshot is not None:
-                log.note_unsynced(snapshot)
         paths.extend(sorted(log.unsynced_files or ()))
         log.unsynced_files = None
         log.unsynced_bytes = 0
-        disk = log.environment.disk
-        return log.log_end_offset, log.truncations, [path for path in paths if disk.exists(path)]
+        sizes = [(segment, segment.size) for segment in self._dirty_segments()]
+        return FlushGoal(log.log_end_offset, log.truncations, sizes, paths)
 
-    def _finish(self, goal: int, truncations: int) -> None:
+    async def sync(self, goal: FlushGoal) -> None:
         log = self._log
-        if log.truncations == truncations:
-            log.recovery_point = max(log.recovery_point, goal)
-            log.flushed_offset = max(log.flushed_offset, goal)
-            log.last_flush_ms = log.environment.clock.wall_ms()
-
-    async def flush(self) -> None:
-        log = self._log
-        log.check_writable()
-        if not log.is_dirty:
-            return
         try:
-            goal, truncations, paths = self._prepare()
             await self._sync_records()
-            await log.environment.disk.run(self._sync_files, paths)
+            await log.environment.disk.run(self._sync_files, goal.paths)
         except OSError as error:
             raise log.failed(error) from error
-        self._finish(goal, truncations)
+        self.finish(goal)
+
+    def finish(self, goal: FlushGoal) -> None:
+        """Everything that belongs to the goal is on disk."""
+        log = self._log
+        if log.truncations != goal.truncations or log.offline:
+            return
+        for segment, size in goal.sizes:
+            segment.synced_size = max(segment.synced_size, size)
+        log.recovery_point = max(log.recovery_point, goal.offset)
+        log.flushed_offset = max(log.flushed_offset, goal.offset)
+        log.last_flush_ms = log.environment.clock.wall_ms()
+
+    async def flush(self) -> None:
+        self._log.check_writable()
+        if self._log.is_dirty:
+            await self.sync(self.begin())
 
     def flush_now(self) -> None:
         log = self._log
         log.check_writable()
         if not log.is_dirty:
             return
+        goal = self.begin()
         try:
-            goal, truncations, paths = self._prepare()
-            for segment in self._dirty_segments():
+            for segment, _ in goal.sizes:
                 segment.file.sync_now()
-                segment.synced_size = segment.size
-            self._sync_files(paths)
+            self._sync_files(goal.paths)
         except OSError as error:
             raise log.failed(error) from error
         self._note_files()
-        self._finish(goal, truncations)
+        self.finish(goal)
 
     def _sync_files(self, paths: list[str]) -> None:
         disk = self._log.environment.disk

@@ -188,21 +188,21 @@ def _survey(environment: LogEnvironment, path: str) -> Found:
     """List the directory; remove what only a crash leaves behind."""
     disk = environment.disk
     names = finish_swaps(disk, path, set(disk.listdir(path)))
-    for name in [name for name in names if name.endswith((DELETED_SUFFIX, ".tmp"))]:
+    for name in sorted(name for name in names if name.endswith((DELETED_SUFFIX, ".tmp"))):
         disk.remove(f"{path}/{name}")
         names.discard(name)
-    bases = sorted(_offsets(names, LOG_SUFFIX))
+    bases = _offsets(names, LOG_SUFFIX)
     known = set(bases)
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
         for offset in _offsets(names, suffix):
             if offset not in known:
                 disk.remove(f"{path}/{offset:020d}{suffix}")
-    return Found(bases, sorted(_offsets(names, SNAPSHOT_SUFFIX)), names)
+    return Found(bases, _offsets(names, SNAPSHOT_SUFFIX), names)
 
 
 def _offsets(names: set[str], suffix: str) -> list[int]:
     cut = len(suffix)
-    return [int(name[:-cut]) for name in names if name.endswith(suffix) and name[:-cut].isdecimal()]
+    return sorted(int(name[:-cut]) for name in names if name.endswith(suffix) and name[:-cut].isdecimal())
 
 
 def _end_of(segments: list[Segment]) -> int:

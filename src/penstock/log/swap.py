@@ -67,8 +67,8 @@ def cancel_swaps(log: Log) -> None:
 
 def finish_swaps(disk: Disk, path: str, names: set[str]) -> set[str]:
     """What a crash interrupted: drop what was not decided, complete what was. Returns the names that are there now."""
-    undecided = [name for name in names if name.endswith(CLEANED_SUFFIX)]
-    swapping = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    undecided = sorted(name for name in names if name.endswith(CLEANED_SUFFIX))
+    swapping = sorted(name for name in names if name.endswith(SWAP_SUFFIX))
     if not undecided and not swapping:
         return names
     for name in undecided:
@@ -90,7 +90,7 @@ def _finish_swap(disk: Disk, path: str, base: int, names: set[str]) -> None:
     for _, header in scan_headers(file, 0, file.size):
         end = header.next_offset
     file.close()
-    covered = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX) and base <= int(name[:20]) < end]
+    covered = sorted(int(name[:20]) for name in names if name.endswith(LOG_SUFFIX) and base <= int(name[:20]) < end)
     for offset in covered:
         for suffix in reversed(SUFFIXES):
             if f"{offset:020d}{suffix}" in names:

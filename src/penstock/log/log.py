@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.log.environment import LogEnvironment
     from penstock.log.epochs import LeaderEpochCache
+    from penstock.log.flush import FlushGoal
     from penstock.log.producers import BatchMetadata, Verification
     from penstock.log.txn_index import AbortedTransaction
     from penstock.metadata.configs.topic import LogConfig
@@ -480,13 +481,16 @@ class Log:
             self.epochs.changed = False
             self.note_unsynced(path)
 
-    def all_synced(self) -> None:
-        """The whole volume was synced after the last append and `store`."""
-        for segment in self.segments:
-            segment.synced_size = segment.size
-        self.recovery_point = self.flushed_offset = self.log_end_offset
-        self.unsynced_files = None
-        self.unsynced_bytes = 0
+    def begin_flush(self) -> FlushGoal:
+        """Half of a flush, for who syncs many logs at once: `end_flush` is the other half."""
+        return self._group_commit().begin()
+
+    async def end_flush(self, goal: FlushGoal, *, synced: bool) -> None:
+        """`synced`: all that was written before the goal was named is on disk already."""
+        if synced:
+            self._group_commit().finish(goal)
+        else:
+            await self._group_commit().sync(goal)
 
     async def settle(self) -> None:
         """Wait for a group commit that is under way."""

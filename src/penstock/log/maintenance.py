@@ -103,10 +103,9 @@ class Maintenance:
         logs = self._logs
         logs.flush_requested.clear()
         while logs.flush_queue:
-            log = next(iter(logs.flush_queue))
-            del logs.flush_queue[log]
-            try:
-                await log.flush()
+            queued = [log for log in logs.flush_queue if not log.offline]
+            logs.flush_queue.clear()
+            for directory in logs.all_dirs:
+                await logs.flush_all(directory, [log for log in queued if log.log_dir == directory.path])
+            for log in queued:
                 log.snapshots.keep_only(log.bases)
-            except (KafkaError, OSError) as error:
-                logger.error("flush of %s: %s", log, error)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.disk.api import Disk
     from penstock.log.checkpoints import TopicPartition
+    from penstock.log.flush import FlushGoal
     from penstock.log.log import Log
     from penstock.log.segment import Segment
 
@@ -48,7 +49,7 @@ __all__ = ["DirectoryError", "LogDir", "LogManager"]
 METADATA_TOPIC = "__cluster_metadata"
 #: Logs opened before the loop gets a turn while a node starts.
 OPEN_SLICE = 64
-#: Logs flushed at the same time when a node stops.
+#: Logs flushed at the same time.
 PARALLEL_FLUSHES = 8
 #: From this many on, one sync of the whole volume is cheaper than one of every file.
 MANY_FLUSHES = 64
@@ -426,6 +427,34 @@ class LogManager:
                 except OSError as error:
                     self._take_offline(directory, error)
 
+    async def flush_all(self, directory: LogDir, logs: list[Log]) -> None:
+        """Flush these logs of one directory; if they are many, by one sync of its whole volume."""
+        goals: list[tuple[Log, FlushGoal]] = []
+        for count, log in enumerate(logs):
+            try:
+                goals.append((log, log.begin_flush()))
+            except KafkaError as error:
+                logger.error("%s could not be flushed: %s", log, error)
+            if count % OPEN_SLICE == OPEN_SLICE - 1:
+                await asyncio.sleep(0)
+        try:
+            synced = len(goals) > MANY_FLUSHES and await self.disk.run(self.disk.sync_volume, directory.path)
+        except OSError as error:
+            self._take_offline(directory, error)
+            return
+        if synced or not self.disk.shared:
+            await self._end_flushes(goals, synced)
+        else:
+            shares = (goals[number::PARALLEL_FLUSHES] for number in range(PARALLEL_FLUSHES))
+            await asyncio.gather(*(self._end_flushes(share, False) for share in shares))
+
+    async def _end_flushes(self, goals: list[tuple[Log, FlushGoal]], synced: bool) -> None:
+        for log, goal in goals:
+            try:
+                await log.end_flush(goal, synced=synced)
+            except KafkaError as error:
+                logger.error("%s could not be flushed: %s", log, error)
+
     # Stopping.
 
     async def close(self, *, broker_epoch: int = -1) -> None:
@@ -435,7 +464,7 @@ class LogManager:
             log.prepare_stop()
         for directory in self.all_dirs:
             if not directory.offline:
-                await self._flush_all(directory)
+                await self.flush_all(directory, [log for log in self._logs_in(directory) if log.is_dirty])
         self.write_checkpoints()
         for log in self:
             log.close()
@@ -448,29 +477,6 @@ class LogManager:
             directory.release()
         self._logs.clear()
         self.disk.close()
-
-    async def _flush_all(self, directory: LogDir) -> None:
-        dirty = [log for log in self._logs_in(directory) if log.is_dirty]
-        if len(dirty) > MANY_FLUSHES:
-            try:
-                for log in dirty:
-                    log.store()
-                if await self.disk.run(self.disk.sync_volume, directory.path):
-                    for log in dirty:
-                        log.all_synced()
-                    return
-            except OSError as error:
-                self._take_offline(directory, error)
-                return
-        gate = asyncio.Semaphore(PARALLEL_FLUSHES)
-        await asyncio.gather(*(self._flush(log, gate) for log in dirty))
-
-    async def _flush(self, log: Log, gate: asyncio.Semaphore) -> None:
-        async with gate:
-            try:
-                await log.flush()
-            except KafkaError as error:
-                logger.error("%s could not be flushed: %s", log, error)
 
     def abandon(self) -> None:
         """Let go at once, as a crash would: the next start recovers."""

@@ -175,6 +175,8 @@ class RealFile:
         return buffer if got == size else None
 
     async def read(self, size: int, offset: int) -> bytes:
+        if not HAVE_PREAD:
+            return self.pread(size, offset)  # two threads would share one file position
         return await self._pinned(self.pread, size, offset)
 
     async def _pinned(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -131,8 +131,17 @@ class CrashingLog(RuleBasedStateMachine):
         self.model.durable = self.model.end
 
     @rule()
+    def wait_for_fsync(self) -> None:
+        run(self.log.flushed(self.model.end))
+        self.model.durable = self.model.end
+
+    @rule()
     def checkpoint(self) -> None:
         self.logs.write_checkpoints()
+
+    @rule()
+    def checkpoint_in_the_background(self) -> None:
+        finish(self.logs.save_checkpoints())
 
     @precondition(lambda self: self.model.batches)
     @rule(data=st.data())

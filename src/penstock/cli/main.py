@@ -23,6 +23,7 @@ NOUNS = {
     "group": "list and describe consumer groups, move, export and delete their offsets",
     "txn": "list, describe and abort transactions, and find hanging ones",
     "log": "look inside log files",
+    "sim": "run a cluster with faults in virtual time, from one seed",
 }
 
 EPILOG = """\

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from penstock.client.admin import DELETE, SET, TOPIC, Admin, NewTopic
 from penstock.client.client import AsyncClient
 from penstock.client.offsets import EARLIEST, LATEST, list_offsets
+from penstock.client.producer import Producer
 from penstock.protocol.errors import KafkaError
 from penstock.sim.history import Deletion, Outcome, TopicChange, TopicPartition
+from penstock.sim.plan import FSYNC_SUFFIX
+from penstock.sim.producing import Writer, Writing
 from penstock.sim.session import Session
 
 #: Changes that no promise depends on.
@@ -35,6 +38,7 @@ class Administrator:
         self.how = how
         self._count = 0
         self._own: dict[str, int] = {}
+        self._writer = Writer(session, Writing(how.partitions))
 
     async def run(self) -> None:
         session = self.session
@@ -54,7 +58,10 @@ class Administrator:
         if choice < 0.3 or (choice < 0.6 and not self._own):
             self._count += 1
             name = f"own-{self.session.name}-{self._count}".replace("#", "-")
-            await self._change(name, random.randint(1, 3), lambda change: self._create(admin, change))
+            fsync = random.random() < 0.5
+            name += FSYNC_SUFFIX if fsync else ""
+            await self._change(name, random.randint(1, 3), lambda change: self._create(admin, change, fsync))
+            await self._use(client, name)
         elif choice < 0.45:
             name = random.choice(list(self._own))
             await self._change(
@@ -70,8 +77,18 @@ class Administrator:
         else:
             await self._delete_records(client, admin)
 
-    async def _create(self, admin: Admin, change: TopicChange) -> None:
-        await admin.create_topics([NewTopic(change.topic, change.partitions, 1)])
+    async def _create(self, admin: Admin, change: TopicChange, fsync: bool) -> None:
+        configs = {"penstock.acks.fsync": "true"} if fsync else {}
+        await admin.create_topics([NewTopic(change.topic, change.partitions, 1, configs=configs)])
+
+    async def _use(self, client: AsyncClient, name: str) -> None:
+        """What is written to a topic that has just been made is as safe as anything."""
+        self._writer.how = Writing([(name, index) for index in range(self._own[name])])
+        producer = Producer(client, self.session.clock, self._writer.settings())
+        try:
+            await self._writer.write(producer, self.session.random.randint(1, 5))
+        finally:
+            await producer.close()
 
     async def _change(self, name: str, partitions: int, ask: Callable[[TopicChange], Awaitable[None]]) -> None:
         """A refusal after silence may mean that the first attempt was heard: only a plain yes counts."""

@@ -66,6 +66,10 @@ def _acknowledged(history: History, view: FinalView) -> Iterator[Write]:
 
 def _survives(write: Write, view: FinalView) -> bool:
     stored = view.records[write.partition]
+    if write.key is not None and any(
+        offset > write.offset and each.key == write.key for offset, each in stored.items()
+    ):
+        return True  # compaction keeps the newest of each key
     if write.offset < 0:  # a duplicate whose place the broker no longer knew
         return any(each.value == write.value for each in stored.values())
     return write.offset in stored and stored[write.offset].value == write.value

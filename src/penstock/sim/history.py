@@ -28,6 +28,7 @@ class Write:
     acks: int
     idempotent: bool
     transaction: Transaction | None = None
+    key: bytes | None = None
     ended: float = float("inf")
     outcome: Outcome = Outcome.UNKNOWN
     offset: int = -1
@@ -121,6 +122,7 @@ class Stored:
 
     value: bytes
     timestamp: int
+    key: bytes | None = None
 
 
 @dataclass(slots=True)

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 #: Turns without a moment of time passing: more is a loop that feeds itself.
 LIVELOCK_TURNS = 100_000
+#: How often a coroutine of a dead process may try to wait for something.
+LAST_WORDS = 100
 
 
 class SimulationError(Exception):
@@ -238,11 +240,13 @@ def _silence(task: asyncio.Task[Any]) -> None:
 
 def _close(coroutine: Generator[Any, Any, Any] | Coroutine[Any, Any, Any] | None) -> None:
     """Lets go of its frames now, not whenever the collector comes by. What it does in `finally` reaches nobody."""
-    try:
-        if coroutine is not None:
-            coroutine.close()
-    except (Exception, ProcessKilled):  # noqa: S110 - the last words of the dead
-        pass
+    if coroutine is None:
+        return
+    for _ in range(LAST_WORDS):
+        try:
+            coroutine.throw(ProcessKilled())  # it may wait for something once more on its way out: thrown again
+        except BaseException:
+            return
 
 
 class Timeline:

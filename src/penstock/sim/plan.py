@@ -7,7 +7,7 @@ leaving out one actor or fault changes nothing about the others, which is what l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -16,6 +16,8 @@ from penstock.sim.links import Conditions
 from penstock.sim.platter import Severity
 
 DEFAULT_DURATION_S = 60.0
+#: Topics that actors make for themselves with acknowledgements that promise fsync are named so.
+FSYNC_SUFFIX = "-fsync"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,12 @@ class TopicPlan:
     configs: Mapping[str, str]
     fsync: bool
     """Whether an acknowledgement promises that the record is on disk."""
+    mixed: bool = True
+    """Whether all kinds of actors use it; else it is some actor's own."""
+
+    @property
+    def compacted(self) -> bool:
+        return self.configs.get("cleanup.policy") == "compact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,9 @@ class Plan:
         return replace(self, faults=kept_faults, actors=kept_actors)
 
     def fsync(self, topic: str) -> bool:
-        return self.fsync_everywhere or any(each.fsync for each in self.topics if each.name == topic)
+        if self.fsync_everywhere or topic.endswith(FSYNC_SUFFIX):
+            return True
+        return any(each.fsync for each in self.topics if each.name == topic)
 
 
 def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s: float = DEFAULT_DURATION_S) -> Plan:
@@ -110,7 +120,7 @@ def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s
         duration_s,
         _settings(random, fsync_everywhere),
         topics,
-        _actors(_stream(seed, "actors"), topics),
+        _actors(seed, topics),
         _faults(seed, PROFILES[profile], duration_s),
         network=Conditions(delay_s=random.choice((0.0001, 0.001, 0.02)), jitter_s=random.choice((0.0, 0.0005, 0.02))),
         split=random.choice((0.0, 0.1, 0.5)),
@@ -158,26 +168,30 @@ def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
             key, value = random.choice((("flush.messages", "1"), ("penstock.acks.fsync", "true")))
             configs[key] = value
         topics.append(TopicPlan(f"t{number}", random.randint(1, 3), configs, fsync))
-    topics.append(TopicPlan("copies", 1, dict(topics[0].configs), topics[0].fsync))
+    first = topics[0]
+    topics.append(TopicPlan("copies", 1, dict(first.configs), first.fsync, mixed=False))
+    table = {
+        **first.configs,
+        "cleanup.policy": "compact",
+        "segment.ms": "1500",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "3000",
+    }
+    topics.append(TopicPlan("table", 1, table, first.fsync, mixed=False))
     return tuple(topics)
 
 
-def _actors(random: Random, topics: tuple[TopicPlan, ...]) -> tuple[ActorPlan, ...]:
+def _actors(seed: int, topics: tuple[TopicPlan, ...]) -> tuple[ActorPlan, ...]:
+    """Their first is always an idempotent producer: without a writer there is nothing to see."""
     kinds = ["idempotent"]
-    for kind, share, most in (
-        ("plain", 0.6, 2),
-        ("idempotent", 0.5, 1),
-        ("transactional", 0.6, 2),
-        ("reader", 0.8, 2),
-        ("member", 0.5, 3),
-        ("copier", 0.4, 1),
-        ("admin", 0.5, 1),
-    ):
+    for kind, (share, most, _) in ACTORS.items():
+        random = _stream(seed, f"actors/{kind}")
         if random.random() < share:
             kinds += [kind] * random.randint(1, most)
-    partitions = [(topic.name, index) for topic in topics[:-1] for index in range(topic.partitions)]
+    partitions = [(topic.name, index) for topic in topics if topic.mixed for index in range(topic.partitions)]
     return tuple(
-        ActorPlan(index, kind, _ACTORS[kind](random, partitions, index)) for index, kind in enumerate(kinds, 1)
+        ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
+        for index, kind in enumerate(kinds, 1)
     )
 
 
@@ -250,29 +264,34 @@ def _admin(random: Random, partitions: Partitions, index: int) -> dict[str, Any]
     }
 
 
-_ACTORS: dict[str, Any] = {
-    "plain": _plain,
-    "idempotent": _idempotent,
-    "transactional": _transactional,
-    "reader": _reader,
-    "member": _member,
-    "copier": _copier,
-    "admin": _admin,
+def _table(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return _writing(random, [("table", 0)], keys=random.choice((3, 20)), burst=random.choice((5, 20)))
+
+
+#: Kind → how many seeds have it, how many of it at most, and how one is drawn.
+ACTORS: dict[str, tuple[float, int, Callable[[Random, Partitions, int], dict[str, Any]]]] = {
+    "plain": (0.6, 2, _plain),
+    "idempotent": (0.5, 1, _idempotent),
+    "transactional": (0.6, 2, _transactional),
+    "reader": (0.8, 2, _reader),
+    "member": (0.5, 3, _member),
+    "copier": (0.4, 1, _copier),
+    "table": (0.4, 2, _table),
+    "admin": (0.5, 1, _admin),
 }
 
 
 def _faults(seed: int, profile: Profile, duration_s: float) -> tuple[FaultPlan, ...]:
+    on = [kind for kind in profile.faults if _stream(seed, f"swarm/{kind}").random() < 0.5]
     random = _stream(seed, "faults")
-    on = [kind for kind in profile.faults if random.random() < 0.5]
+    every_s = profile.every_s * random.choice((0.6, 1.0, 2.0))
     if not on and profile.faults:
         on = [random.choice(profile.faults)]
-    if not on:
-        return ()
-    every_s = profile.every_s * random.choice((0.6, 1.0, 2.0))
     faults: list[FaultPlan] = []
     at = random.expovariate(1 / every_s)
-    while at < duration_s:
-        faults.append(_fault(random, len(faults) + 1, random.choice(on), at))
+    while at < duration_s and on:
+        index = len(faults) + 1
+        faults.append(_fault(_stream(seed, f"fault/{index}"), index, on[int(random.random() * len(on))], at))
         at += random.expovariate(1 / every_s)
     return tuple(faults)
 

@@ -30,6 +30,8 @@ class Writing:
     transaction_timeout_ms: int = 10_000
     abort: float = 0.3
     """Share of transactions that are aborted on purpose."""
+    keys: int = 0
+    """Records are about one of so many keys; 0: they have none."""
 
 
 class Writer:
@@ -80,7 +82,7 @@ class Writer:
             write = self._next(transaction)
             try:
                 topic, partition = write.partition
-                sent.append((write, await producer.send(topic, write.value, partition=partition)))
+                sent.append((write, await producer.send(topic, write.value, write.key, partition=partition)))
             except KafkaError as error:
                 self.session.note(f"can't send: {error.code.name}")
                 whole = False
@@ -93,7 +95,10 @@ class Writer:
         self.count += 1
         name = f"{session.name}:{self.count}:".encode()
         value = name + session.random.randbytes(session.random.randint(0, how.size))
-        return self._noted(session.random.choice(how.partitions), value, transaction)
+        write = self._noted(session.random.choice(how.partitions), value, transaction)
+        if how.keys:
+            write.key = f"k{session.random.randrange(how.keys)}".encode()
+        return write
 
     def _noted(self, partition: TopicPartition, value: bytes, transaction: Transaction | None) -> Write:
         how = self.how

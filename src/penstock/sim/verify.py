@@ -26,9 +26,9 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
     async with session.client() as client:
         for topic in await Admin(client).list_topics():
             view.topics[topic.name] = len(topic.partitions)
-        for planned in plan.topics:
-            for index in range(planned.partitions):
-                partition = (planned.name, index)
+        for name, count in view.topics.items():
+            for index in range(count):
+                partition = (name, index)
                 look = _Look(session, client, view, partition, partition in history.damaged, forgotten, deadline)
                 await look.run()
         for group, partition in dict.fromkeys((each.group, each.partition) for each in history.commits):
@@ -119,7 +119,7 @@ class _Look:
                     for record in part.records():
                         if record.offset in found:
                             self._problem(f"offset {record.offset} was given twice in one pass")
-                        found[record.offset] = Stored(record.value or b"", record.timestamp)
+                        found[record.offset] = Stored(record.value or b"", record.timestamp, record.key)
                 position = consumer.position(self.partition)
         return found
 

@@ -1,0 +1,250 @@
+"""`penstock sim`: whole runs of a cluster in virtual time, each from one number that replays it.
+
+One seed prints its story and its verdict; a range of seeds runs in several processes and prints a summary. A seed that
+fails is made smaller and printed as the command that shows it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import finish, positive_float, positive_int
+
+if TYPE_CHECKING:
+    from penstock.sim.plan import Plan
+    from penstock.sim.world import Verdict
+
+PROFILES = ("calm", "network", "crash", "power", "disk", "hostile")
+DEFAULT_SECONDS = 60.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int, metavar="N", help="run this one and tell its story")
+    which.add_argument("--seeds", type=_range, metavar="A..B", help="run all of these and sum up")
+    parser.add_argument(
+        "--profile", choices=PROFILES, default="hostile", help="which faults may come (default: %(default)s)"
+    )
+    parser.add_argument("--nodes", type=positive_int, default=1, metavar="K", help="machines (default: %(default)s)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--hours", type=positive_float, metavar="H", help="virtual hours under load and faults")
+    length.add_argument(
+        "--seconds", type=positive_float, metavar="S", help=f"the same in seconds (default: {DEFAULT_SECONDS:g})"
+    )
+    parser.add_argument(
+        "--jobs", type=positive_int, default=1, metavar="J", help="processes for --seeds (default: %(default)s)"
+    )
+    parser.add_argument("--trace", action="store_true", help="print everything that happened")
+    parser.add_argument("--faults", type=_indexes, metavar="I,J", help="only these faults of the seed ('none': none)")
+    parser.add_argument("--actors", type=_indexes, metavar="I,J", help="only these actors of the seed")
+    parser.add_argument("--no-shrink", action="store_true", help="don't look for a smaller run that fails alike")
+    parser.add_argument("--plant", metavar="BUG", help="break the node in a known way first; 'list' names the ways")
+    parser.add_argument("--report", metavar="FILE", help="write the run as a page to look at (with --seed)")
+    finish(parser, run)
+
+
+def _range(text: str) -> range:
+    first, dots, last = text.partition("..")
+    try:
+        found = range(int(first), int(last) + 1) if dots else range(int(text), int(text) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A..B") from None
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is empty")
+    return found
+
+
+def _indexes(text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(part) for part in text.split(",")) if text != "none" else frozenset()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.nodes > 1:
+        raise Failure("this version has no clusters yet: --nodes 1", Exit.USAGE)
+    if args.plant == "list":
+        from penstock.sim.planted import PLANTS
+
+        output.rows(
+            args.output, ("name", "about"), [{"name": name, "about": bug.about} for name, bug in PLANTS.items()]
+        )
+        return Exit.OK
+    return _run_one(args) if args.seed is not None else _run_many(args)
+
+
+def _plan(args: argparse.Namespace, seed: int) -> tuple[Plan, Plan]:
+    """What to run, and the whole of the seed."""
+    from penstock.sim.plan import draw_plan
+
+    seconds = args.hours * 3600 if args.hours else args.seconds or DEFAULT_SECONDS
+    whole = draw_plan(seed, args.profile, nodes=args.nodes, duration_s=seconds)
+    return whole.only(args.faults, args.actors), whole
+
+
+def _execute(plan: Plan, plant: str | None, *, trace: bool = False) -> Verdict:
+    from penstock.sim.world import run_plan
+
+    if plant is None:
+        return run_plan(plan, keep_trace=trace)
+    from penstock.sim.planted import PLANTS
+
+    if plant not in PLANTS:
+        raise Failure(f"there is no planted bug {plant!r}: --plant list names them", Exit.USAGE)
+    with PLANTS[plant].planted():
+        return run_plan(plan, keep_trace=trace)
+
+
+# One seed.
+
+
+def _run_one(args: argparse.Namespace) -> int:
+    plan, whole = _plan(args, args.seed)
+    began = time.perf_counter()
+    verdict = _execute(plan, args.plant, trace=args.trace)
+    seconds = time.perf_counter() - began
+    if args.report:
+        from penstock.sim.report import write_report
+
+        write_report(verdict, args.report)
+    if args.output == "json":
+        print(json.dumps(_summary(verdict, seconds), indent=2))
+    else:
+        _tell(verdict, seconds)
+    if verdict.ok:
+        return Exit.OK
+    if not args.no_shrink:
+        _show_smaller(args, verdict, whole)
+    return Exit.FAILED
+
+
+def _summary(verdict: Verdict, seconds: float) -> dict[str, Any]:
+    return {
+        "seed": verdict.plan.seed,
+        "profile": verdict.plan.profile,
+        "ok": verdict.ok,
+        "violations": [str(violation) for violation in verdict.violations],
+        "virtual_seconds": round(verdict.virtual_s, 3),
+        "seconds": round(seconds, 3),
+        "trace": verdict.digest,
+        **{name.replace(" ", "_"): count for name, count in verdict.counts.items()},
+    }
+
+
+def _tell(verdict: Verdict, seconds: float) -> None:
+    plan = verdict.plan
+    actors = ", ".join(f"{actor.kind[:5]}{actor.index}" for actor in plan.actors)
+    fsync = "  fsync everywhere" if plan.fsync_everywhere else ""
+    print(f"seed {plan.seed}  profile {plan.profile}  {plan.duration_s:g} s{fsync}")
+    topics = (f"{topic.name}×{topic.partitions}{' fsync' if topic.fsync else ''}" for topic in plan.topics)
+    print(f"topics  {', '.join(topics)}")
+    print(f"actors  {actors}")
+    for line in verdict.trace or verdict.story:
+        print(f"  {line}")
+    print("  ".join(f"{name} {count:,}" for name, count in verdict.counts.items()))
+    speed = verdict.virtual_s / max(seconds, 1e-9)
+    print(
+        f"{verdict.virtual_s:.1f} s of virtual time in {seconds:.1f} s: {speed:,.0f}× real time, trace {verdict.digest}"
+    )
+    for violation in verdict.violations:
+        print(f"BROKEN  {violation}")
+    print("verdict: " + ("all promises kept" if verdict.ok else f"{len(verdict.violations)} promises broken"))
+
+
+def _show_smaller(args: argparse.Namespace, verdict: Verdict, whole: Plan) -> None:
+    from penstock.sim.shrink import command, shrink
+
+    output.note("looking for a smaller run that fails alike …")
+    small = shrink(verdict, run=lambda plan: _execute(plan, args.plant))
+    line = command(small.plan, whole)
+    print(f"again:   {line}" + (f" --plant {args.plant}" if args.plant else ""))
+    for violation in small.violations[:3]:
+        print(f"         {str(violation).splitlines()[0]}")
+
+
+# Many seeds.
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    seed: int
+    args: argparse.Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    seed: int
+    violations: list[str]
+    virtual_s: float
+    seconds: float
+    again: str = ""
+
+
+def _do(job: _Job) -> _Done:
+    args = job.args
+    plan, whole = _plan(args, job.seed)
+    began = time.perf_counter()
+    verdict = _execute(plan, args.plant)
+    seconds = time.perf_counter() - began
+    again = ""
+    if not verdict.ok:
+        from penstock.sim.shrink import command, shrink
+
+        small = verdict if args.no_shrink else shrink(verdict, run=lambda plan: _execute(plan, args.plant))
+        again = command(small.plan, whole) + (f" --plant {args.plant}" if args.plant else "")
+    return _Done(job.seed, [str(each) for each in verdict.violations], verdict.virtual_s, seconds, again)
+
+
+def _run_many(args: argparse.Namespace) -> int:
+    jobs = [_Job(seed, _picklable(args)) for seed in args.seeds]
+    began = time.perf_counter()
+    done: list[_Done] = []
+    with output.Progress("simulated", total=len(jobs), unit="seeds") as progress:
+        for each in _outcomes(jobs, args.jobs):
+            done.append(each)
+            progress.add()
+            if each.violations:
+                print(f"\rseed {each.seed}: {each.violations[0].splitlines()[0]}\n  again: {each.again}", flush=True)
+    elapsed = time.perf_counter() - began
+    failed = [each for each in done if each.violations]
+    virtual = sum(each.virtual_s for each in done)
+    fields = {
+        "seeds": len(done),
+        "failed": len(failed),
+        "virtual_hours": round(virtual / 3600, 2),
+        "seconds": round(elapsed, 1),
+        "times_real_time": round(virtual / max(elapsed, 1e-9)),
+        "failed_seeds": [each.seed for each in failed],
+    }
+    output.record(args.output, fields)
+    return Exit.FAILED if failed else Exit.OK
+
+
+def _picklable(args: argparse.Namespace) -> argparse.Namespace:
+    kept = {name: value for name, value in vars(args).items() if name != "run"}
+    return argparse.Namespace(**kept)
+
+
+def _outcomes(jobs: list[_Job], processes: int) -> Any:
+    if processes == 1:
+        yield from map(_do, jobs)
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        try:
+            for future in as_completed([pool.submit(_do, job) for job in jobs]):
+                yield future.result()
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            sys.stderr.write("\n")
+            raise

@@ -1,0 +1,281 @@
+"""Known bugs, put into a node on purpose: a checker that never fires proves nothing.
+
+Each plant replaces a function of the node for as long as its context lasts, in this process only. Nothing of it is in
+the node's own code. `SEEDS` of its profile must find it; with no plant, the same seeds must find nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.broker.coordinator import Coordinator
+from penstock.broker.metadata_log import MetadataLog
+from penstock.broker.partition import Partition
+from penstock.check import check
+from penstock.log import loading
+from penstock.log.directory import LogDir
+from penstock.log.flush import GroupCommit
+from penstock.log.log import AppendInfo, Log
+from penstock.log.producers import ProducerStateManager
+from penstock.log.segment import Segment
+from penstock.log.snapshot_files import SnapshotFiles
+from penstock.records.compact import OffsetMap
+from penstock.transactions.shard import TransactionShard
+
+#: Runs that a planted bug may survive, at most.
+SEEDS = 30
+
+Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    about: str
+    profile: str
+    replacements: Replacements
+    """(owner, name, what makes the new one of the old one)"""
+    seconds: float = 25.0
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        before = [(owner, name, owner.__dict__[name]) for owner, name, _ in self.replacements]
+        for owner, name, make in self.replacements:
+            check(callable(owner.__dict__[name]) or isinstance(owner.__dict__[name], property), f"{name} is code")
+            setattr(owner, name, make(owner.__dict__[name]))
+        try:
+            yield
+        finally:
+            for owner, name, old in before:
+                setattr(owner, name, old)
+
+
+def _no_fsync(old: Any) -> Any:
+    async def sync_records(self: GroupCommit) -> int:
+        log = self._log
+        log.flushed_offset = max(log.flushed_offset, log.log_end_offset)
+        return log.flushed_offset
+
+    return sync_records
+
+
+def _no_parent_sync(old: Any) -> Any:
+    def sync_directories(self: GroupCommit) -> None:
+        self._log.environment.disk.sync_dir(self._log.path)
+
+    return sync_directories
+
+
+def _watermark_at_once(old: Any) -> Any:
+    def follow_disk(self: Partition, log: Log) -> None:
+        log.update_high_watermark(log.log_end_offset)
+        self._notify(1)
+
+    return follow_disk
+
+
+def _no_sync(old: Any) -> Any:
+    async def sync(self: GroupCommit, goal: Any) -> None:
+        self.finish(goal)
+
+    return sync
+
+
+def _tail_kept(old: Any) -> Any:
+    def recover_segment(segment: Segment, *args: Any) -> tuple[int, bool]:
+        truncate = segment.file.__class__.truncate
+        segment.file.__class__.truncate = lambda self, size: None  # type: ignore[method-assign]
+        try:
+            return old(segment, *args)  # type: ignore[no-any-return]
+        finally:
+            segment.file.__class__.truncate = truncate  # type: ignore[method-assign]
+
+    return recover_segment
+
+
+def _nothing(old: Any) -> Any:
+    return lambda self, *args, **kwargs: None
+
+
+def _empty_snapshot(old: Any) -> Any:
+    def load_latest(
+        self: SnapshotFiles,
+        producers: ProducerStateManager,
+        log_start: int,
+        log_end: int,
+        now_ms: int,
+        expiration_ms: int,
+    ) -> int | None:
+        found: int | None = old(self, producers, log_start, log_end, now_ms, expiration_ms)
+        producers.clear(log_start if found is None else found)
+        return found
+
+    return load_latest
+
+
+def _nothing_rebuilt(old: Any) -> Any:
+    def rebuild_producers(log: Log, *args: Any) -> dict[int, Any]:
+        log.producers.clear(log.log_end_offset)
+        return {}
+
+    return rebuild_producers
+
+
+def _no_duplicates_known(old: Any) -> Any:
+    def admit(self: ProducerStateManager, header: Any) -> None:
+        return None
+
+    return admit
+
+
+def _wrong_place(old: Any) -> Any:
+    def duplicate(self: Log, batch: Any) -> AppendInfo:
+        info: AppendInfo = old(self, batch)
+        return info._replace(base_offset=self.log_end_offset)
+
+    return duplicate
+
+
+def _mark_stays(old: Any) -> Any:
+    def take_clean_mark(self: LogDir) -> None:
+        remove = self.disk.remove
+        self.disk.remove = lambda path: None  # type: ignore[method-assign]
+        try:
+            old(self)
+        finally:
+            self.disk.remove = remove  # type: ignore[method-assign]
+
+    return take_clean_mark
+
+
+def _reply_first(old: Any) -> Any:
+    def run(self: Coordinator[Any], decide: Any) -> Any:
+        outcome = old(self, decide)
+        if hasattr(outcome, "add_done_callback") and self._undecided:
+            commit = self._undecided[-1]
+            for token, response in commit.turn.replies:
+                self._deliver(token, response)
+            if not outcome.done():
+                outcome.set_result(commit.result)
+        return outcome
+
+    return run
+
+
+def _published_first(old: Any) -> Any:
+    async def commit(self: MetadataLog) -> None:
+        self._publish(self._pending.offset)
+
+    return commit
+
+
+def _stable_at_once(old: Any) -> Any:
+    return property(lambda self: self.high_watermark)
+
+
+def _oldest_kept(old: Any) -> Any:
+    def superseded(self: OffsetMap, key: bytes, offset: int) -> bool:
+        return len(self) > 0 and not old(self, key, offset)
+
+    return superseded
+
+
+def _append_later(old: Any) -> Any:
+    def flush(self: Coordinator[Any], producer: Any = None) -> None:
+        if producer is not None or not self._undecided:
+            old(self, producer)
+        else:
+            self._loop.call_later(0.02, old, self)
+
+    return flush
+
+
+PLANTS: dict[str, Plant] = {
+    "ack-before-fsync": Plant(
+        "a write is acknowledged before it is on disk, where that was promised",
+        "power",
+        ((GroupCommit, "_sync_records", _no_fsync),),
+    ),
+    "directory-entry-not-synced": Plant(
+        "the entry of a new log's directory is not synced with the log",
+        "power",
+        ((GroupCommit, "_sync_directories", _no_parent_sync),),
+    ),
+    "watermark-before-fsync": Plant(
+        "coordinators answer before their records are on disk, where that was promised",
+        "power",
+        ((Partition, "follow_disk", _watermark_at_once),),
+    ),
+    "recovery-point-before-flush": Plant(
+        "the recovery point moves up without the flush that it stands for",
+        "power",
+        ((GroupCommit, "sync", _no_sync),),
+    ),
+    "torn-tail-kept": Plant(
+        "recovery leaves the torn end of a segment in its file",
+        "power",
+        ((loading, "_recover_segment", _tail_kept),),
+    ),
+    "index-not-truncated": Plant(
+        "recovery leaves index entries that point beyond what is left of the log",
+        "power",
+        ((Segment, "reset_indexes", _nothing),),
+    ),
+    "clean-mark-stays": Plant(
+        "the mark of a clean stop is still there after a crash, so nothing is checked",
+        "power",
+        ((LogDir, "take_clean_mark", _mark_stays),),
+    ),
+    "producer-snapshot-not-restored": Plant(
+        "a start loads the place of the newest producer snapshot, and not its producers",
+        "crash",
+        ((SnapshotFiles, "load_latest", _empty_snapshot),),
+    ),
+    "producers-forgotten": Plant(
+        "a restart forgets all producers: a batch that is sent again is written again",
+        "crash",
+        ((loading, "rebuild_producers", _nothing_rebuilt),),
+    ),
+    "duplicates-written": Plant(
+        "a batch that is sent again is written again",
+        "network",
+        ((ProducerStateManager, "admit", _no_duplicates_known),),
+    ),
+    "duplicate-told-wrong-offset": Plant(
+        "a batch that is sent again is answered with another place than it has",
+        "network",
+        ((Log, "_duplicate", _wrong_place),),
+    ),
+    "reply-before-append": Plant(
+        "a coordinator answers before its records are in the log",
+        "crash",
+        ((Coordinator, "run", _reply_first), (Coordinator, "_flush", _append_later)),
+    ),
+    "metadata-before-fsync": Plant(
+        "changes of metadata are published and answered before they are on disk",
+        "power",
+        ((MetadataLog, "_commit", _published_first),),
+    ),
+    "aborted-not-indexed": Plant(
+        "aborted transactions are not noted, so their records are shown",
+        "calm",
+        ((Segment, "append_aborted", _nothing),),
+    ),
+    "open-transactions-shown": Plant(
+        "readers of committed records see those of open transactions",
+        "calm",
+        ((Log, "last_stable_offset", _stable_at_once),),
+    ),
+    "markers-not-resumed": Plant(
+        "a coordinator that comes up does not finish the transactions that were decided",
+        "crash",
+        ((TransactionShard, "loaded", _nothing),),
+    ),
+    "compaction-keeps-the-oldest": Plant(
+        "compaction drops the newest value of a key instead of the older ones",
+        "calm",
+        ((OffsetMap, "superseded", _oldest_kept),),
+    ),
+}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bench import raw
+from bench import groups, raw
 from bench.brokers import Peer
 from bench.load import java_consume, java_produce, latency_summary, librdkafka
 from bench.process import cpu_seconds, memory
@@ -21,6 +21,8 @@ SETTLE_S = 0.3  # what a broker does after the last answer belongs to the load t
 IDLE_S = 5.0
 RECOVERY_PARTITIONS = 6
 RECOVERY_LIMIT_S = 300.0
+GROUP_SIZE = 10
+OFFSETS_PER_GROUP = 100
 
 
 @dataclass(slots=True, frozen=True)
@@ -34,11 +36,14 @@ class Scale:
     starts: int
     partitions: tuple[int, ...]
     recovery_gib: float
+    groups: int
+    beats_s: float
+    offsets: int
     quick: bool
 
 
-FULL = Scale(2_000_000, 500_000, 20, 5.0, 5, (1, 100, 1000, 10_000), 5.0, quick=False)
-QUICK = Scale(300_000, 100_000, 5, 2.0, 2, (1, 1000), 0.5, quick=True)
+FULL = Scale(2_000_000, 500_000, 20, 5.0, 5, (1, 100, 1000, 10_000), 5.0, 1000, 30.0, 1_000_000, quick=False)
+QUICK = Scale(300_000, 100_000, 5, 2.0, 2, (1, 1000), 0.5, 100, 6.0, 50_000, quick=True)
 
 
 @dataclass(slots=True, frozen=True)
@@ -219,6 +224,54 @@ def recovery_cell(gib: float) -> Cell:
     return Cell(f"kill-9/{gib:g}GiB", measure, fresh=True, repeat=False)
 
 
+# --- coordinators -------------------------------------------------------------------------------------------------
+
+
+def groups_cell(count: int, seconds: float) -> Cell:
+    """Members that only beat, every 3 s: what it costs to keep the groups of a company alive."""
+
+    def measure(peer: Peer) -> Numbers:
+        done = groups.beating(peer.port, lambda: cpu_seconds(peer.pid), count, GROUP_SIZE, seconds)
+        summary = latency_summary(done.latencies_ms)
+        return {
+            "beats_per_s": done.answered / done.seconds,
+            "cpu_percent_of_a_core": done.cpu_s / done.seconds * 100,
+            "p50_ms": summary["p50"],
+            "p99_ms": summary["p99"],
+        }
+
+    return Cell(f"groups/{count}x{GROUP_SIZE}", measure, fresh=True, repeat=False)
+
+
+def coordinator_load_cell(offsets: int) -> Cell:
+    """Commits of as many keys in one partition of `__consumer_offsets`; a restart; until one of them is told again."""
+
+    def measure(peer: Peer) -> Numbers:
+        topic = fresh_topic(peer, "load", OFFSETS_PER_GROUP)
+        groups.wait_for_coordinator(peer.port, "load")
+        names = groups.groups_of_one_coordinator(
+            partition_count(peer, "__consumer_offsets"), offsets // OFFSETS_PER_GROUP
+        )
+        groups.commit(peer.port, topic, OFFSETS_PER_GROUP, names)
+        peer.stop()
+        began = time.monotonic()
+        started = peer.start()
+        groups.wait_for_offset(peer.port, topic, OFFSETS_PER_GROUP - 1, names[-1], RECOVERY_LIMIT_S)
+        told = time.monotonic() - began
+        used = memory(peer.pid)
+        return {"offset_told_s": told, "after_start_s": told - started, "rss_mb": used.rss_mb}
+
+    return Cell(f"coordinator-load/{offsets}", measure, fresh=True, repeat=False)
+
+
+def partition_count(peer: Peer, topic: str) -> int:
+    from confluent_kafka.admin import AdminClient
+
+    return len(
+        AdminClient({"bootstrap.servers": peer.bootstrap}).list_topics(topic, timeout=30).topics[topic].partitions
+    )
+
+
 def warm_up(peer: Peer, records: int) -> None:
     """A JVM compiles what it runs often: neither broker is measured cold, except where start-up is what is measured."""
     topic = fresh_topic(peer, "warm-up", 1)
@@ -248,3 +301,5 @@ def cells(scale: Scale) -> Iterator[Cell]:
     for partitions in scale.partitions:
         yield partitions_cell(partitions)
     yield recovery_cell(scale.recovery_gib)
+    yield groups_cell(scale.groups, scale.beats_s)
+    yield coordinator_load_cell(scale.offsets)

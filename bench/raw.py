@@ -50,10 +50,10 @@ def error_code(answer: bytes, topic: str) -> int:
 def ask(port: int, frame: bytes, timeout: float = 5.0) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
         connection.sendall(frame)
-        return _read(connection)
+        return read_answer(connection)
 
 
-def _read(connection: socket.socket) -> bytes:
+def read_answer(connection: socket.socket) -> bytes:
     head = _exactly(connection, 4)
     return _exactly(connection, SIZE.unpack(head)[0])
 
@@ -96,7 +96,7 @@ def fill(port: int, topic: str, partitions: int, total_bytes: int, *, in_flight:
                 sent += len(frame)
                 waiting += 1
             else:
-                code = error_code(_read(connection), topic)
+                code = error_code(read_answer(connection), topic)
                 if code != 0:
                     raise RuntimeError(f"the broker refused a batch with error {code}")
                 waiting -= 1

@@ -1,6 +1,6 @@
 """Apache Kafka beside Penstock: its jars, its tools and a broker of it, for tests and benchmarks.
 
-    python -m tools.kafka install              jars into the cache (needs Java 17+ and Maven; once, about a minute)
+    python -m tools.kafka install [--streams]  jars into the cache (needs Java 17+ and Maven; once, about a minute)
     python -m tools.kafka start [--nodes 3]    one or three combined KRaft nodes on 127.0.0.1
     python -m tools.kafka stop [--kill]        stop what `start` started
     python -m tools.kafka tool CLASS ARGS…     run a class of the jars, e.g. org.apache.kafka.tools.TopicCommand
@@ -37,6 +37,13 @@ ARTIFACTS = (
     ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J),
     ("org.apache.logging.log4j", "log4j-core", LOG4J),
     ("org.apache.logging.log4j", "log4j-1.2-api", LOG4J),
+)
+
+# Kafka Streams and its native store: a directory of their own, because only one test wants them.
+STREAMS_ARTIFACTS = (
+    ("org.apache.kafka", "kafka-streams", VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J),
+    ("org.apache.logging.log4j", "log4j-core", LOG4J),
 )
 
 # The collector settings of Kafka's own start scripts, so that a comparison is with Kafka as it is usually run.
@@ -81,38 +88,62 @@ def libs_dir() -> Path:
     return Path(told) if told else CACHE / "libs"
 
 
+def streams_dir() -> Path:
+    return CACHE / "streams"
+
+
 def installed() -> bool:
-    libs = libs_dir()
-    return all((libs / f"{name}-{version}.jar").exists() for _, name, version in ARTIFACTS)
+    return _holds(libs_dir(), ARTIFACTS)
+
+
+def streams_installed() -> bool:
+    return _holds(streams_dir(), STREAMS_ARTIFACTS)
 
 
 def install() -> Path:
     """The directory with the jars, fetched by Maven if they are not there yet."""
     libs = libs_dir()
-    if installed():
-        return libs
-    if os.environ.get("PENSTOCK_KAFKA_LIBS"):
-        raise KafkaUnavailable(f"PENSTOCK_KAFKA_LIBS={libs} does not hold Kafka {VERSION}: unset it or fill it")
+    if not installed():
+        if os.environ.get("PENSTOCK_KAFKA_LIBS"):
+            raise KafkaUnavailable(f"PENSTOCK_KAFKA_LIBS={libs} does not hold Kafka {VERSION}: unset it or fill it")
+        _fetch(ARTIFACTS, libs)
+    return libs
+
+
+def install_streams() -> Path:
+    """The directory with the jars of Kafka Streams."""
+    if not streams_installed():
+        _fetch(STREAMS_ARTIFACTS, streams_dir())
+    return streams_dir()
+
+
+Artifacts = Sequence[tuple[str, str, str]]
+
+
+def _holds(libs: Path, artifacts: Artifacts) -> bool:
+    return all((libs / f"{name}-{version}.jar").exists() for _, name, version in artifacts)
+
+
+def _fetch(artifacts: Artifacts, libs: Path) -> None:
     java()
     maven = shutil.which("mvn")
     if maven is None:
         raise KafkaUnavailable("no mvn on PATH: install Maven, or set PENSTOCK_KAFKA_LIBS to a directory of jars")
     CACHE.mkdir(parents=True, exist_ok=True)
-    pom = CACHE / "pom.xml"
-    pom.write_text(_pom())
+    pom = CACHE / f"{libs.name}-pom.xml"
+    pom.write_text(_pom(artifacts))
     command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or not installed():
+    if done.returncode != 0 or not _holds(libs, artifacts):
         last = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["no output"]
         raise KafkaUnavailable(f"Maven could not fetch Kafka {VERSION}: {last[0]}")
-    return libs
 
 
-def _pom() -> str:
+def _pom(artifacts: Artifacts) -> str:
     wanted = "\n".join(
         f"    <dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for group, name, version in ARTIFACTS
+        for group, name, version in artifacts
     )
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -148,7 +179,15 @@ def _log4j_config(to_file: bool) -> Path:
 
 def tool_command(class_name: str, *args: str, flags: Sequence[str] = TOOL_FLAGS) -> list[str]:
     """The command line that runs one class of the jars."""
-    libs = install()
+    return _java_command(install(), class_name, args, flags)
+
+
+def streams_command(source: str, *args: str, flags: Sequence[str] = TOOL_FLAGS) -> list[str]:
+    """The command line that runs a Kafka Streams application from its one source file."""
+    return _java_command(install_streams(), source, args, flags)
+
+
+def _java_command(libs: Path, class_name: str, args: Sequence[str], flags: Sequence[str]) -> list[str]:
     config = f"-Dlog4j2.configurationFile={_log4j_config(to_file=False)}"
     return [java(), *flags, config, "-cp", f"{libs}/*", class_name, *args]
 
@@ -363,7 +402,8 @@ def _stop_recorded(how: signal.Signals) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.kafka", description=f"Apache Kafka {VERSION}, as a peer.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("install", help="fetch the jars")
+    fetch = verbs.add_parser("install", help="fetch the jars")
+    fetch.add_argument("--streams", action="store_true", help="those of Kafka Streams, too")
     start = verbs.add_parser("start", help="start one or three nodes")
     start.add_argument("--nodes", type=int, choices=(1, 3), default=1)
     start.add_argument("--port", type=int, default=19092, help="of the first node (default: %(default)s)")
@@ -387,6 +427,8 @@ def _run(told: argparse.Namespace) -> int:
     match told.verb:
         case "install":
             print(install())
+            if told.streams:
+                print(install_streams())
         case "start":
             if told.wipe:
                 shutil.rmtree(told.data, ignore_errors=True)

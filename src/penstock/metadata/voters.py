@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.image import KRAFT_VERSION
+from penstock.raft.voters import Voter
 
-
-@dataclass(frozen=True, slots=True)
-class Voter:
-    node_id: int
-    directory_id: bytes
-    endpoints: tuple[tuple[str, str, int], ...] = ()  # listener name, host, port
+__all__ = ["Voter", "leader_change", "voter_messages", "voters_of"]
 
 
 def voter_messages(kraft_version: int, voters: Sequence[Voter]) -> list[Any]:

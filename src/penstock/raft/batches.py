@@ -1,0 +1,95 @@
+"""Batches of the metadata log between the machine and the bytes that files and fetches hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.raft.events import LeaderChange, VotersChange
+from penstock.raft.log_view import Batch
+from penstock.raft.voters import Voter, VoterSet
+from penstock.records.batches import check_crc, iter_batches
+from penstock.records.control import ControlType, build_control, parse_control
+from penstock.records.record import read_records
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: What this node can do, as it tells in the set of voters.
+MIN_KRAFT_VERSION = 0
+MAX_KRAFT_VERSION = 1
+
+
+def parse_batches(data: Buffer) -> tuple[Batch, ...]:
+    """Whole batches, checked; a last one that is cut off is left out. Raises KafkaError on damage."""
+    found = []
+    for header, view in iter_batches(data, allow_partial=True):
+        check_crc(view)
+        voters = None
+        if header.is_control:
+            for kind, message in filter(None, map(parse_control, read_records(view))):
+                if kind is ControlType.KRAFT_VOTERS:
+                    voters = voter_set_of(message)
+        epoch = header.partition_leader_epoch
+        found.append(Batch(header.base_offset, header.last_offset, epoch, view, voters))
+    return tuple(found)
+
+
+def encode_own(content: LeaderChange | VotersChange, *, epoch: int, timestamp: int) -> bytes:
+    """The control batch that a leader's own record makes; offsets are given when it is appended."""
+    from penstock.protocol.persisted.raft.kraft_version_record import KRaftVersionRecord
+
+    messages: list[Any]
+    if isinstance(content, VotersChange):
+        messages = [_voters_record(content.voters)]
+    else:
+        messages = [_leader_change(content)]
+        if content.bootstrap is not None:
+            messages += [
+                KRaftVersionRecord(version=0, kraft_version=MAX_KRAFT_VERSION),
+                _voters_record(content.bootstrap),
+            ]
+    return build_control(messages, timestamp=timestamp, leader_epoch=epoch)
+
+
+def _leader_change(content: LeaderChange) -> Any:
+    from penstock.protocol.persisted.raft.leader_change_message import LeaderChangeMessage
+    from penstock.protocol.persisted.raft.leader_change_message import Voter as VoterMessage
+
+    return LeaderChangeMessage(
+        version=0,
+        leader_id=content.leader_id,
+        voters=[VoterMessage(voter_id=one) for one in content.voters],
+        granting_voters=[VoterMessage(voter_id=one) for one in content.granted_by],
+    )
+
+
+def _voters_record(voters: VoterSet) -> Any:
+    from penstock.protocol.persisted.raft.voters_record import Endpoint, KRaftVersionFeature, VotersRecord
+    from penstock.protocol.persisted.raft.voters_record import Voter as VoterMessage
+
+    return VotersRecord(
+        version=0,
+        voters=[
+            VoterMessage(
+                voter_id=voter.node_id,
+                voter_directory_id=voter.directory_id,
+                endpoints=[Endpoint(name=name, host=host, port=port) for name, host, port in voter.endpoints],
+                kraft_version_feature=KRaftVersionFeature(
+                    min_supported_version=MIN_KRAFT_VERSION, max_supported_version=MAX_KRAFT_VERSION
+                ),
+            )
+            for voter in voters
+        ],
+    )
+
+
+def voter_set_of(message: Any) -> VoterSet:
+    """From a VotersRecord."""
+    return VoterSet.of(
+        Voter(
+            one.voter_id,
+            one.voter_directory_id,
+            tuple((endpoint.name, endpoint.host, endpoint.port) for endpoint in one.endpoints),
+        )
+        for one in message.voters
+    )

@@ -1,0 +1,149 @@
+"""Replicas of the quorum on real sockets elect, replicate, fail over, hand over and catch up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from quorum_nodes import Group
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_52_vote import VoteRequest
+from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, Listener
+
+
+def with_three(test: Callable[[Group], Awaitable[None]]) -> None:
+    async def run() -> None:
+        group = await Group.three()
+        try:
+            await test(group)
+        finally:
+            await group.kill()
+
+    asyncio.run(run())
+
+
+def test_three_nodes_elect_one_leader_and_agree_on_a_log() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        leader.propose("a", "b")
+        end = leader.propose("c")
+        await group.all_have(leader)
+        assert [one.values() for one in group.replicas] == [["a", "b", "c"]] * 3
+        assert {one.running.leader_id for one in group.replicas} == {leader.node_id}
+        assert [one.high_watermark for one in group.replicas] == [end] * 3
+        assert [voter.key.node_id for voter in leader.running.describe().voters] == [1, 2, 3]
+
+    with_three(run)
+
+
+def test_who_does_not_lead_refuses_proposals() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        follower = next(one for one in group.replicas if one is not leader)
+        with pytest.raises(KafkaError) as refused:
+            follower.propose("no")
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+
+    with_three(run)
+
+
+def test_a_killed_leader_is_replaced_and_returns_with_the_same_log() -> None:
+    async def run(group: Group) -> None:
+        first = await group.leader()
+        first.propose("before")
+        await group.all_have(first)
+        await first.kill()
+        second = await group.leader()
+        assert second is not first
+        second.propose("after")
+        await first.listen()
+        first.start(second.running.describe().voter_set)
+        await group.all_have(second)
+        assert [one.values() for one in group.replicas] == [["before", "after"]] * 3
+
+    with_three(run)
+
+
+def test_a_clean_stop_hands_the_leadership_over() -> None:
+    async def run(group: Group) -> None:
+        first = await group.leader()
+        epoch = first.running.epoch
+        await first.stop()
+        second = await group.leader()
+        assert second.running.epoch == epoch + 1
+
+    with_three(run)
+
+
+def test_all_restart_with_what_they_had() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        leader.propose("kept")
+        await group.all_have(leader)
+        voters = leader.running.describe().voter_set
+        epoch = leader.running.epoch
+        await group.kill()
+        for one in group.replicas:
+            await one.listen()
+            one.start(voters)
+        again = await group.leader()
+        assert again.running.epoch > epoch
+        await group.all_have(again)
+        assert [one.values() for one in group.replicas] == [["kept"]] * 3
+
+    with_three(run)
+
+
+def test_a_fourth_node_observes_and_becomes_a_voter() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        leader.propose("old")
+        fourth = await group.add(4)
+        fourth.start(leader.running.describe().voter_set)
+        await group.all_have(leader)
+        request = AddRaftVoterRequest(
+            cluster_id="test-cluster",
+            timeout_ms=5000,
+            voter_id=4,
+            voter_directory_id=fourth.voter.directory_id,
+            listeners=[Listener(name="CONTROLLER", host="127.0.0.1", port=fourth.port)],
+        )
+        for _ in range(100):  # the leader hears with the next fetch that all has arrived
+            answer = await leader.running.answer(request)
+            if answer.error_code != ErrorCode.REQUEST_TIMED_OUT:
+                break
+            await asyncio.sleep(0.01)
+        assert answer.error_code == ErrorCode.NONE
+        await group.all_have(leader)
+        assert fourth.values() == ["old"]
+        assert {one.running.describe().voter_set.ids for one in group.replicas} == {(1, 2, 3, 4)}
+
+    with_three(run)
+
+
+def test_a_node_that_comes_too_late_for_the_log_takes_the_snapshot() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        leader.propose("gone", "with", "the", "log")
+        await group.all_have(leader)
+        snapshot = leader.take_snapshot()
+        leader.propose("new")
+        fourth = await group.add(4)
+        fourth.start(leader.running.describe().voter_set)
+        await group.all_have(leader)
+        assert fourth.installed == [snapshot]
+        assert fourth.log.log_start_offset == snapshot.offset
+        assert fourth.values() == ["new"]
+
+    with_three(run)
+
+
+def test_another_cluster_is_refused() -> None:
+    async def run(group: Group) -> None:
+        with pytest.raises(KafkaError) as refused:
+            await group.replicas[0].running.answer(VoteRequest(cluster_id="elsewhere"))
+        assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    with_three(run)

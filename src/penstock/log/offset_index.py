@@ -23,7 +23,7 @@ _ENTRY = struct.Struct(">ii")
 
 
 class OffsetIndex:
-    __slots__ = ("_base", "_file", "_offsets", "_positions")
+    __slots__ = ("_base", "_file", "_marks", "_offsets", "_positions")
 
     def __init__(self, disk: Disk, path: str, base_offset: int, *, new: bool = False) -> None:
         self._base = base_offset
@@ -31,6 +31,8 @@ class OffsetIndex:
         #: Entries that are not in the file yet.
         self._offsets = array(INT32)
         self._positions = array(INT32)
+        #: The offset in every BLOCK-th entry of the file, as far as look-ups have needed them.
+        self._marks: array[int] | None = None
 
     def __len__(self) -> int:
         return self._file.stored + len(self._offsets)
@@ -57,15 +59,16 @@ class OffsetIndex:
         return self._lookup_stored(relative)
 
     def _lookup_stored(self, relative: int) -> int:
-        # Narrow down to one block with single reads, then search that block in memory.
-        low, high = 0, self._file.stored
-        while high - low > BLOCK:
-            middle = (low + high) // 2
-            if self._stored_entry(middle)[0] <= relative:
-                low = middle
-            else:
-                high = middle
-        offsets, positions = _unpack(self._file.read(low, high - low))
+        stored = self._file.stored
+        block = 0
+        if stored > BLOCK:
+            marks = self._marks
+            if marks is None:
+                marks = self._marks = array(INT32)
+            while len(marks) * BLOCK < stored:
+                marks.append(self._stored_entry(len(marks) * BLOCK)[0])
+            block = max(0, bisect_right(marks, relative) - 1) * BLOCK
+        offsets, positions = _unpack(self._file.read(block, min(BLOCK, stored - block)))
         slot = bisect_right(offsets, relative) - 1
         return positions[slot] if slot >= 0 else 0
 
@@ -99,6 +102,7 @@ class OffsetIndex:
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at or above `offset`."""
+        self._marks = None
         relative = offset - self._base
         if self._offsets and self._offsets[0] < relative:
             keep = bisect_left(self._offsets, relative)
@@ -121,6 +125,7 @@ class OffsetIndex:
         return keep
 
     def clear(self) -> None:
+        self._marks = None
         del self._offsets[:]
         del self._positions[:]
         self._file.truncate(0)

@@ -51,6 +51,14 @@ def test_a_look_up_gives_the_last_entry_at_or_below(entries: list[tuple[int, int
     expected = entries[slot][1] if slot >= 0 else 0
     assert index.lookup(wanted) == expected
     assert index.entries() == entries
+    later = (entries[-1][0] if entries else BASE) + 1
+    for step in range(20):
+        index.append(later + step, (1 << 30) + step)
+        assert index.lookup(later + step) == (1 << 30) + step
+        assert index.lookup(min(wanted, later - 1)) == (
+            expected if wanted < later else entries[-1][1] if entries else 0
+        )
+    index.truncate_to(later)
     index.store()
     reopened = OffsetIndex(disk, "/index", BASE)
     assert reopened.lookup(wanted) == expected

@@ -1,0 +1,36 @@
+"""Every bug that the simulator found, as the run that showed it. `docs/failures.md` says what each was.
+
+The same runs from a shell: `penstock sim --seed … --profile … --seconds … --faults … --actors …`.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+
+from penstock.sim.plan import draw_plan
+from penstock.sim.world import run_plan
+
+
+@dataclass(frozen=True)
+class Found:
+    name: str
+    seed: int
+    profile: str
+    seconds: float
+    faults: tuple[int, ...] | None = None
+    actors: tuple[int, ...] | None = None
+
+
+FOUND = [
+    Found("the directory of a new log was not synced before an fsync acknowledgement", 23, "power", 15.6, (1,), (5, 6)),
+    Found("coordinators answered before fsync where the broker promises it", 12, "power", 25, (3,), (4,)),
+]
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.name.replace(" ", "-"))
+def test_a_run_that_once_failed_keeps_all_promises(found: Found) -> None:
+    whole = draw_plan(found.seed, found.profile, duration_s=found.seconds)
+    faults = None if found.faults is None else frozenset(found.faults)
+    actors = None if found.actors is None else frozenset(found.actors)
+    verdict = run_plan(whole.only(faults, actors))
+    assert [str(violation) for violation in verdict.violations] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,15 +69,21 @@ def _offset_version(value: OffsetCommitValue) -> int:
 
 
 def decode_offset_key(key: bytes) -> OffsetKey:
-    group_end = 4 + int.from_bytes(key[2:4], "big")
-    topic_end = group_end + 2 + int.from_bytes(key[group_end : group_end + 2], "big")
-    if len(key) != topic_end + 4:
+    group, topic = _group_and_topic(key[2:-4])
+    return OffsetKey(group, topic, int.from_bytes(key[-4:], "big", signed=True))
+
+
+@lru_cache(maxsize=1024)
+def _group_and_topic(names: bytes) -> tuple[str, str]:
+    """A group commits many partitions of a topic in a row: their names are read once, and kept once."""
+    group_end = 2 + int.from_bytes(names[:2], "big")
+    topic_end = group_end + 2 + int.from_bytes(names[group_end : group_end + 2], "big")
+    if len(names) != topic_end:
         raise DecodeError("an offset commit's key has a length of its own")
-    return OffsetKey(
-        str(key[4:group_end], "utf-8"),
-        str(key[group_end + 2 : topic_end], "utf-8"),
-        int.from_bytes(key[topic_end:], "big", signed=True),
-    )
+    try:
+        return str(names[2:group_end], "utf-8"), str(names[group_end + 2 :], "utf-8")
+    except UnicodeDecodeError:
+        raise DecodeError("an offset commit's key is not UTF-8") from None
 
 
 def decode_offset_value(value: bytes) -> OffsetCommitValue:

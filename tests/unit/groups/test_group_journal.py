@@ -1,7 +1,9 @@
+import pytest
 from group_driver import SESSION_MS, Driver
 
 from penstock.groups.config import GroupConfig
 from penstock.groups.journal import OffsetKey, decode_record
+from penstock.protocol.codec import DecodeError
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
 
@@ -93,6 +95,21 @@ def test_unknown_kinds_of_records_are_left_alone_and_legacy_keys_are_read() -> N
     legacy = decode_record(b"\x00\x00" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x05", None)
     assert legacy is not None
     assert legacy.key == OffsetKey("g", "t", 5)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"",
+        b"\x00\x01g\x00",
+        b"\x00\x01g\x00\x05t\x00\x00\x00\x05",
+        b"\x00\x01g\x00\x01tt\x00\x00\x00\x05",
+        b"\x00\x01\xff\x00\x01t\x00\x00\x00\x05",
+    ],
+)
+def test_a_damaged_key_of_a_commit_is_said_to_be_damaged(key: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_record(b"\x00\x01" + key, b"x")
 
 
 def test_losing_the_partition_sends_everybody_who_waits_to_the_new_coordinator() -> None:

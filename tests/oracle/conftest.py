@@ -18,7 +18,11 @@ from tools import kafka
 
 Address = tuple[str, int]
 RECORDING = bool(os.environ.get("PENSTOCK_ORACLE_RECORD"))
-SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    # Records of 1970 are as good as others in a test: retention stays away.
+    "log.initial.task.delay.ms": "3600000",
+}
 
 
 def _address(bootstrap: str) -> Address:
@@ -44,7 +48,8 @@ def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]
             pytest.skip("Kafka's jars are not installed: python -m tools.kafka install")
     except kafka.KafkaUnavailable as missing:
         pytest.skip(str(missing))
-    with kafka.KafkaCluster(data=tmp_path_factory.mktemp("kafka"), heap=("-Xmx512M", "-Xms256M")) as cluster:
+    where = tmp_path_factory.mktemp("kafka")
+    with kafka.KafkaCluster(data=where, heap=("-Xmx512M", "-Xms256M"), overrides=SETTINGS) as cluster:
         yield _address(cluster.bootstrap)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from oracle_record import Recorder
 from oracle_transcript import Masks, render
-from oracle_wire import Closed, Wire
+from oracle_wire import PATIENCE_SECONDS, Closed, Wire
 
 from penstock.protocol.apis import APIS
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -34,8 +34,15 @@ CLOSED = "(closed)"
 
 
 class Peer:
-    def __init__(self, name: str, address: tuple[str, int], recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: tuple[str, int],
+        recorder: Recorder | None = None,
+        patience_s: float = PATIENCE_SECONDS,
+    ) -> None:
         self.name = name
+        self._patience_s = patience_s
         self.address = address
         self.masks = Masks()
         self.names: set[str] = set()
@@ -49,7 +56,7 @@ class Peer:
             wire.close()
 
     def connect(self, client_id: str | None = "oracle") -> Wire:
-        wire = Wire(*self.address, client_id)
+        wire = Wire(*self.address, client_id, self._patience_s)
         self._wires.append(wire)
         return wire
 
@@ -72,7 +79,7 @@ class Peer:
         wire = on or self.main
         try:
             return wire.receive(request.API_KEY, version, wire.send(request, version))
-        except Closed:
+        except (Closed, TimeoutError):
             if wire is self._main:
                 self._main = None
             raise

@@ -19,8 +19,10 @@ class Closed(Exception):
 
 
 class Wire:
-    def __init__(self, host: str, port: int, client_id: str | None = "oracle") -> None:
-        self.socket = socket.create_connection((host, port), PATIENCE_SECONDS)
+    def __init__(
+        self, host: str, port: int, client_id: str | None = "oracle", patience_s: float = PATIENCE_SECONDS
+    ) -> None:
+        self.socket = socket.create_connection((host, port), patience_s)
         self.client_id = client_id
         self._correlation_id = 0
 

@@ -452,6 +452,7 @@ def test_commits_to_what_is_not_there(peer: Peer) -> None:
     peer.ask(commit(group, topic, metadata="x" * 5000), 9)
     peer.ask(commit(group, topic, metadata=None), 9)
     peer.ask(commit("", topic), 9)
+    peer.ask(HeartbeatRequest(group_id="", generation_id=1, member_id="nobody"), 4)
     peer.ask(OffsetCommitRequest(group_id=group), 9)
     peer.ask(OffsetCommitRequest(group_id=peer.unique("h")), 9)
     peer.said("""
@@ -482,6 +483,7 @@ def test_commits_to_what_is_not_there(peer: Peer) -> None:
         OffsetCommit v9
           topics: name=t
             partitions:
+        Heartbeat v4 error_code=INVALID_GROUP_ID
         OffsetCommit v9
         OffsetCommit v9
     """)

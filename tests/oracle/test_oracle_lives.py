@@ -263,11 +263,15 @@ def test_topics_without_partitions_are_left_out_of_answers(peer: Peer) -> None:
     topic, group = peer.topic(), peer.unique("g")
     peer.ask(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic)]), 12)
     peer.ask(OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic)]), 9)
+    unknown = [OffsetCommitRequestTopic(name=peer.unique("nope"))]
+    peer.ask(OffsetCommitRequest(group_id=group, topics=unknown), 9)
     peer.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic)], timeout_ms=1000))
     peer.ask(FetchRequest(topics=[FetchTopic(topic=topic)]), 12)
     peer.said("""
         Produce v12
         OffsetCommit v9
+        OffsetCommit v9
+          topics: name=nope
         DeleteRecords v2
         Fetch v12
     """)

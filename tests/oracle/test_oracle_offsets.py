@@ -441,7 +441,7 @@ def test_where_epochs_end(peer: Peer) -> None:
         peer.ask(ends(topic, (0, -1, 0)), version)
     for epoch in (1, 100, -1, -2):
         peer.ask(ends(topic, (0, -1, epoch)))
-    for epoch in (0, 1, -1):
+    for epoch in (0, 1, -1, -2):
         peer.ask(ends(empty, (0, -1, epoch)))
     peer.said("""
         OffsetForLeaderEpoch v2
@@ -474,6 +474,9 @@ def test_where_epochs_end(peer: Peer) -> None:
         OffsetForLeaderEpoch v4
           topics: topic=empty
             partitions:
+        OffsetForLeaderEpoch v4
+          topics: topic=empty
+            partitions: leader_epoch=-2 end_offset=0
     """)
 
 

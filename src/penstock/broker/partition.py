@@ -106,6 +106,8 @@ class Partition:
         if epoch == self.image.leader_epoch:
             return epoch, log.log_end_offset
         latest = log.epochs.latest_epoch
+        if latest is None and NO_EPOCH != epoch < self.image.leader_epoch:
+            return epoch, log.log_end_offset
         if latest is not None and latest <= epoch < self.image.leader_epoch:
             return latest, log.log_end_offset
         return log.epochs.end_offset_for(epoch, log.log_end_offset)

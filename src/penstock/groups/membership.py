@@ -83,11 +83,13 @@ def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token)
 def heartbeat(
     shard: GroupShard, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
 ) -> ErrorCode:
+    if not group_id:  # such a group may hold offsets, but never members
+        return ErrorCode.INVALID_GROUP_ID
     group = shard.groups.get(group_id)
     if isinstance(group, ClassicGroup):
         return classic_sync.heartbeat(group, generation, member_id, instance_id, now_ms)
     if group is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+        return ErrorCode.UNKNOWN_MEMBER_ID
     return classic_members.heartbeat(shard.turn(now_ms, 0), group, generation, member_id, instance_id)
 
 

@@ -41,9 +41,9 @@ def _take_out_unknown(
     refused: dict[int, OffsetCommitResponseTopic] = {}
     kept: list[OffsetCommitRequestTopic] = []
     for place, topic in enumerate(request.topics):
-        if not topic.partitions:
-            continue
         known = image.topics_by_id.get(topic.topic_id) if by_id else image.topics.get(topic.name)
+        if known is not None and not topic.partitions:
+            continue
         if known is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             refused[place] = _refusal(topic, code, {part.partition_index for part in topic.partitions})

@@ -30,6 +30,8 @@ from penstock.protocol.persisted.metadata.partition_change_record import Partiti
 def alter_reassignments(
     image: MetadataImage, request: AlterPartitionReassignmentsRequest
 ) -> Decision[AlterPartitionReassignmentsResponse]:
+    if not request.topics:
+        return Decision([], AlterPartitionReassignmentsResponse())
     records: list[PartitionChangeRecord] = []
     responses: list[ReassignableTopicResponse] = []
     for topic in request.topics:
@@ -48,7 +50,7 @@ def alter_reassignments(
             response.partitions.append(result)
     reply = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
-        error_message=None if request.topics else "",  # as Kafka has it
+        error_message=None,
         responses=responses,
     )
     return Decision(records, reply)

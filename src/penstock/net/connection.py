@@ -51,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_congested",
         "_eof",
+        "_gathers",
         "_head",
         "_held_bytes",
         "_mute_timer",
@@ -109,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._waits_for_budget = False
         self._eof = False
+        self._gathers = False
         self._closing = False
         self._on_close: list[Callable[[], None]] | None = None
         self._out: list[Buffer] = []
@@ -156,6 +158,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # asyncio's own `writelines` forgets to call `pause_writing` in Python 3.12 and 3.13: a peer that never reads
+        # would be written to without end.
+        self._gathers = type(transport).__module__.startswith("uvloop")
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
@@ -389,8 +394,10 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and out:
             if len(out) == 1:
                 transport.write(out[0])
-            else:
+            elif self._gathers:
                 transport.writelines(out)
+            else:
+                transport.write(b"".join(out))
 
     # The queue behind the request in progress
 

@@ -1,6 +1,9 @@
-"""`__cluster_metadata-0`: the log that all metadata comes from, with this node as its one voter.
+"""`__cluster_metadata-0`: the log that all metadata comes from, with this node as its one voter or one of several.
 
-    submit(decide)   decide on the image with every record appended so far → append → (fsync, shared) → publish → reply
+    submit(decide)   decide on the image with every record appended so far → append → committed → publish → reply
+
+Alone, what is fsynced is committed. With a `Quorum`, that is what a majority has fsynced; only its leader decides, and
+every node publishes what is committed, in the order of the log.
 
 Two images are kept: `_pending` has every appended record and is what decisions read, so that two requests under way
 can't both create a topic; `image` has what is committed and is what everyone else reads. A refusal, too, waits until
@@ -16,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.broker.metadata_storage import SnapshotStore, StorageError, load, read_bootstrap
+from penstock.broker.metadata_storage import SnapshotStore, StorageError, load, read_bootstrap, replay
 from penstock.check import InvariantError, check
 from penstock.metadata.apply import advance, apply
 from penstock.metadata.decision import Decision
@@ -32,10 +35,12 @@ from penstock.metadata.image import (
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumState, QuorumStateError
 from penstock.metadata.voters import Voter, leader_change, voter_messages
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.raft.log_view import OffsetAndEpoch
 from penstock.records.build import build_batch
 from penstock.records.control import build_control
 
 if TYPE_CHECKING:
+    from penstock.broker.quorum import Quorum
     from penstock.clock import Clock
     from penstock.disk.api import Disk
     from penstock.log.log import Log
@@ -88,9 +93,14 @@ class MetadataLog:
         *,
         policy: SnapshotPolicy | None = None,
         on_fatal: Callable[[Exception], None] | None = None,
+        quorum: Quorum | None = None,
     ) -> None:
         self.image = EMPTY_IMAGE
         self.leader_epoch = 0
+        self._quorum = quorum
+        self._leading = quorum is None
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._first: Callable[[], list[Any]] = list
         self.answers: dict[Any, Any] = {}
         self._log = log
         self._disk = disk
@@ -111,7 +121,16 @@ class MetadataLog:
     # --- start and stop -------------------------------------------------------------------------------
 
     async def start(self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1) -> None:
-        """Replay, begin a new epoch as leader, and give an empty log its first records."""
+        """Replay, begin a new epoch as leader, and give an empty log its first records.
+
+        In a quorum all of that comes later, when and where this node is elected.
+        """
+        self._first = lambda: _first_records(read_bootstrap(self._disk, bootstrap_path), min_insync_replicas)
+        if self._quorum is not None:
+            self.image, self._voters = self._snapshots.latest()
+            self._pending = self.image
+            self._quorum.start(self)
+            return
         loaded = load(self._log, self._snapshots)
         others = sorted({voter.node_id for voter in loaded.voters} - {self._voter.node_id})
         if others:
@@ -121,13 +140,16 @@ class MetadataLog:
         self._voters = loaded.voters
         self._bytes_since_snapshot = loaded.replayed_bytes
         self._begin_epoch()
+        self._append_first()
+        await self._commit()
+
+    def _append_first(self) -> None:
+        """What a new leader finds missing."""
         if self._pending.open_transaction is not None:
             # A leader before this one died inside it; nobody will end it now.
             self._append([record_class(25)(reason="the leader that began it is gone")])
         if METADATA_VERSION not in self._pending.features:
-            bootstrap = read_bootstrap(self._disk, bootstrap_path)
-            self._append(_first_records(bootstrap, min_insync_replicas))
-        await self._commit()
+            self._append(self._first())
 
     def _begin_epoch(self) -> None:
         """The epoch is on disk before anything is written in it: no other life of this node may use it again."""
@@ -163,6 +185,8 @@ class MetadataLog:
         """Nothing is left half-written: what was submitted is on disk, a snapshot under way has ended."""
         if self._snapshot_task is not None:
             await asyncio.wait([self._snapshot_task])
+        if self._quorum is not None:
+            await self._quorum.close()
         if self._failure is None:
             await self._log.flush()
         self._log.close()
@@ -173,6 +197,8 @@ class MetadataLog:
         """The reply, once everything it says is committed. KafkaError from `decide` comes out after the same wait."""
         if self._failure is not None:
             raise self._failure
+        if not self._leading:
+            raise self._not_controller()
         try:
             decision = decide(self._pending)
         except KafkaError:
@@ -188,6 +214,10 @@ class MetadataLog:
         self._listeners.append(listener)
 
     def quorum(self) -> QuorumView:
+        if self._quorum is not None:
+            view = self._quorum.describe()
+            voters = view.voter_set.voters
+            return QuorumView(view.leader_id, view.epoch, view.high_watermark, self._log.log_end_offset, voters)
         return QuorumView(
             self._voter.node_id,
             self.leader_epoch,
@@ -207,10 +237,14 @@ class MetadataLog:
             groups = _split(values)
         new = apply(self._pending, records, offset=self._log.log_end_offset + len(values) - 1, epoch=self.leader_epoch)
         now_ms = self._clock.wall_ms()
-        last_offset = -1
-        for group in groups:
-            batch = build_batch([(now_ms, None, value, ()) for value in group], leader_epoch=self.leader_epoch)
-            last_offset = self._write(batch)
+        epoch = self.leader_epoch
+        batches = [build_batch([(now_ms, None, value, ()) for value in group], leader_epoch=epoch) for group in groups]
+        if self._quorum is not None:
+            counted = [(len(group), batch) for group, batch in zip(groups, batches)]
+            last_offset = self._quorum.propose(epoch, counted) - 1
+            self._bytes_since_snapshot += sum(map(len, batches))
+        else:
+            last_offset = [self._write(batch) for batch in batches][-1]
         check(last_offset == new.offset, "metadata records stand at the offsets that their image says")
         self._pending = new
         self._unpublished.append(new)
@@ -233,6 +267,12 @@ class MetadataLog:
     async def _commit(self) -> None:
         """Until what is pending now is on disk and published. Those who wait share an fsync."""
         goal = self._pending.offset
+        if self._quorum is not None:
+            if goal > self.image.offset:
+                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.append((goal, future))
+                await future
+            return
         try:
             await self._log.flushed(goal + 1)
         except KafkaError as error:
@@ -247,8 +287,11 @@ class MetadataLog:
         while self._unpublished and self._unpublished[0].offset <= offset:
             new = self._unpublished.popleft()
             changes = changes.then(new.changes)
-        old, self.image = self.image, replace(new, changes=changes)
         self._log.update_high_watermark(new.offset + 1)
+        self._show(replace(new, changes=changes))
+
+    def _show(self, new: MetadataImage) -> None:
+        old, self.image = self.image, new
         self.answers.clear()
         for listener in self._listeners:
             try:
@@ -267,6 +310,76 @@ class MetadataLog:
             if self._on_fatal is not None:
                 self._on_fatal(error)
         return self._failure
+
+    # --- what the quorum tells ------------------------------------------------------------------------------
+
+    def role_changed(self, role: str, epoch: int, leader_id: int) -> None:
+        """A leader decides on everything in its log, committed or not: it will be, or this node won't lead."""
+        if self._leading:
+            self._step_down()
+        if role != "leader" or self._failure is not None:
+            return
+        self._leading, self.leader_epoch = True, epoch
+        try:
+            self._pending = replay(self._log, self.image, (), self._log.log_end_offset).image
+            self._unpublished.append(self._pending)
+            self._append_first()
+        except KafkaError as error:
+            if error.code is not ErrorCode.NOT_CONTROLLER:
+                raise
+            logger.info("led epoch %d too shortly to decide anything", epoch)
+
+    def _step_down(self) -> None:
+        """Whoever waits can't know whether its change will be committed: it has to look, at the next leader."""
+        self._leading = False
+        self._unpublished.clear()
+        self._pending = self.image
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(self._not_controller())
+
+    def _not_controller(self) -> KafkaError:
+        leader_id = self._quorum.leader_id if self._quorum is not None else self._voter.node_id
+        where = f"Node {leader_id} is: ask it." if leader_id >= 0 else "There is none yet: ask again."
+        return KafkaError(ErrorCode.NOT_CONTROLLER, f"This node is not the active controller. {where}")
+
+    def committed(self, high_watermark: int) -> None:
+        if self._unpublished and self._leading:
+            self._publish(high_watermark - 1)
+        elif high_watermark - 1 > self.image.offset:
+            loaded = replay(self._log, self.image, (), high_watermark)
+            self._bytes_since_snapshot += loaded.replayed_bytes
+            self._unpublished.append(loaded.image)
+            if not self._leading or self._pending.offset < loaded.image.offset:
+                self._pending = loaded.image
+            self._publish(high_watermark - 1)
+        while self._waiting and self._waiting[0][0] <= self.image.offset:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
+        """The log was too far ahead to be followed record by record. Everything may differ."""
+        old, (new, self._voters) = self.image, self._snapshots.latest()
+        check(new.offset == snapshot.offset - 1, "the snapshot that was installed is the newest")
+        changes = ImageChanges(
+            old.version,
+            frozenset({*old.topics, *new.topics}),
+            frozenset({*old.configs, *new.configs}),
+            frozenset({*old.brokers, *new.brokers}),
+            client_quotas=True,
+            features=True,
+        )
+        self._unpublished.clear()
+        self._pending = replace(new, version=max(old.version, new.version) + 1, changes=changes)
+        self._bytes_since_snapshot = 0
+        self._show(self._pending)
+
+    def failed(self, error: Exception) -> None:
+        reason = error if isinstance(error, KafkaError) else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        self._fatal(reason)
+        self._step_down()
 
     # --- snapshots ----------------------------------------------------------------------------------------
 
@@ -294,10 +407,16 @@ class MetadataLog:
         self._snapshot_due_ms = self._clock.wall_ms() + self._policy.interval_ms
         if self._log.active.size:
             self._log.roll()  # before anything else is appended, so that all of the old segment is in the snapshot
-        name = await self._snapshots.write(image, self._voters, self._clock.wall_ms())
-        self._log.advance_log_start_offset(image.offset + 1)
+        end_offset = image.offset + 1
+        voters = self._voters if self._quorum is None else self._quorum.voters_before(end_offset)
+        name = await self._snapshots.write(image, voters, self._clock.wall_ms())
+        if end_offset < self._log.log_start_offset:
+            return name  # the leader's, which came meanwhile, is newer
+        self._log.advance_log_start_offset(end_offset)
+        if self._quorum is not None:
+            self._quorum.snapshot_taken(OffsetAndEpoch(end_offset, image.epoch), self._log.log_start_offset)
         self._log.delete_old_segments(self._clock.wall_ms())
-        self._snapshots.remove_before(image.offset + 1)
+        self._snapshots.remove_before(end_offset)
         return name
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.check import InvariantError
@@ -171,18 +172,21 @@ def load(log: Log, snapshots: SnapshotStore) -> Loaded:
             f"{log.path} starts at offset {log.log_start_offset} and no snapshot holds what came before: restore one."
         )
     try:
-        return _replay(log, image, voters)
+        loaded = replay(log, image, voters, log.log_end_offset)
     except (DecodeError, KafkaError, InvariantError) as error:
         raise StorageError(f"{log.path} can't be replayed: {error}") from error
+    log.update_high_watermark(log.log_end_offset)  # one voter: what it has on disk is committed
+    return loaded
 
 
-def _replay(log: Log, image: MetadataImage, voters: tuple[Voter, ...]) -> Loaded:
+def replay(log: Log, image: MetadataImage, voters: tuple[Voter, ...], end_offset: int) -> Loaded:
+    """The image after every batch behind it and below `end_offset`, and the bytes that they have."""
     start = image.offset + 1
     offset, epoch, size = start, image.epoch, 0
     kraft_version: int | None = None
     records: list[Any] = []
-    while offset < log.log_end_offset:
-        data = log.read(offset, READ_BYTES, upper_bound=log.log_end_offset).read_now()
+    while offset < end_offset:
+        data = log.read(offset, READ_BYTES, upper_bound=end_offset).read_now()
         before = offset
         for header, batch in iter_batches(data, allow_partial=True):
             if header.next_offset <= offset:
@@ -202,8 +206,9 @@ def _replay(log: Log, image: MetadataImage, voters: tuple[Voter, ...]) -> Loaded
     if offset > start:
         image = apply(image, records, offset=offset - 1, epoch=epoch)
         if kraft_version is not None:
+            changes = image.changes
             image = advance(image, offset=offset - 1, epoch=epoch, kraft_version=kraft_version)
-    log.update_high_watermark(log.log_end_offset)  # one voter: what it has on disk is committed
+            image = replace(image, changes=changes.then(image.changes))
     return Loaded(image, voters, size)
 
 

@@ -67,6 +67,8 @@ class Follower(Protocol):
 
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None: ...
 
+    def failed(self, error: Exception) -> None: ...
+
     def committed(self, high_watermark: int) -> None: ...
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None: ...
@@ -84,18 +86,15 @@ class Quorum:
         *,
         cluster_id: str,
         config: RaftConfig,
-        follower: Follower,
         bootstrap: Mapping[int, tuple[str, int]] | None = None,
-        on_fatal: Callable[[Exception], None] | None = None,
     ) -> None:
         self.cluster_id = cluster_id
         self.me = me
         self._files = files
         self._random = random
         self._config = config
-        self._follower = follower
+        self._follower: Follower
         self._bootstrap = dict(bootstrap or {})
-        self._on_fatal = on_fatal
         self._peers = QuorumPeers(network, me, cluster_id, config, self._bootstrap)
         self._raft: Raft
         self._inbox: deque[Event] = deque()
@@ -112,7 +111,8 @@ class Quorum:
         self._failure: Exception | None = None
         self._closed = False
 
-    def start(self) -> None:
+    def start(self, follower: Follower) -> None:
+        self._follower = follower
         state = self._files.read_state()
         view, voters = self._files.view()
         self._raft = Raft(
@@ -148,6 +148,10 @@ class Quorum:
     @property
     def high_watermark(self) -> int:
         return self._raft.core.high_watermark
+
+    def voters_before(self, end_offset: int) -> tuple[Voter, ...]:
+        """For a snapshot that ends there."""
+        return self._raft.core.voters.before(end_offset).voters
 
     def describe(self) -> QuorumView:
         return describe(self._raft.core)
@@ -275,8 +279,7 @@ class Quorum:
             self._failure = error
             logger.critical("this node leaves the quorum: %s", error, exc_info=error)
             self._stop_everything()
-            if self._on_fatal is not None:
-                self._on_fatal(error)
+            self._follower.failed(error)
 
     # --- peers ------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.raft.voters import Voter, VoterSet
 
 Lane = tuple[int, bool]
+MAX_LEARNED = 1000
 
 
 class QuorumPeers:
@@ -48,7 +49,8 @@ class QuorumPeers:
 
     def learn(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
         for node_id, address in endpoints.items():
-            if address[0] and node_id != self._me.node_id:
+            known = node_id in self._learned or len(self._learned) < MAX_LEARNED
+            if address[0] and node_id != self._me.node_id and known:
                 self._learned[node_id] = address
 
     async def ask(self, node_id: int, voters: VoterSet, request: Request) -> Answer:
@@ -63,7 +65,11 @@ class QuorumPeers:
             connection = self._connections.get(lane)
             if connection is None or connection.closed:
                 host, port = self._address(lane[0], voters)
-                connection = await BrokerConnection.open(self._network, host, port, self._settings)
+                try:
+                    connection = await BrokerConnection.open(self._network, host, port, self._settings)
+                except KafkaError:
+                    self._learned.pop(lane[0], None)  # it may have moved: the log knows the latest, or somebody does
+                    raise
                 self._connections[lane] = connection
             return connection
 

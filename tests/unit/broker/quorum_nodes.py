@@ -78,6 +78,9 @@ class Replica:
         self.installed.append(snapshot)
         self.news.set()
 
+    def failed(self, error: Exception) -> None:
+        raise error
+
     # The node around it.
 
     @property
@@ -95,6 +98,9 @@ class Replica:
         self.port = listener.port
 
     def start(self, voters: VoterSet) -> None:
+        self.make(voters).start(self)
+
+    def make(self, voters: VoterSet) -> Quorum:
         clock = SystemClock()
         self.high_watermark = 0
         self.log = open_metadata_log(self.disk, "/data", clock, random.Random(self.node_id))
@@ -106,9 +112,8 @@ class Replica:
             self.voter,
             cluster_id="test-cluster",
             config=CONFIG,
-            follower=self,
         )
-        self.quorum.start()
+        return self.quorum
 
     async def kill(self) -> None:
         """Everything stops at once. What was not flushed may be there or not; here it is."""

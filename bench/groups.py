@@ -36,7 +36,7 @@ from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest, SyncG
 BEAT_S = 3.0
 TICK_S = 0.005
 LANES = 10  # groups that form at the same time, each over as many connections as it has members
-SESSION_MS = 120_000  # longer than forming all of them takes
+SESSION_MS = 600_000  # longer than forming all of them takes
 NOT_YET = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,

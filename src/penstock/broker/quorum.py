@@ -192,8 +192,10 @@ class Quorum:
     # --- steps ------------------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
+        if self._failure is not None or self._closed:
+            return
         self._inbox.append(event)
-        if self._stepping or self._failure is not None or self._closed:
+        if self._stepping:
             return
         self._stepping = True
         try:
@@ -210,7 +212,10 @@ class Quorum:
     def _tell(self) -> None:
         """What callers do with the news may lead to more steps, so it comes after the one that made them."""
         while self._news and not self._stepping:
-            self._news.popleft()()
+            try:
+                self._news.popleft()()
+            except Exception as error:
+                self._fail(error)  # what is committed can't be used: this node must not go on as if it were
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -262,7 +262,8 @@ class Raft:
                 due += self._sendable(EndEpoch, state.unacknowledged)
             case Prospective() | Candidate() as state:
                 due.append(state.deadline_ms)
-                due += self._sendable(Vote, state.election.unheard)
+                if not (isinstance(state, Candidate) and state.lost):
+                    due += self._sendable(Vote, state.election.unheard)
             case Follower() as state:
                 if not core.is_electable or self._may_stand():
                     due.append(state.deadline_ms)

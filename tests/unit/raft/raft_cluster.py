@@ -220,6 +220,7 @@ class Cluster:
         member = self.members[node_id]
         if member.raft is not None and member.raft.deadline() <= self.now:
             self.step(node_id, Tick())
+            require(member.raft.deadline() > self.now, f"node {node_id} wants to be woken for nothing")
 
     def propose(self, node_id: int, *contents: str) -> None:
         member = self.members[node_id]

@@ -13,6 +13,7 @@ from penstock.protocol.errors import ErrorCode
 from penstock.raft.config import RaftConfig
 from penstock.raft.describe import describe
 from penstock.raft.events import (
+    Answered,
     Append,
     Committed,
     Effect,
@@ -25,6 +26,8 @@ from penstock.raft.events import (
     Reply,
     RoleChanged,
     SaveState,
+    Send,
+    SendFailed,
     StateSaved,
     Tick,
 )
@@ -40,7 +43,7 @@ from penstock.raft.messages import (
     VoteAnswer,
     VoterAnswer,
 )
-from penstock.raft.states import TRANSITIONS, Follower, Leader, Unattached
+from penstock.raft.states import TRANSITIONS, Candidate, Follower, Leader, Unattached
 from penstock.raft.voters import ReplicaKey, Voter, VoterHistory, VoterSet
 
 
@@ -232,3 +235,28 @@ def test_a_follower_starts_again_as_one() -> None:
 
 def test_every_state_can_be_left_and_reached() -> None:
     assert set().union(*TRANSITIONS.values()) == set(TRANSITIONS)
+
+
+def test_a_candidate_that_lost_sleeps_until_its_pause_is_over() -> None:
+    """A voter that was not heard from is not asked again, so nothing is due before."""
+    me = voter(1)
+    raft = Raft(
+        RaftConfig(),
+        me,
+        random=random.Random(1),
+        log=LogView(),
+        voters=VoterHistory(VoterSet.of([me, *(voter(one) for one in (2, 3, 4, 5))])),
+    )
+    sends = {effect.to: effect.send_id for effect in raft.step(Tick(), 5000) if isinstance(effect, Send)}
+    effects: list[Effect] = []
+    for node_id in (2, 3):
+        effects += raft.step(Answered(sends[node_id], VoteAnswer(ErrorCode.NONE, 0, -1, True)), 5000)
+    assert isinstance(effects[-1], SaveState)
+    sends = {effect.to: effect.send_id for effect in raft.step(StateSaved(), 5000) if isinstance(effect, Send)}
+    raft.step(SendFailed(sends[5]), 5000)
+    for node_id in (2, 3, 4):
+        raft.step(Answered(sends[node_id], VoteAnswer(ErrorCode.NONE, 1, -1, False)), 5000)
+    state = raft.core.state
+    assert isinstance(state, Candidate)
+    assert state.lost
+    assert raft.deadline() == state.deadline_ms

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.disk.api import Disk
     from penstock.log.log import Log
+    from penstock.raft.describe import ReplicaView
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +57,15 @@ ELR_VERSION = "eligible.leader.replicas.version"
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """What DescribeQuorum tells."""
+    """What DescribeQuorum tells. Only a leader of several knows how far they are, by times on the wall."""
 
     leader_id: int
     leader_epoch: int
     high_watermark: int
     log_end_offset: int
     voters: tuple[Voter, ...]
+    replicas: tuple[ReplicaView, ...] = ()
+    observers: tuple[ReplicaView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +219,15 @@ class MetadataLog:
     def quorum(self) -> QuorumView:
         if self._quorum is not None:
             view = self._quorum.describe()
-            voters = view.voter_set.voters
-            return QuorumView(view.leader_id, view.epoch, view.high_watermark, self._log.log_end_offset, voters)
+            return QuorumView(
+                view.leader_id,
+                view.epoch,
+                view.high_watermark,
+                self._log.log_end_offset,
+                view.voter_set.voters,
+                tuple(map(self._on_the_wall, view.voters)),
+                tuple(map(self._on_the_wall, view.observers)),
+            )
         return QuorumView(
             self._voter.node_id,
             self.leader_epoch,
@@ -225,6 +235,12 @@ class MetadataLog:
             self._log.log_end_offset,
             self._voters,
         )
+
+    def _on_the_wall(self, view: ReplicaView) -> ReplicaView:
+        """The quorum's times are the loop's."""
+        shift = self._clock.wall_ms() - int(asyncio.get_running_loop().time() * 1000)
+        fetch_ms, caught_up_ms = (t + shift if t >= 0 else -1 for t in (view.last_fetch_ms, view.last_caught_up_ms))
+        return replace(view, last_fetch_ms=fetch_ms, last_caught_up_ms=caught_up_ms)
 
     def _append(self, records: Sequence[Any]) -> None:
         """All of a decision's records. Applied first: what can't be applied must not get into the log."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from quorum_nodes import Group, Replica
 
+from penstock.broker.handlers.api_55_describe_quorum import handle
 from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
 from penstock.metadata.controller.brokers import Registration, register_broker, unfence_broker
 from penstock.metadata.controller.topics import TopicDefaults, create_topics
@@ -16,6 +19,7 @@ from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, Endpoint
 from penstock.node.clock import SystemClock
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
+from penstock.protocol.messages.api_55_describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 from penstock.raft.voters import VoterSet
 
 DEFAULTS = TopicDefaults(1, 1)
@@ -102,6 +106,28 @@ def test_what_the_active_controller_decides_is_everywhere() -> None:
         view = log.quorum()
         assert [voter.node_id for voter in view.voters] == [1, 2, 3]
         assert view.high_watermark == view.log_end_offset
+
+    with_controllers(run)
+
+
+def test_only_the_leader_describes_how_far_the_others_are() -> None:
+    async def run(controllers: Controllers) -> None:
+        node_id, log = await controllers.active()
+        await register(log)
+        request = DescribeQuorumRequest(
+            topics=[TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)])]
+        )
+        ctx: Any = SimpleNamespace(api_version=2, now_ms=SystemClock().wall_ms())
+        for number, one in controllers.logs.items():
+            response = handle(cast(Any, SimpleNamespace(metadata=one)), ctx, request)
+            described = response.topics[0].partitions[0]
+            if number != node_id:
+                assert described.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                continue
+            assert (described.leader_id, described.error_code) == (node_id, ErrorCode.NONE)
+            assert [replica.replica_id for replica in described.current_voters] == [1, 2, 3]
+            ages = [abs(ctx.now_ms - replica.last_fetch_timestamp) for replica in described.current_voters]
+            assert len([age for age in ages if age < 60_000]) >= 2  # a majority has fetched, or nothing were committed
 
     with_controllers(run)
 

@@ -1,4 +1,7 @@
-"""DescribeQuorum v0-2: leader, epoch, high watermark and voters of the metadata quorum; v2 adds ids and listeners."""
+"""DescribeQuorum v0-2: leader, epoch, high watermark and replicas of the metadata quorum; v2 adds ids and listeners.
+
+Of several voters only the leader knows how far they are; the others name it and refuse.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
     from penstock.broker.metadata_log import QuorumView
+    from penstock.raft.describe import ReplicaView
 
 FIRST_VERSION_WITH_DIRECTORY = 2
 NOT_HOSTED = "Ask for partition 0 of __cluster_metadata, and nothing else."
@@ -57,6 +61,8 @@ def handle(broker: Broker, ctx: RequestContext, request: DescribeQuorumRequest) 
 
 def _describe(quorum: QuorumView, ctx: RequestContext) -> DescribeQuorumResponsePartitionData:
     with_directory = ctx.api_version >= FIRST_VERSION_WITH_DIRECTORY
+    if len(quorum.voters) > 1 or quorum.replicas:
+        return _describe_several(quorum, with_directory)
     return DescribeQuorumResponsePartitionData(
         partition_index=0,
         leader_id=quorum.leader_id,
@@ -73,4 +79,26 @@ def _describe(quorum: QuorumView, ctx: RequestContext) -> DescribeQuorumResponse
             )
             for voter in quorum.voters
         ],
+    )
+
+
+def _describe_several(quorum: QuorumView, with_directory: bool) -> DescribeQuorumResponsePartitionData:
+    answer = DescribeQuorumResponsePartitionData(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
+    if not quorum.replicas:
+        answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer.error_message = f"Node {quorum.leader_id} leads the quorum: ask it."
+        return answer
+    answer.high_watermark = quorum.high_watermark
+    answer.current_voters = [_replica(replica, with_directory) for replica in quorum.replicas]
+    answer.observers = [_replica(replica, with_directory) for replica in quorum.observers]
+    return answer
+
+
+def _replica(replica: ReplicaView, with_directory: bool) -> ReplicaState:
+    return ReplicaState(
+        replica_id=replica.key.node_id,
+        replica_directory_id=replica.key.directory_id if with_directory else bytes(16),
+        log_end_offset=replica.log_end_offset,
+        last_fetch_timestamp=replica.last_fetch_ms,
+        last_caught_up_timestamp=replica.last_caught_up_ms,
     )

@@ -48,6 +48,13 @@ def typical(peer: Peer, key: int, topic: str, group: str) -> Fields:
             "groups": [{"group_id": group, "topics": [{**named, "partition_indexes": [0]}]}],
         },
         10: lambda: {"key": group, "coordinator_keys": [group]},
+        11: lambda: {
+            "group_id": peer.unique("joined"),
+            "session_timeout_ms": 30_000,
+            "rebalance_timeout_ms": 30_000,
+            "protocol_type": "consumer",
+            "protocols": [PROTOCOL],
+        },
         12: lambda: {"group_id": group, "generation_id": 1, "member_id": "nobody"},
         13: lambda: {"group_id": group, "member_id": "nobody", "members": [{"member_id": "nobody"}]},
         14: lambda: {"group_id": group, "generation_id": 1, "member_id": "nobody"},
@@ -68,6 +75,13 @@ def typical(peer: Peer, key: int, topic: str, group: str) -> Fields:
             "replica_id": -1,
             "topics": [{**named, "partitions": [{"partition": 0, "leader_epoch": 0}]}],
         },
+        24: lambda: {
+            "v3_and_below_transactional_id": group,
+            "v3_and_below_topics": [{**named, "partitions": [0]}],
+            "transactions": [{"transactional_id": group, "topics": [{**named, "partitions": [0]}]}],
+        },
+        25: lambda: {"transactional_id": group, "producer_id": 9, "producer_epoch": 0, "group_id": group},
+        26: lambda: {"transactional_id": group, "producer_id": 9, "producer_epoch": 0, "committed": True},
         32: lambda: {
             "resources": [{"resource_type": 2, "resource_name": topic, "configuration_keys": ["retention.ms"]}],
             "include_synonyms": True,
@@ -118,7 +132,7 @@ def typical(peer: Peer, key: int, topic: str, group: str) -> Fields:
 
 
 KEYS = [
-    *(0, 1, 2, 3, 8, 9, 10, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23),
+    *(0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 18, 19, 20, 21, 22, 23, 24, 25, 26),
     *(32, 33, 35, 37, 42, 43, 44, 45, 46, 47, 48, 49, 57, 60, 61, 65, 68, 69, 74, 75),
 ]
 

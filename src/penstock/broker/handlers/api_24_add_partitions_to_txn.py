@@ -64,7 +64,7 @@ async def _serve(
     if ctx.api_version < FENCED_SINCE:
         fenced, told = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
         codes = {partition: told if code is fenced else code for partition, code in codes.items()}
-    return [_topic(topic, codes) for topic in asked.topics]
+    return [_topic(topic, codes) for topic in asked.topics if topic.partitions or not asked.verify_only]
 
 
 def _unknown(broker: Broker, partitions: list[TopicPartition]) -> dict[TopicPartition, ErrorCode]:

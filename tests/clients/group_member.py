@@ -27,10 +27,12 @@ def say(*words: object) -> None:
 class Owned:
     def __init__(self) -> None:
         self._partitions: set[int] = set()
+        self._left = False
 
     def add(self, partitions: Iterable[Any]) -> None:
-        self._partitions |= {each.partition for each in partitions}
-        self._say()
+        if not self._left:  # a rebalance may end while the client closes: nothing is read any more, and it leaves next
+            self._partitions |= {each.partition for each in partitions}
+            self._say()
 
     def remove(self, partitions: Iterable[Any]) -> None:
         self._partitions -= {each.partition for each in partitions}
@@ -41,6 +43,7 @@ class Owned:
         self._partitions.clear()
 
     def leave(self) -> None:
+        self._left = True
         self._partitions.clear()
         self._say()
 

@@ -212,12 +212,21 @@ class Chaos:
     def _unprocessed(self) -> set[str]:
         return self._produced.difference(*(member.values() for member in [*self.alive, *self.gone]))
 
+    def _by_the_broker(self) -> list[str]:
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
+        described = admin.describe_consumer_groups([GROUP], request_timeout=30)[GROUP].result()
+        return [str(described.state)] + [
+            f"{member.member_id}: {sorted(each.partition for each in member.assignment.topic_partitions)}"
+            for member in described.members
+        ]
+
     def _wait(self, done: Callable[[], bool], limit_s: float, sentence: str) -> None:
         deadline = time.monotonic() + limit_s
         while not done():
             if time.monotonic() > deadline:
                 owned = {member.name: sorted(member.owns()) for member in self.alive}
-                pytest.fail(f"{sentence}: {owned}, {len(self._unprocessed())} records unprocessed")
+                left = f"{len(self._unprocessed())} records unprocessed"
+                pytest.fail(f"{sentence}: {owned}, {left}; by the broker: {self._by_the_broker()}")
             time.sleep(0.1)
 
 

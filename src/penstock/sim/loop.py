@@ -201,13 +201,20 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def turn(self) -> None:
         """Everything that is ready now, as one pass of asyncio's loop."""
         ready = self.ready
-        with self.timeline.inside(self):
+        timeline = self.timeline
+        before, timeline.running = timeline.running, self
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
             for _ in range(len(ready)):
                 if not ready:
                     break  # it died half way
                 handle = ready.popleft()
-                if not handle.cancelled():
+                if not handle._cancelled:
                     handle._run()
+        finally:
+            events._set_running_loop(outer)
+            timeline.running = before
         if self.turn_cost_s:
             self.block(self.timeline.random.uniform(0, self.turn_cost_s))
 

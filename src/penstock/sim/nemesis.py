@@ -73,7 +73,8 @@ class Nemesis:
 
     async def _restart(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
-        if await machine.stop():
+        # A stop that has begun ends, though the time of faults may be over by then.
+        if await asyncio.shield(asyncio.ensure_future(machine.stop())):
             self._world.restart(machine, fault.lasts)
 
     async def _power(self, fault: FaultPlan, random: Random) -> None:

@@ -37,11 +37,11 @@ CLOCK = ("clock jump",)
 
 PROFILES: dict[str, Profile] = {
     "calm": Profile("no faults at all"),
-    "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 5.0),
-    "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 6.0),
-    "power": Profile("machines that lose power, at any moment", (*POWER, "kill", "restart"), 8.0),
-    "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 8.0),
-    "hostile": Profile("everything at once", (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK), 4.0),
+    "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 4.0),
+    "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 4.0),
+    "power": Profile("machines that lose power, at any moment", (*POWER, "kill", "restart"), 5.0),
+    "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0),
+    "hostile": Profile("everything at once", (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK), 3.0),
 }
 
 
@@ -314,4 +314,4 @@ def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:
         "whole": random.random() < 0.3,
         "outgoing": random.random() < 0.5,
     }
-    return FaultPlan(index, kind, at, random.choice((0.2, 1.0, 3.0, 8.0)), params)
+    return FaultPlan(index, kind, at, random.choice((0.2, 0.5, 1.5, 5.0)), params)

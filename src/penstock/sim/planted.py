@@ -218,11 +218,6 @@ PLANTS: dict[str, Plant] = {
         "power",
         ((loading, "_recover_segment", _tail_kept),),
     ),
-    "index-not-truncated": Plant(
-        "recovery leaves index entries that point beyond what is left of the log",
-        "power",
-        ((Segment, "reset_indexes", _nothing),),
-    ),
     "clean-mark-stays": Plant(
         "the mark of a clean stop is still there after a crash, so nothing is checked",
         "power",

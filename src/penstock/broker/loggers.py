@@ -36,9 +36,11 @@ def alter_loggers(resource: AlterConfigsResource, node_id: int, *, validate_only
     try:
         asked = int(resource.resource_name)
     except ValueError:
-        raise _invalid(f"Node id must be an integer, but it is: {resource.resource_name}") from None
+        raise _invalid(f"'{resource.resource_name}' is no node id: give a number.") from None
     if asked != node_id:
-        raise _invalid(f"Unexpected node id. Expected {node_id}, but received {resource.resource_name}")
+        raise _invalid(
+            f"Loggers of node {resource.resource_name} can't be altered through node {node_id}: ask that node."
+        )
     known = logger_levels()
     for config in resource.configs:
         _check(config.name, config.config_operation, config.value, known)
@@ -55,18 +57,17 @@ def _check(name: str, operation: int, level: str | None, known: dict[str, str]) 
             if level not in LEVELS:
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,
-                    f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
-                    f"Valid log levels are {', '.join(sorted(LEVELS))}",
+                    f"Logger {name} can't be set to {level}: use one of {', '.join(sorted(LEVELS))}.",
                 )
         case Operation.DELETE:
             if name == ROOT:
-                raise _invalid("Removing the log level of the root logger is not allowed")
+                raise _invalid("The root logger always has a level: set another one.")
         case Operation.APPEND | Operation.SUBTRACT:
-            raise _invalid(f"{Operation(operation).name} operation is not allowed for the BROKER_LOGGER resource")
+            raise _invalid(f"A logger takes no {Operation(operation).name}: use SET or DELETE.")
         case _:
-            raise _invalid(f"Unknown operation type {operation} is not allowed for the BROKER_LOGGER resource")
+            raise _invalid(f"{operation} is no operation on a logger: use 0 (SET) or 1 (DELETE).")
     if name not in known:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no logger {name}: check its name.")
 
 
 def _level_name(level: int) -> str:

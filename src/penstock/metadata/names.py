@@ -16,13 +16,13 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 def name_problem(name: str) -> str | None:
     """Why a topic can't be called this, or None."""
     if not name:
-        return "the empty string is not allowed"
+        return "a name needs at least one character."
     if name in (".", ".."):
-        return f"'{name}' is not allowed"
+        return f"'{name}' stands for a directory."
     if len(name) > MAX_NAME_LENGTH:
-        return f"the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
+        return f"'{name}' has {len(name)} characters and {MAX_NAME_LENGTH} is the most."
     if _LEGAL.fullmatch(name) is None:
-        return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+        return f"'{name}' has more in it than a-z, A-Z, 0-9, '.', '_' and '-'."
     return None
 
 

@@ -119,7 +119,7 @@ def features_of(plan: FormatPlan) -> dict[str, int]:
     for name, wanted in plan.features.items():
         if name not in SUPPORTED_FEATURES or name == METADATA_VERSION:
             others = ", ".join(sorted(SUPPORTED_FEATURES.keys() - {METADATA_VERSION}))
-            raise StorageError(f"Unsupported feature: {name}. Supported features are: {others}")
+            raise StorageError(f"There is no feature {name} to set: use {others}.")
         low, high = SUPPORTED_FEATURES[name]
         if not low <= wanted <= high:
             raise StorageError(f"{name} has no level {wanted}: give one from {low} to {high}.")
@@ -163,10 +163,7 @@ def _cluster_id(plan: FormatPlan, known: Mapping[str, MetaProperties | None], ra
         if properties is None:
             continue
         if not plan.ignore_formatted:
-            raise StorageError(
-                f"Log directory {path} is already formatted. "
-                "Use --ignore-formatted to ignore this directory and format the others."
-            )
+            raise StorageError(f"{path} was already formatted: add --ignore-formatted to keep it and format the rest.")
         if cluster_id not in (None, properties.cluster_id):
             raise StorageError(f"{path} belongs to cluster {properties.cluster_id}, not {cluster_id}.")
         if properties.node_id != plan.node_id:
@@ -196,10 +193,10 @@ def storage_info(disk: Disk, directories: Sequence[str]) -> StorageInfo:
     found: list[str] = []
     for path in directories:
         if not disk.exists(path):
-            problems.append(f"{path} does not exist")
+            problems.append(f"{path} is missing: format it.")
             continue
         if not disk.is_dir(path):
-            problems.append(f"{path} is not a directory")
+            problems.append(f"{path} is no directory: give one.")
             continue
         found.append(path)
         try:
@@ -208,7 +205,7 @@ def storage_info(disk: Disk, directories: Sequence[str]) -> StorageInfo:
             problems.append(str(error))
             continue
         if read is None:
-            problems.append(f"{path} is not formatted.")
+            problems.append(f"{path} has not been formatted: do so first.")
         else:
             properties[path] = read
     problems += _conflicts(properties)

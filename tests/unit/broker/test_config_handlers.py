@@ -126,13 +126,18 @@ def test_no_names_mean_all(broker: Any, keys: list[str] | None) -> None:
     ("kind", "name", "code", "message"),
     [
         (TOPIC, "nope", "UNKNOWN_TOPIC_OR_PARTITION", ""),
-        (TOPIC, "", "INVALID_TOPIC_EXCEPTION", "Topic name is invalid: the empty string is not allowed"),
-        (BROKER, "77", "INVALID_REQUEST", "Unexpected broker id, expected 1 or empty string, but received 77"),
-        (BROKER, "abc", "INVALID_REQUEST", "Broker id must be an integer, but it is: abc"),
-        (LOGGER, "", "INVALID_REQUEST", "Broker id must not be empty"),
-        (LOGGER, "77", "INVALID_REQUEST", "Unexpected broker id, expected 1 but received 77"),
-        (METRICS, "", "INVALID_REQUEST", "Client metrics subscription name must not be empty"),
-        (GROUP, "", "INVALID_REQUEST", "Group name must not be empty"),
+        (TOPIC, "", "INVALID_TOPIC_EXCEPTION", "No topic can have this name: a name needs at least one character."),
+        (
+            BROKER,
+            "77",
+            "INVALID_REQUEST",
+            "This broker can't describe broker 77: give 1 or nothing here, or ask that broker.",
+        ),
+        (BROKER, "abc", "INVALID_REQUEST", "'abc' is no broker id: give a number."),
+        (LOGGER, "", "INVALID_REQUEST", "Loggers are those of one broker: give its id."),
+        (LOGGER, "77", "INVALID_REQUEST", "This broker can't describe broker 77: give 1 here, or ask that broker."),
+        (METRICS, "", "INVALID_REQUEST", "The subscription has no name: give it one."),
+        (GROUP, "", "INVALID_REQUEST", "The group has no name: give it one."),
     ],
 )
 def test_what_can_not_be_described(broker: Any, kind: int, name: str, code: str, message: str) -> None:
@@ -249,19 +254,23 @@ def test_validating_a_level_does_not_set_it(broker: Any, logger: logging.Logger)
             "1",
             ("root", SET, "NOPE"),
             "INVALID_CONFIG",
-            "Cannot set the log level of root to NOPE as it is not a supported log level. "
-            "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
+            "Logger root can't be set to NOPE: use one of DEBUG, ERROR, FATAL, INFO, TRACE, WARN.",
         ),
-        ("1", ("nologger", SET, "INFO"), "INVALID_CONFIG", "Logger nologger does not exist!"),
-        ("1", ("root", DELETE, None), "INVALID_REQUEST", "Removing the log level of the root logger is not allowed"),
+        ("1", ("nologger", SET, "INFO"), "INVALID_CONFIG", "There is no logger nologger: check its name."),
+        ("1", ("root", DELETE, None), "INVALID_REQUEST", "The root logger always has a level: set another one."),
         (
             "1",
             ("root", APPEND, "INFO"),
             "INVALID_REQUEST",
-            "APPEND operation is not allowed for the BROKER_LOGGER resource",
+            "A logger takes no APPEND: use SET or DELETE.",
         ),
-        ("77", ("root", SET, "INFO"), "INVALID_REQUEST", "Unexpected node id. Expected 1, but received 77"),
-        ("", ("root", SET, "INFO"), "INVALID_REQUEST", "Node id must be an integer, but it is: "),
+        (
+            "77",
+            ("root", SET, "INFO"),
+            "INVALID_REQUEST",
+            "Loggers of node 77 can't be altered through node 1: ask that node.",
+        ),
+        ("", ("root", SET, "INFO"), "INVALID_REQUEST", "'' is no node id: give a number."),
     ],
 )
 def test_levels_that_can_not_be_set(

@@ -43,21 +43,21 @@ def test_values_are_parsed_as_kafka_parses_them(kind: ConfigType, text: str, val
 @pytest.mark.parametrize(
     ("kind", "text", "why"),
     [
-        (ConfigType.BOOLEAN, "yes", "Expected value to be either true or false"),
-        (ConfigType.INT, "1_0", "Not a number of type INT"),
-        (ConfigType.INT, "0x10", "Not a number of type INT"),
-        (ConfigType.INT, "2147483648", "Not a number of type INT"),
-        (ConfigType.INT, "٥", "Not a number of type INT"),
-        (ConfigType.LONG, "99999999999999999999", "Not a number of type LONG"),
-        (ConfigType.SHORT, "32768", "Not a number of type SHORT"),
-        (ConfigType.DOUBLE, "x", "Not a number of type DOUBLE"),
-        (ConfigType.DOUBLE, "nan", "Not a number of type DOUBLE"),
+        (ConfigType.BOOLEAN, "yes", "write true or false."),
+        (ConfigType.INT, "1_0", "write a whole number that fits INT."),
+        (ConfigType.INT, "0x10", "write a whole number that fits INT."),
+        (ConfigType.INT, "2147483648", "write a whole number that fits INT."),
+        (ConfigType.INT, "٥", "write a whole number that fits INT."),
+        (ConfigType.LONG, "99999999999999999999", "write a whole number that fits LONG."),
+        (ConfigType.SHORT, "32768", "write a whole number that fits SHORT."),
+        (ConfigType.DOUBLE, "x", "write a number, such as 0.5."),
+        (ConfigType.DOUBLE, "nan", "write a number, such as 0.5."),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_name(kind: ConfigType, text: str, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_value("some.config", kind, text)
-    assert str(refused.value) == f"Invalid value {text} for configuration some.config: {why}"
+    assert str(refused.value) == f"some.config can't be '{text}': {why}"
 
 
 INT, LIST, STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
@@ -69,48 +69,48 @@ INT, LIST, STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
         (
             ConfigKey("a", INT, "1", "", Range(1)),
             "0",
-            "Invalid value 0 for configuration a: Value must be at least 1",
+            "a can't be '0': give 1 or more.",
         ),
         (
             ConfigKey("a", INT, "1", "", Range(1, 9)),
             "10",
-            "Invalid value 10 for configuration a: Value must be no more than 9",
+            "a can't be '10': give 9 or less.",
         ),
         (
             ConfigKey("a", INT, "-1", "", RangeOr(1, 9, -1)),
             "0",
-            "Invalid value 0 for configuration a: Value must be between 1 and 9 or equal to -1",
+            "a can't be '0': give 1 to 9, or -1.",
         ),
         (
             ConfigKey("a", STRING, "x", "", OneOf(("x", "y"))),
             "z",
-            "Invalid value z for configuration a: String must be one of: x, y",
+            "a can't be 'z': use one of x, y.",
         ),
         (
             ConfigKey("a", STRING, "x", "", OneOf(("x", "y"), ignore_case=True)),
             "z",
-            "Invalid value z for configuration a: String must be one of (case insensitive): X, Y",
+            "a can't be 'z': use one of X, Y, in any case.",
         ),
         (
             ConfigKey("a", LIST, "", "", ListOf(("x", "y"))),
             "x,z",
-            "Invalid value z for configuration a: String must be one of: x, y",
+            "a can't be 'z': use one of x, y.",
         ),
-        (ConfigKey("a", LIST, "", "", ListOf()), "x,", "Configuration 'a' values must not be empty."),
+        (ConfigKey("a", LIST, "", "", ListOf()), "x,", "a has a blank item: fill it in or drop its comma."),
         (
             ConfigKey("a", LIST, "", "", ListOf(("x",), allow_empty=False)),
             "",
-            "Configuration 'a' must not be empty. Valid values include: [x]",
+            "a has no items: give one or more of [x].",
         ),
         (
             ConfigKey("a", STRING, "x", "", NonEmpty()),
             "",
-            "Invalid value  for configuration a: String must be non-empty",
+            "a can't be '': give some text.",
         ),
         (
             ConfigKey("a", STRING, "x", "", Matching("[a-z]+", "letters only")),
             "1",
-            "Invalid value 1 for configuration a: letters only",
+            "a can't be '1': letters only",
         ),
     ],
 )

@@ -69,31 +69,39 @@ def test_validating_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("entity", "ops", "message"),
     [
-        ([], [(PRODUCE, 1.0)], "Invalid empty client quota entity"),
-        ([("foo", "x")], [(PRODUCE, 1.0)], "Unhandled client quota entity type: foo"),
-        ([(USER, "")], [(PRODUCE, 1.0)], "Empty user not supported"),
-        ([(USER, "a")], [("nope", 1.0)], "Invalid configuration key nope"),
-        ([(USER, "a")], [("connection_creation_rate", 1.0)], "Invalid configuration key connection_creation_rate"),
-        ([(IP, "1.2.3.4")], [(PRODUCE, 1.0)], "Invalid configuration key producer_byte_rate"),
-        ([(USER, "a")], [(PRODUCE, 0.0)], "Quota producer_byte_rate must be greater than 0"),
-        ([(USER, "a")], [(PRODUCE, -1.0)], "Quota producer_byte_rate must be greater than 0"),
-        ([(USER, "a")], [(PRODUCE, float("nan"))], "Quota producer_byte_rate must be greater than 0"),
-        ([(USER, "a")], [(PRODUCE, 1.5)], "producer_byte_rate cannot be a fractional value."),
-        ([(USER, "a")], [(PRODUCE, 1e30)], "Proposed value for producer_byte_rate is too large for a LONG."),
+        ([], [(PRODUCE, 1.0)], "The quota is for nobody: name a user, client-id or ip."),
+        ([("foo", "x")], [(PRODUCE, 1.0)], "'foo' is no kind of quota entity: use user, client-id or ip."),
+        ([(USER, "")], [(PRODUCE, 1.0)], "The user has an empty name: give one, or null for the default."),
+        ([(USER, "a")], [("nope", 1.0)], "There is no quota 'nope' for such an entity: check the key."),
+        (
+            [(USER, "a")],
+            [("connection_creation_rate", 1.0)],
+            "There is no quota 'connection_creation_rate' for such an entity: check the key.",
+        ),
+        (
+            [(IP, "1.2.3.4")],
+            [(PRODUCE, 1.0)],
+            "There is no quota 'producer_byte_rate' for such an entity: check the key.",
+        ),
+        ([(USER, "a")], [(PRODUCE, 0.0)], "producer_byte_rate can't be 0.0: give a number above 0."),
+        ([(USER, "a")], [(PRODUCE, -1.0)], "producer_byte_rate can't be -1.0: give a number above 0."),
+        ([(USER, "a")], [(PRODUCE, float("nan"))], "producer_byte_rate can't be nan: give a number above 0."),
+        ([(USER, "a")], [(PRODUCE, 1.5)], "producer_byte_rate can't be 1.5: give a whole number."),
+        ([(USER, "a")], [(PRODUCE, 1e30)], "producer_byte_rate can't be 1e+30: give a number that fits a LONG."),
         (
             [(IP, None)],
             [("connection_creation_rate", 3e9)],
-            "Proposed value for connection_creation_rate is too large for an INT.",
+            "connection_creation_rate can't be 3000000000.0: give a number that fits an INT.",
         ),
         (
             [(IP, "not a host!!")],
             [("connection_creation_rate", 1.0)],
-            "not a host!! is not a valid IP or resolvable host.",
+            "'not a host!!' is no IP address: give one, or localhost.",
         ),
         (
             [(IP, "1.2.3.4"), (USER, "a")],
             [("connection_creation_rate", 1.0)],
-            "Invalid quota entity combination, IP entity should not be combined with User or ClientId",
+            "An ip has its quotas alone: leave out user and client-id.",
         ),
         ([(USER, "a")], [(PRODUCE, 1.0), (PRODUCE, 2.0)], "A quota key stands twice for user=a: give each once."),
     ],
@@ -106,7 +114,9 @@ def test_what_is_refused(entity: Named, ops: Ops, message: str) -> None:
 
 def test_of_an_entity_given_twice_the_first_counts() -> None:
     codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
-    assert codes == [("INVALID_REQUEST", "Ignoring duplicate entity user=a")]
+    assert codes == [
+        ("INVALID_REQUEST", "user=a stands in the request twice, and only the first counts: give it once.")
+    ]
     assert image.client_quotas == {((USER, "a"),): {PRODUCE: 1.0}}
 
 
@@ -164,34 +174,45 @@ def test_filters(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> 
 @pytest.mark.parametrize(
     ("filters", "code", "message"),
     [
-        ([("", EXACT, "c")], ErrorCode.INVALID_REQUEST, "Invalid empty entity type."),
-        ([("foo", SPECIFIED, None)], ErrorCode.UNSUPPORTED_VERSION, "Unsupported entity type foo"),
-        ([(USER, 3, None)], ErrorCode.INVALID_REQUEST, "Unknown match type 3"),
+        (
+            [("", EXACT, "c")],
+            ErrorCode.INVALID_REQUEST,
+            "Part of the filter names no entity type: use user, client-id or ip.",
+        ),
+        (
+            [("foo", SPECIFIED, None)],
+            ErrorCode.UNSUPPORTED_VERSION,
+            "Quotas can't be filtered by 'foo': use user, client-id or ip.",
+        ),
+        (
+            [(USER, 3, None)],
+            ErrorCode.INVALID_REQUEST,
+            "3 is no match type: use 0 (exact), 1 (default) or 2 (specified).",
+        ),
         (
             [(USER, EXACT, None)],
             ErrorCode.INVALID_REQUEST,
-            "Request specified MATCH_TYPE_EXACT, but set match string to null.",
+            "An EXACT match of user needs a name: give one, or use DEFAULT.",
         ),
         (
             [(USER, DEFAULT, "x")],
             ErrorCode.INVALID_REQUEST,
-            "Request specified MATCH_TYPE_DEFAULT, but also specified a match string.",
+            "A DEFAULT match of user takes no name: leave it null.",
         ),
         (
             [(USER, SPECIFIED, "x")],
             ErrorCode.INVALID_REQUEST,
-            "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string.",
+            "A SPECIFIED match of user takes no name: leave it null.",
         ),
         (
             [(USER, EXACT, "a"), (USER, DEFAULT, None)],
             ErrorCode.INVALID_REQUEST,
-            "Entity type user cannot appear more than once in the filter.",
+            "The filter has user twice: give each type once.",
         ),
         (
             [(USER, SPECIFIED, None), (IP, SPECIFIED, None)],
             ErrorCode.INVALID_REQUEST,
-            "Invalid entity filter component combination. IP filter component should not be used with user or "
-            "clientId filter component.",
+            "No quota is for an ip and a user or client-id at once: filter by one or the other.",
         ),
     ],
 )

@@ -181,29 +181,35 @@ def test_synonyms_are_listed_in_the_order_in_which_they_count() -> None:
 @pytest.mark.parametrize(
     ("values", "per_broker", "message"),
     [
-        ({"node.id": "5", "broker.rack": "x"}, True, "Cannot update these configs dynamically: [broker.rack, node.id]"),
-        ({"listeners": "PLAINTEXT://:1"}, True, "Cannot update these configs dynamically: [listeners]"),
+        (
+            {"node.id": "5", "broker.rack": "x"},
+            True,
+            "A running broker can't take [broker.rack, node.id]: set them in its file and restart it.",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:1"},
+            True,
+            "A running broker can't take [listeners]: set them in its file and restart it.",
+        ),
         (
             {"principal.builder.class": "x"},
             False,
-            "Cannot update these configs at default cluster level, broker id must be specified: "
-            "[principal.builder.class]",
+            "Each broker has its own [principal.builder.class]: name the broker to set them for.",
         ),
         (
             {"ssl.key.password": "x"},
             False,
-            "These security configs can be dynamically updated only per-listener using the listener prefix: "
-            "[ssl.key.password]",
+            "Keys and certificates are changed for one listener at a time: put its prefix before [ssl.key.password]",
         ),
         (
             {"num.io.threads": "0"},
             True,
-            "Invalid value 0 for configuration num.io.threads: Value must be at least 1",
+            "num.io.threads can't be '0': give 1 or more.",
         ),
         (
             {"leader.replication.throttled.rate": "-1"},
             False,
-            "Invalid value -1 for configuration leader.replication.throttled.rate: Value must be at least 0",
+            "leader.replication.throttled.rate can't be '-1': give 0 or more.",
         ),
     ],
 )

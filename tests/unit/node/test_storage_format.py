@@ -59,7 +59,7 @@ def test_an_older_release_has_its_own_features() -> None:
 
 def test_a_formatted_directory_is_left_alone() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
-    with pytest.raises(StorageError, match="already formatted"):
+    with pytest.raises(StorageError, match="/a was already formatted: add --ignore-formatted"):
         formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"), disk)
     result = format_storage(
         disk, FormatPlan(["/a", "/b"], node_id=1, ignore_formatted=True), random=Random(2), now_ms=1
@@ -74,7 +74,7 @@ def test_a_formatted_directory_is_left_alone() -> None:
         (FormatPlan([], node_id=1), "log.dirs"),
         (FormatPlan(["/a"], node_id=-1), "node.id"),
         (FormatPlan(["/a"], node_id=1, release_version="9.9"), "Release version 9.9"),
-        (FormatPlan(["/a"], node_id=1, features={"nosuch": 1}), "Unsupported feature: nosuch"),
+        (FormatPlan(["/a"], node_id=1, features={"nosuch": 1}), "There is no feature nosuch to set"),
         (FormatPlan(["/a"], node_id=1, features={"group.version": 4}), "group.version has no level 4"),
         (
             FormatPlan(["/a"], node_id=1, release_version="3.9", features={"eligible.leader.replicas.version": 1}),
@@ -110,9 +110,9 @@ def test_info_names_every_problem() -> None:
     info = storage_info(disk, ["/a", "/b", "/c", "/file", "/none"])
     assert info.directories == ("/a", "/b", "/c")
     assert info.problems == (
-        "/c is not formatted.",
-        "/file is not a directory",
-        "/none does not exist",
+        "/c has not been formatted: do so first.",
+        "/file is no directory: give one.",
+        "/none is missing: format it.",
         "The directories belong to different clusters: c, d",
         "The directories belong to different nodes: 1, 2",
         "Two directories have the same directory.id: one of them is a copy.",

@@ -96,28 +96,28 @@ def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Describ
         case ResourceType.TOPIC:
             problem = name_problem(name)
             if problem is not None:
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"No topic can have this name: {problem}")
             if name not in image.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
             return describe_topic(image.topic_config(name), broker.settings)
         case ResourceType.BROKER:
             if not name:
                 return describe_cluster_defaults(broker.settings)
-            _check_broker_id(name, broker.node_id, f"{broker.node_id} or empty string,")
+            _check_broker_id(name, broker.node_id, f"{broker.node_id} or nothing")
             return describe_broker(broker.settings)
         case ResourceType.BROKER_LOGGER:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers are those of one broker: give its id.")
             _check_broker_id(name, broker.node_id, str(broker.node_id))
             source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
             return [Described(logger, level, source, type=0) for logger, level in logger_levels().items()]
         case ResourceType.CLIENT_METRICS:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The subscription has no name: give it one.")
             return describe_client_metrics(image.config(ResourceType.CLIENT_METRICS, name))
         case _:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The group has no name: give it one.")
             return describe_group(image.config(ResourceType.GROUP, name), broker.settings)
 
 
@@ -125,9 +125,12 @@ def _check_broker_id(name: str, node_id: int, expected: str) -> None:
     try:
         asked = int(name)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is no broker id: give a number.") from None
     if asked != node_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} but received {name}")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"This broker can't describe broker {name}: give {expected} here, or ask that broker.",
+        )
 
 
 def _config(config: Described, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:

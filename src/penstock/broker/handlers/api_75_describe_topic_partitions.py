@@ -61,12 +61,13 @@ def _wanted(view: ClusterView, request: DescribeTopicPartitionsRequest) -> tuple
         return names, 0
     if cursor.partition_index < 0:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"DescribeTopicPartitionsRequest cursor partition must be valid: {cursor}"
+            ErrorCode.INVALID_REQUEST,
+            f"The cursor is at partition {cursor.partition_index} of '{cursor.topic_name}': give 0 or more.",
         )
     if not everything and cursor.topic_name not in names:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"DescribeTopicPartitionsRequest topic list should contain the cursor topic: {cursor.topic_name}",
+            f"The cursor is at topic '{cursor.topic_name}', which is not asked for: add it to the topics.",
         )
     names = [name for name in names if name >= cursor.topic_name]
     return names, cursor.partition_index if names and names[0] == cursor.topic_name else 0

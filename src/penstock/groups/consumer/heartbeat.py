@@ -47,31 +47,29 @@ def check_request(turn: Turn, request: ConsumerGroupHeartbeatRequest, api_versio
     id_needed = api_version >= CLIENT_MADE_IDS_SINCE or epoch != JOIN_EPOCH
     reason = None
     if not request.group_id:
-        reason = "GroupId can't be empty."
+        reason = "The group has no id: give it one."
     elif id_needed and not request.member_id:
-        reason = "MemberId can't be empty."
+        reason = "The member has no id: give it one."
     elif request.instance_id == "":
-        reason = "InstanceId can't be empty."
+        reason = "The instance id is empty: give one, or null for none."
     elif request.rack_id == "":
-        reason = "RackId can't be empty."
+        reason = "The rack id is empty: give one, or null for none."
     elif first and request.rebalance_timeout_ms == -1:
-        reason = "RebalanceTimeoutMs must be provided in first request."
+        reason = "A member that joins has a rebalance timeout: give it."
     elif first and (request.topic_partitions is None or request.topic_partitions):
-        reason = "TopicPartitions must be empty when (re-)joining."
+        reason = "A member that joins owns no partitions: send none."
     elif first and request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        reason = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+        reason = "A member that joins subscribes to something: give topic names or a regular expression."
     elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
-        reason = "InstanceId can't be null."
+        reason = "Only a static member leaves for a while: give the instance id."
     elif epoch < LEAVE_STATIC_EPOCH:
-        reason = f"MemberEpoch is {epoch}, but must be greater than or equal to -2."
+        reason = f"There is no member epoch {epoch}: give -2 or more."
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
     assignor = request.server_assignor
     if assignor is not None and (assignor not in ASSIGNORS or assignor not in turn.config.consumer_assignors):
         known = ", ".join(name for name in turn.config.consumer_assignors if name in ASSIGNORS)
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_ASSIGNOR, f"ServerAssignor {assignor} is not supported. Supported assignors: {known}."
-        )
+        raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"There is no assignor {assignor} here: use {known}.")
 
 
 def heartbeat(

@@ -73,16 +73,14 @@ class Subscription:
 
 def validate_client_metrics(name: str, values: Mapping[str, str]) -> None:
     if not name:
-        raise ClientMetricsRequestError("Subscription name can't be empty")
+        raise ClientMetricsRequestError("The subscription has no name: give it one.")
     for each in values:
         if each not in CLIENT_METRICS_CONFIGS:
-            raise ClientMetricsRequestError(f"Unknown client metrics configuration: {each}")
+            raise ClientMetricsRequestError(f"There is no client metrics config '{each}': check its spelling.")
     for each, text in values.items():
         value = CLIENT_METRICS_CONFIGS[each].parse(text)
         if isinstance(value, int) and not MIN_INTERVAL_MS <= value <= MAX_INTERVAL_MS:
-            raise ClientMetricsRequestError(
-                f"Invalid value {value} for {each}, interval must be between 100 and 3600000 (1 hour)"
-            )
+            raise ClientMetricsRequestError(f"{each} can't be '{value}': give 100 to 3600000, which is an hour.")
     parse_match(split_list(values.get("match", "")))
 
 
@@ -92,9 +90,11 @@ def parse_match(patterns: tuple[str, ...]) -> dict[str, re.Pattern[str]]:
     for pattern in patterns:
         parts = pattern.rstrip("=").split("=")
         if len(parts) != 2 or parts[0].strip() not in MATCH_PARAMETERS:
-            raise ConfigError(f"Illegal client matching pattern: {pattern}")
+            raise ConfigError(f"'{pattern}' matches no clients: write a known parameter, = and a regular expression.")
         try:
             parsed[parts[0].strip()] = re.compile(parts[1].strip())
         except re.error:
-            raise ConfigError(f"Illegal client matching pattern: {pattern}") from None
+            raise ConfigError(
+                f"'{pattern}' matches no clients: write a known parameter, = and a regular expression."
+            ) from None
     return parsed

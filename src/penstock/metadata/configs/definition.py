@@ -1,7 +1,7 @@
-"""One configuration property: its type, default, limits and documentation, with Kafka's own refusals.
+"""One configuration property: its type, default, limits and documentation, and how it refuses a value.
 
-The text of a refusal reaches users through client exceptions, and scripts match on it, so it follows Kafka's pattern:
-`Invalid value 5 for configuration segment.bytes: Value must be at least 1048576`.
+The text of a refusal reaches users through client exceptions, so each says the value and what to give instead:
+`segment.bytes can't be '5': give 1048576 or more.`
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ConfigError(ValueError):
 
     @staticmethod
     def invalid(name: str, value: object, why: str) -> ConfigError:
-        return ConfigError(f"Invalid value {_shown(value)} for configuration {name}: {why}")
+        return ConfigError(f"{name} can't be '{_shown(value)}': {why}")
 
 
 class ConfigType(IntEnum):
@@ -57,11 +57,11 @@ class Range:
 
     def check(self, name: str, value: ConfigValue) -> None:
         if not isinstance(value, int | float):
-            raise ConfigError.invalid(name, value, "Value must be non-null")
+            raise ConfigError.invalid(name, value, "give a value.")
         if self.low is not None and value < self.low:
-            raise ConfigError.invalid(name, value, f"Value must be at least {self.low}")
+            raise ConfigError.invalid(name, value, f"give {self.low} or more.")
         if self.high is not None and value > self.high:
-            raise ConfigError.invalid(name, value, f"Value must be no more than {self.high}")
+            raise ConfigError.invalid(name, value, f"give {self.high} or less.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class RangeOr:
 
     def check(self, name: str, value: ConfigValue) -> None:
         if not isinstance(value, int) or (value != self.other and not self.low <= value <= self.high):
-            why = f"Value must be between {self.low} and {self.high} or equal to {self.other}"
+            why = f"give {self.low} to {self.high}, or {self.other}."
             raise ConfigError.invalid(name, value, why)
 
 
@@ -86,10 +86,10 @@ class OneOf:
     def check(self, name: str, value: ConfigValue) -> None:
         if self.ignore_case:
             if not isinstance(value, str) or value.upper() not in {known.upper() for known in self.values}:
-                why = f"String must be one of (case insensitive): {', '.join(sorted(v.upper() for v in self.values))}"
+                why = f"use one of {', '.join(sorted(v.upper() for v in self.values))}, in any case."
                 raise ConfigError.invalid(name, value, why)
         elif value not in self.values:
-            raise ConfigError.invalid(name, value, f"String must be one of: {', '.join(self.values)}")
+            raise ConfigError.invalid(name, value, f"use one of {', '.join(self.values)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +101,21 @@ class ListOf:
 
     def check(self, name: str, value: ConfigValue) -> None:
         if not isinstance(value, tuple):
-            raise ConfigError.invalid(name, value, "Value must be non-null")
+            raise ConfigError.invalid(name, value, "give a value.")
         if not value and not self.allow_empty:
-            raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {_listed(self.values)}")
+            raise ConfigError(f"{name} has no items: give one or more of {_listed(self.values)}.")
         for item in value:
             if not item.strip():
-                raise ConfigError(f"Configuration '{name}' values must not be empty.")
+                raise ConfigError(f"{name} has a blank item: fill it in or drop its comma.")
             if self.values and item not in self.values:
-                raise ConfigError.invalid(name, item, f"String must be one of: {', '.join(self.values)}")
+                raise ConfigError.invalid(name, item, f"use one of {', '.join(self.values)}.")
 
 
 @dataclass(frozen=True, slots=True)
 class NonEmpty:
     def check(self, name: str, value: ConfigValue) -> None:
         if isinstance(value, str) and not value:
-            raise ConfigError.invalid(name, value, "String must be non-empty")
+            raise ConfigError.invalid(name, value, "give some text.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def parse_value(name: str, kind: ConfigType, text: str) -> ConfigValue:
         case ConfigType.DOUBLE:
             trimmed = text.strip()
             if _DECIMAL.fullmatch(trimmed) is None:
-                raise ConfigError.invalid(name, text, "Not a number of type DOUBLE")
+                raise ConfigError.invalid(name, text, "write a number, such as 0.5.")
             return float(trimmed.rstrip("fFdD") if trimmed[-1] in "fFdD" else trimmed)
         case ConfigType.LIST:
             return split_list(text)
@@ -224,7 +224,7 @@ def _format_double(value: float) -> str:
 def _parse_boolean(name: str, text: str) -> bool:
     lowered = text.strip().lower()
     if lowered not in ("true", "false"):
-        raise ConfigError.invalid(name, text, "Expected value to be either true or false")
+        raise ConfigError.invalid(name, text, "write true or false.")
     return lowered == "true"
 
 
@@ -235,7 +235,7 @@ def _parse_integer(name: str, kind: ConfigType, text: str) -> int:
         limit = 1 << (_BITS[kind] - 1)
         if -limit <= number < limit:
             return number
-    raise ConfigError.invalid(name, text, f"Not a number of type {kind.name}")
+    raise ConfigError.invalid(name, text, f"write a whole number that fits {kind.name}.")
 
 
 def _shown(value: object) -> str:

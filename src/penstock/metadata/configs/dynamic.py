@@ -52,18 +52,15 @@ def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) ->
     """Raises ConfigError for what may not be set on a running broker, or on all. Unknown names pass, as in Kafka."""
     fixed = [name for name in values if _is_fixed(name)]
     if fixed:
-        raise ConfigError(f"Cannot update these configs dynamically: {_listed(fixed)}")
+        raise ConfigError(f"A running broker can't take {_listed(fixed)}: set them in its file and restart it.")
     if not per_broker:
         own = [name for name in values if update_mode(name) is UpdateMode.PER_BROKER and not _needs_prefix(name)]
         if own:
-            raise ConfigError(
-                f"Cannot update these configs at default cluster level, broker id must be specified: {_listed(own)}"
-            )
+            raise ConfigError(f"Each broker has its own {_listed(own)}: name the broker to set them for.")
     secret = [name for name in values if _needs_prefix(name)]
     if secret:
         raise ConfigError(
-            "These security configs can be dynamically updated only per-listener using the listener prefix: "
-            + _listed(secret)
+            "Keys and certificates are changed for one listener at a time: put its prefix before " + _listed(secret)
         )
     check_broker_settings(values.items())
 

@@ -39,10 +39,7 @@ class OffsetReset:
             return
         if text.startswith("by_duration:") and _DURATION.fullmatch(text.removeprefix("by_duration:")):
             return
-        why = (
-            f"Invalid value `{text}` for configuration {name}. The value must be either 'earliest', 'latest' or of "
-            "the format 'by_duration:<PnDTnHnMn.nS>'."
-        )
+        why = "use earliest, latest, or by_duration: and a time back from now, such as by_duration:PT1H."
         raise ConfigError.invalid(name, value, why)
 
 
@@ -145,14 +142,14 @@ def validate_group_configs(values: Mapping[str, str], settings: Settings) -> Non
     """Refuses what Kafka refuses when a group is altered with these configs."""
     for name in values:
         if name not in GROUP_CONFIGS:
-            raise ConfigError(f"Unknown group config name: {name}")
+            raise ConfigError(f"There is no group config '{name}': check its spelling.")
     for name, text in values.items():
         value = GROUP_CONFIGS[name].parse(text)
         limits = GROUP_INHERITANCE.get(name, Inheritance())
         if limits.low is not None and isinstance(value, int) and value < settings.int(limits.low):
-            raise ConfigError(f"{name} must be greater than or equal to {limits.low}")
+            raise ConfigError(f"{name} can't be {value}: {limits.low} asks for {settings.int(limits.low)} or more.")
         if limits.high is not None and isinstance(value, int) and value > settings.int(limits.high):
-            raise ConfigError(f"{name} must be less than or equal to {limits.high}")
+            raise ConfigError(f"{name} can't be {value}: {limits.high} asks for {settings.int(limits.high)} or less.")
     for kind in ("consumer", "share", "streams"):
         timeout, interval = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         if timeout in values or interval in values:
@@ -163,7 +160,7 @@ def _check_heartbeat(values: Mapping[str, str], settings: Settings, timeout: str
     session_ms = _int_of(timeout, values, settings)
     heartbeat_ms = _int_of(interval, values, settings)
     if session_ms <= heartbeat_ms:
-        raise ConfigError(f"{timeout} must be greater than {interval}")
+        raise ConfigError(f"{timeout} is {session_ms} and {interval} {heartbeat_ms}: make the timeout the longer one.")
 
 
 def _int_of(name: str, values: Mapping[str, str], settings: Settings) -> int:

@@ -258,7 +258,7 @@ def _check_static(static: Mapping[str, str]) -> None:
     check_broker_settings(static.items())
     ids = {static[name].strip() for name in ("broker.id", "node.id") if name in static}
     if len(ids) > 1:
-        raise ConfigError("You must set `node.id` to the same value as `broker.id`.")
+        raise ConfigError(f"node.id and broker.id differ ({', '.join(sorted(ids))}): give only node.id.")
 
 
 def _usable(values: Mapping[str, str], *, own_broker: bool) -> dict[str, str]:

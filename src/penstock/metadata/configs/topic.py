@@ -40,8 +40,7 @@ class ThrottledReplicas:
         items = value if isinstance(value, tuple) else ()
         if items == ("*",) or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in items):
             return
-        form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
-        why = f"{name} must be the literal '*' or a list of replicas in the following format: {form}"
+        why = "give * alone or partition:broker pairs, such as 0:1,1:2."
         raise ConfigError.invalid(name, value, why)
 
 
@@ -397,7 +396,7 @@ def validate_topic_configs(values: Mapping[str, str]) -> None:
     """Refuses what Kafka refuses when a topic is created or altered with these overrides."""
     for name in values:
         if name not in TOPIC_CONFIGS:
-            raise ConfigError(f"Unknown topic config name: {name}")
+            raise ConfigError(f"There is no topic config '{name}': check its spelling.")
     parsed = {name: TOPIC_CONFIGS[name].parse(text) for name, text in values.items()}
     if parsed.get("remote.storage.enable") is True:
         raise ConfigError("Tiered storage is not available here: a topic can't have remote.storage.enable=true.")
@@ -407,7 +406,7 @@ def validate_topic_configs(values: Mapping[str, str]) -> None:
     assert isinstance(longest, int)
     if shortest > longest:
         raise ConfigError(
-            f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})"
+            f"min.compaction.lag.ms={shortest} is above max.compaction.lag.ms={longest}: lower it or raise the other."
         )
 
 

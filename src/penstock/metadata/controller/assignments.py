@@ -18,20 +18,19 @@ def refuse_assignment(message: str) -> KafkaError:
 def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], replication_factor: int | None) -> None:
     """Refuses a list of replicas that can't be, or that differs in length from the partitions before it."""
     if not replicas:
-        raise refuse_assignment("The manual partition assignment includes an empty replica list.")
+        raise refuse_assignment("A partition is assigned no replicas: name at least one broker.")
     seen: set[int] = set()
     for broker_id in sorted(replicas):
         if broker_id not in brokers:
             raise refuse_assignment(
-                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+                f"Broker {broker_id} is assigned a replica and is not registered: start it or name another."
             )
         if broker_id in seen:
-            raise refuse_assignment(f"The manual partition assignment includes the broker {broker_id} more than once.")
+            raise refuse_assignment(f"Broker {broker_id} is assigned the same partition twice: name each broker once.")
         seen.add(broker_id)
     if replication_factor is not None and len(replicas) != replication_factor:
         raise refuse_assignment(
-            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
-            f"consistent with previous partitions, which have {replication_factor} replica(s)."
+            f"One partition is assigned {len(replicas)} replica(s) and another {replication_factor}: give all the same."
         )
 
 
@@ -40,8 +39,7 @@ def new_partition(image: MetadataImage, topic_id: bytes, partition: int, replica
     isr = [broker_id for broker_id in replicas if image.brokers[broker_id].usable]
     if not isr:
         raise refuse_assignment(
-            f"All brokers specified in the manual partition assignment for partition {partition} are fenced or in "
-            "controlled shutdown."
+            f"Every broker assigned to partition {partition} is fenced or shutting down: name one that runs."
         )
     return PartitionRecord(
         partition_id=partition,

@@ -144,7 +144,9 @@ def _lead_when_back(partition: PartitionImage, broker_id: int) -> PartitionChang
 def unregister_broker(image: MetadataImage, broker_id: int) -> Decision[None]:
     broker = image.brokers.get(broker_id)
     if broker is None:
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id} to unregister: check the id."
+        )
     if not broker.fenced:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running: stop it before it is unregistered."

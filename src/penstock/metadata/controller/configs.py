@@ -69,13 +69,15 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
             if config.value is None and getattr(config, "config_operation", Operation.SET) != Operation.DELETE
         ]
         if resource.resource_type not in ALTERABLE:
-            outcomes[index] = _invalid(f"Unknown resource type {resource.resource_type}")
+            outcomes[index] = _invalid(
+                f"Resource type {resource.resource_type} has no configs to alter: check the type."
+            )
         elif counts[resource.resource_type, resource.resource_name] > 1:
-            outcomes[index] = _invalid("Each resource must appear at most once.")
+            outcomes[index] = _invalid("The resource stands in the request twice: give all its changes together.")
         elif len(set(names)) != len(names):
-            outcomes[index] = _invalid("Error due to duplicate config keys")
+            outcomes[index] = _invalid("A config key stands twice: give each once.")
         elif nulls:
-            outcomes[index] = _invalid(f"Null value not supported for : {', '.join(nulls)}")
+            outcomes[index] = _invalid(f"No value is given for {', '.join(nulls)}: give one or delete the config.")
     return outcomes
 
 
@@ -173,13 +175,13 @@ def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, s
     match kind:
         case ResourceType.TOPIC:
             if not name:
-                raise _invalid("Default topic resources are not allowed.")
+                raise _invalid("Topics have no shared configs to alter: name one topic.")
             problem = name_problem(name)
             if problem is not None:
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"No topic can have this name: {problem}")
             validate_topic_configs(wanted)
             if name not in image.topics:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}': check the name.")
         case ResourceType.BROKER:
             if name:
                 check_node_id(name, settings.node_id)
@@ -189,19 +191,19 @@ def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, s
             validate_client_metrics(name, wanted)
         case ResourceType.GROUP:
             if not name:
-                raise _invalid("Default group resources are not allowed.")
+                raise _invalid("Groups have no shared configs to alter: name one group.")
             validate_group_configs(wanted, settings)
         case _:
-            raise _invalid(f"Unknown resource type {kind}")
+            raise _invalid(f"Resource type {kind} has no configs to alter: check the type.")
 
 
 def check_node_id(name: str, node_id: int) -> None:
     try:
         number = int(name)
     except ValueError:
-        raise _invalid(f"Node id must be an integer, but it is: {name}") from None
+        raise _invalid(f"'{name}' is no node id: give a number.") from None
     if number != node_id:
-        raise _invalid(f"Unexpected broker id, expected {node_id}, but received {name}")
+        raise _invalid(f"Configs of broker {name} can't be altered through broker {node_id}: ask broker {name}.")
 
 
 def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str], changed: Sequence[str]) -> None:
@@ -212,12 +214,12 @@ def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str],
     if name:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"Broker-level {config} cannot be altered while ELR is enabled: set it cluster-wide.",
+            f"With eligible leader replicas {config} is one for all brokers: set it cluster-wide.",
         )
     if config not in wanted:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"Cluster-level {config} cannot be removed while ELR is enabled: set another value.",
+            f"With eligible leader replicas the cluster needs {config}: set another value.",
         )
 
 
@@ -232,7 +234,9 @@ def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsRe
         try:
             operation = Operation(config.config_operation)
         except ValueError:
-            raise _invalid(f"Unknown operations type {config.config_operation}") from None
+            raise _invalid(
+                f"{config.config_operation} is no operation on {config.name}: use 0, 1, 2 or 3 (SET to SUBTRACT)."
+            ) from None
         match operation:
             case Operation.SET:
                 assert config.value is not None
@@ -250,15 +254,15 @@ def _list_key(kind: int, name: str, operation: Operation) -> ConfigKey:
     """Only lists can grow and shrink, and of those only topics' and brokers'."""
     key = broker_key(name) if kind == ResourceType.BROKER else None
     if kind == ResourceType.BROKER and key is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no broker property '{name}': check its spelling.")
     if kind == ResourceType.TOPIC:
         key = TOPIC_CONFIGS.get(name)
     if key is not None and key.type is ConfigType.LIST:
         return key
     if kind == ResourceType.BROKER:
-        why = f"Config value {operation.name.lower()} is not allowed for config key: {name}"
+        why = f"Broker property {name} is no list and takes no {operation.name}: use SET."
     else:
-        why = f"Can't {operation.name} to key {name} because its type is not LIST."
+        why = f"{name} takes no {operation.name}, which is for lists of topics and brokers: use SET."
     raise KafkaError(ErrorCode.INVALID_CONFIG, why)
 
 

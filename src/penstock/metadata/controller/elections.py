@@ -56,13 +56,17 @@ def _wanted(image: MetadataImage, request: ElectLeadersRequest) -> Iterator[tupl
 
 def _elect(image: MetadataImage, topic_name: str, index: int, election_type: int) -> PartitionChangeRecord:
     if election_type not in ElectionType.__members__.values():
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{election_type} is no election type: use 0 (preferred) or 1 (unclean)."
+        )
     topic = image.topics.get(topic_name)
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic_name}")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{topic_name}': check the name.")
     partition = topic.partitions.get(index)
     if partition is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic_name}-{index}")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic_name}' has no partition {index}: check the number."
+        )
     if election_type == ElectionType.PREFERRED:
         leader = _preferred(image, partition)
         return PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=leader)
@@ -77,7 +81,9 @@ def _elect(image: MetadataImage, topic_name: str, index: int, election_type: int
 
 
 def _not_needed() -> KafkaError:
-    return KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+    return KafkaError(
+        ErrorCode.ELECTION_NOT_NEEDED, "The partition has the leader that it should have: nothing is to be done."
+    )
 
 
 def _usable(image: MetadataImage, broker_id: int) -> bool:

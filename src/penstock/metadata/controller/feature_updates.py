@@ -36,7 +36,7 @@ def update_features(
                 records.append(FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level))
         _check_dependencies(levels)
     except KafkaError as error:
-        message = f"The update failed for all features since the following feature had an error: {error.message}"
+        message = f"No feature was changed. {error.message}"
         return Decision([], UpdateFeaturesResponse(error_code=error.code, error_message=message))
     results = [UpdatableFeatureResult(feature=update.feature, error_message=None) for update in request.feature_updates]
     reply = UpdateFeaturesResponse(error_message=None, results=results)
@@ -46,17 +46,19 @@ def update_features(
 def _refuse(update: FeatureUpdateKey, why: str) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_UPDATE_VERSION,
-        f"Invalid update version {update.max_version_level} for feature {update.feature}. {why}",
+        f"{update.feature} can't be set to level {update.max_version_level}. {why}",
     )
 
 
 def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKey, controller_id: int) -> None:
     if update.upgrade_type not in UpgradeType.__members__.values():
-        raise _refuse(update, "The controller does not support the given upgrade type.")
+        raise _refuse(
+            update, f"{update.upgrade_type} is no upgrade type: use 1 (upgrade), 2 or 3 (safe, unsafe downgrade)."
+        )
     wanted, name = update.max_version_level, update.feature
     if wanted < 0:
-        raise _refuse(update, "A feature version cannot be less than 0.")
-    _check_supported(update, SUPPORTED_FEATURES.get(name), f"Local controller {controller_id}")
+        raise _refuse(update, "Levels begin at 0: give that or more.")
+    _check_supported(update, SUPPORTED_FEATURES.get(name), f"Controller {controller_id}")
     for broker in image.brokers.values():
         _check_supported(update, broker.features.get(name), f"Broker {broker.broker_id}")
     current = levels.get(name, 0)
@@ -67,21 +69,20 @@ def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKe
     if update.upgrade_type == UpgradeType.UPGRADE:
         raise _refuse(
             update,
-            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
-            "downgrade.",
+            f"It is at {current}: ask for a safe or an unsafe downgrade to lower it.",
         )
     if name == KRAFT_VERSION:
-        raise _refuse(update, "Can't downgrade the version of this feature.")
+        raise _refuse(update, "The quorum's version never goes down: keep it.")
     if name == METADATA_VERSION:
         _check_metadata_downgrade(update, current)
 
 
 def _check_supported(update: FeatureUpdateKey, supported: tuple[int, int] | None, who: str) -> None:
     if supported is None:
-        raise _refuse(update, f"{who} does not support this feature.")
+        raise _refuse(update, f"{who} doesn't know this feature: upgrade it first.")
     low, high = supported
     if not low <= update.max_version_level <= high:
-        raise _refuse(update, f"{who} only supports versions {low}-{high}")
+        raise _refuse(update, f"{who} knows levels {low} to {high}: give one of them.")
 
 
 def _check_metadata_downgrade(update: FeatureUpdateKey, current: int) -> None:
@@ -90,12 +91,12 @@ def _check_metadata_downgrade(update: FeatureUpdateKey, current: int) -> None:
     if not any(wanted < level <= current for level in METADATA_CHANGED_AT):
         return
     why = (
-        "Refusing to perform the requested downgrade because it might delete metadata information."
+        "Metadata that the older level can't express could be lost: keep the level."
         if update.upgrade_type == UpgradeType.SAFE_DOWNGRADE
-        else "Unsafe metadata downgrade is not supported in this version."
+        else "Penstock doesn't rewrite metadata for an older level: keep the level."
     )
     raise KafkaError(
-        ErrorCode.INVALID_UPDATE_VERSION, f"Unsupported metadata.version downgrade from {current} to {wanted}. {why}"
+        ErrorCode.INVALID_UPDATE_VERSION, f"metadata.version can't go back from {current} to {wanted}. {why}"
     )
 
 

@@ -42,7 +42,7 @@ def create_partitions(
         else:
             records += made
             results.append(CreatePartitionsTopicResult(name=topic.name))
-    duplicate = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    duplicate = KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands in the request twice: name it once.")
     results += [_result(name, duplicate) for name, count in counts.items() if count > 1]
     return Decision([] if request.validate_only else records, CreatePartitionsResponse(results=results))
 
@@ -52,7 +52,10 @@ def _result(name: str, error: KafkaError) -> CreatePartitionsTopicResult:
 
 
 def _too_many() -> KafkaError:
-    return KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"This is more than {MAX_PARTITIONS_PER_REQUEST} new partitions: ask for them in several requests.",
+    )
 
 
 def _added(image: MetadataImage, topic: CreatePartitionsTopic, random: Random) -> list[Any]:
@@ -61,11 +64,13 @@ def _added(image: MetadataImage, topic: CreatePartitionsTopic, random: Random) -
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     current = len(found.partitions)
     if topic.count == current:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, f"The topic's partitions number {current} as it is: ask for more than that."
+        )
     if topic.count < current:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {topic.name} currently has {current} partition(s); {topic.count} would not be an increase.",
+            f"Topic '{topic.name}' can't shrink from {current} partition(s) to {topic.count}: ask for more.",
         )
     additional = topic.count - current
     if additional > MAX_PARTITIONS_PER_REQUEST:
@@ -76,8 +81,7 @@ def _added(image: MetadataImage, topic: CreatePartitionsTopic, random: Random) -
     else:
         if len(topic.assignments) != additional:
             raise refuse_assignment(
-                f"Attempted to add {additional} additional partition(s), but only {len(topic.assignments)} "
-                "assignment(s) were specified."
+                f"There are {len(topic.assignments)} assignment(s) for {additional} new partition(s): give each one."
             )
         assignments = [list(assignment.broker_ids) for assignment in topic.assignments]
         for replicas in assignments:

@@ -55,7 +55,9 @@ def alter_client_quotas(
     for entry in request.entries:
         entity: QuotaEntity = tuple(sorted({each.entity_type: each.entity_name for each in entry.entity}.items()))
         if entity in outcomes:
-            outcomes[entity] = _invalid(f"Ignoring duplicate entity {_shown(entity)}")
+            outcomes[entity] = _invalid(
+                f"{_shown(entity)} stands in the request twice, and only the first counts: give it once."
+            )
             continue
         try:
             records += _alter_entity(image, entity, entry.ops)
@@ -100,19 +102,19 @@ def _record(entity: QuotaEntity, key: str, value: float, *, remove: bool) -> Cli
 def _keys_for(entity: QuotaEntity) -> Mapping[str, ConfigType]:
     """The quotas that this kind of entity can have; refuses entities that can't exist."""
     if not entity:
-        raise _invalid("Invalid empty client quota entity")
+        raise _invalid("The quota is for nobody: name a user, client-id or ip.")
     for kind, name in entity:
         if kind not in (USER, CLIENT_ID, IP):
-            raise _invalid(f"Unhandled client quota entity type: {kind}")
+            raise _invalid(f"'{kind}' is no kind of quota entity: use user, client-id or ip.")
         if name == "":
-            raise _invalid(f"Empty {kind} not supported")
+            raise _invalid(f"The {kind} has an empty name: give one, or null for the default.")
     kinds = dict(entity)
     if IP not in kinds:
         return _USER_AND_CLIENT_KEYS
     if len(kinds) > 1:
-        raise _invalid("Invalid quota entity combination, IP entity should not be combined with User or ClientId")
+        raise _invalid("An ip has its quotas alone: leave out user and client-id.")
     if kinds[IP] is not None and address_of(str(kinds[IP])) is None:
-        raise _invalid(f"{kinds[IP]} is not a valid IP or resolvable host.")
+        raise _invalid(f"'{kinds[IP]}' is no IP address: give one, or localhost.")
     return _IP_KEYS
 
 
@@ -128,16 +130,16 @@ def address_of(host: str) -> str | None:
 
 def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None:
     if key not in keys:
-        raise _invalid(f"Invalid configuration key {key}")
+        raise _invalid(f"There is no quota '{key}' for such an entity: check the key.")
     if not value > 0:  # false for NaN too
-        raise _invalid(f"Quota {key} must be greater than 0")
+        raise _invalid(f"{key} can't be {value}: give a number above 0.")
     kind = keys[key]
     if kind is ConfigType.DOUBLE:
         return
     if value > _LARGEST[kind]:
-        raise _invalid(f"Proposed value for {key} is too large for {_ARTICLE[kind]}.")
+        raise _invalid(f"{key} can't be {value}: give a number that fits {_ARTICLE[kind]}.")
     if abs(value % 1.0) > 1e-6:
-        raise _invalid(f"{key} cannot be a fractional value.")
+        raise _invalid(f"{key} can't be {value}: give a whole number.")
 
 
 # --- describe -------------------------------------------------------------------------------------
@@ -165,32 +167,31 @@ def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | 
     for component in components:
         kind = component.entity_type
         if not kind:
-            raise _invalid("Invalid empty entity type.")
+            raise _invalid("Part of the filter names no entity type: use user, client-id or ip.")
         if kind in exact or kind in any_of:
-            raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
+            raise _invalid(f"The filter has {kind} twice: give each type once.")
         if kind not in (USER, CLIENT_ID, IP):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"Quotas can't be filtered by '{kind}': use user, client-id or ip."
+            )
         match component.match_type:
             case MatchType.EXACT:
                 if component.match is None:
-                    raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+                    raise _invalid(f"An EXACT match of {kind} needs a name: give one, or use DEFAULT.")
                 exact[kind] = component.match
             case MatchType.DEFAULT | MatchType.SPECIFIED as match_type:
                 if component.match is not None:
                     name = MatchType(match_type).name
-                    raise _invalid(f"Request specified MATCH_TYPE_{name}, but also specified a match string.")
+                    raise _invalid(f"A {name} match of {kind} takes no name: leave it null.")
                 if match_type == MatchType.DEFAULT:
                     exact[kind] = None
                 else:
                     any_of.add(kind)
             case unknown:
-                raise _invalid(f"Unknown match type {unknown}")
+                raise _invalid(f"{unknown} is no match type: use 0 (exact), 1 (default) or 2 (specified).")
     kinds = exact.keys() | any_of
     if IP in kinds and len(kinds) > 1:
-        raise _invalid(
-            "Invalid entity filter component combination. IP filter component should not be used with user or "
-            "clientId filter component."
-        )
+        raise _invalid("No quota is for an ip and a user or client-id at once: filter by one or the other.")
     return exact, any_of
 
 

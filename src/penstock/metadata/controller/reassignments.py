@@ -61,10 +61,12 @@ def _reassign(
 ) -> PartitionChangeRecord | None:
     topic = image.topics.get(name)
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}': check the name.")
     partition = topic.partitions.get(index)
     if partition is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' has no partition {index}: check the number."
+        )
     if target is None:
         return _cancel(topic.topic_id, index, partition)
     check_manual(image.brokers, target, None)
@@ -72,7 +74,7 @@ def _reassign(
     if not factor_may_change and len(target) != len(settled):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {len(settled)} to {len(target)}, which the request doesn't allow.",
+            f"The request forbids going from {len(settled)} to {len(target)} replica(s): allow it or keep the number.",
         )
     if tuple(target) == partition.replicas and not partition.adding_replicas and not partition.removing_replicas:
         return None

@@ -60,7 +60,10 @@ def create_topics(
     for topic in topics:
         try:
             if too_many:
-                raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"This is more than {MAX_PARTITIONS_PER_REQUEST} new partitions: ask for them in several requests.",
+                )
             made, result = _create_topic(image, topic, defaults, random)
         except KafkaError as error:
             results.append(_create_error(topic.name, error))
@@ -118,16 +121,17 @@ def check_new_name(image: MetadataImage, name: str) -> None:
     """Refuses a name that isn't legal, is taken, or meets another where dots become underscores."""
     problem = name_problem(name)
     if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"No topic can have this name: {problem}")
     if name == METADATA_TOPIC:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} belongs to the controllers: choose another name.")
     if name in image.topics:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is there already: choose another name.")
     if may_collide(name):
         others = image.names_by_collision_key.get(collision_key(name))
         if others:
             raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {others[0]}"
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Metrics can't tell '{name}' from topic '{others[0]}': choose another name.",
             )
 
 
@@ -135,7 +139,9 @@ def _overrides(topic: CreatableTopic) -> dict[str, str]:
     overrides: dict[str, str] = {}
     for config in topic.configs:
         if config.value is None:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"No value is given for {config.name}: give one or leave it out."
+            )
         overrides[config.name] = config.value
     try:
         validate_topic_configs(overrides)
@@ -148,25 +154,23 @@ def _manual(image: MetadataImage, topic: CreatableTopic) -> list[list[int]]:
     if topic.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            "A manual partition assignment was specified, but replication factor was not set to -1.",
+            "The assignments tell the replication factor: leave it at -1 or leave them out.",
         )
     if topic.num_partitions != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+            "The assignments tell the number of partitions: leave it at -1 or leave them out.",
         )
     by_index: dict[int, CreatableReplicaAssignment] = {}
     replication_factor: int | None = None
     for assignment in topic.assignments:
         if assignment.partition_index in by_index:
-            raise refuse_assignment(
-                f"Found multiple manual partition assignments for partition {assignment.partition_index}"
-            )
+            raise refuse_assignment(f"Partition {assignment.partition_index} has two assignments: give it one.")
         check_manual(image.brokers, assignment.broker_ids, replication_factor)
         replication_factor = len(assignment.broker_ids)
         by_index[assignment.partition_index] = assignment
     if by_index.keys() != set(range(len(by_index))):
-        raise refuse_assignment("partitions should be a consecutive 0-based integer sequence")
+        raise refuse_assignment("The assignments skip a partition: number them 0, 1, 2 and so on.")
     return [list(by_index[index].broker_ids) for index in range(len(by_index))]
 
 
@@ -174,10 +178,13 @@ def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefau
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
+            f"The replication factor can't be {topic.replication_factor}: give 1 or more, or -1 for the default.",
         )
     if topic.num_partitions < -1 or topic.num_partitions == 0:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"A topic can't have {topic.num_partitions} partitions: give 1 or more, or -1 for the default.",
+        )
     partitions = defaults.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
     return place(image.brokers.values(), partitions, factor, random)
@@ -226,7 +233,7 @@ def _topic_to_delete(
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once.")
         found = image.topics_by_id.get(topic.topic_id)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id: check it, or name the topic.")
         return found
     if topic.topic_id != ZERO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once: by its name or by its id.")
@@ -234,5 +241,5 @@ def _topic_to_delete(
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once.")
     found = image.topics.get(topic.name)
     if found is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{topic.name}': check the name.")
     return found

@@ -94,16 +94,10 @@ def _racks(brokers: Iterable[BrokerImage], random: Random) -> list[_Rack]:
 def _check_possible(racks: list[_Rack], registered: int, replication_factor: int) -> None:
     problem = ""
     if replication_factor <= 0:
-        problem = "the replication factor must be positive."
+        problem = f"A partition can't have {replication_factor} replicas: ask for 1 or more."
     elif not any(rack.unfenced for rack in racks):
-        problem = "All brokers are currently fenced or have all their log directories cordoned."
+        problem = "No broker can take a replica now: each one is fenced or takes nothing new."
     elif replication_factor > registered:
-        problem = (
-            f"The target replication factor of {replication_factor} cannot be reached because only {registered} "
-            "broker(s) are registered or some brokers have all their log directories cordoned."
-        )
+        problem = f"{replication_factor} replicas need as many brokers, and {registered} can take one: ask for fewer."
     if problem:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): {problem}",
-        )
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, problem)

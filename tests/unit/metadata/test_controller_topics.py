@@ -121,7 +121,7 @@ REFUSALS = [
     (wanted("t", -2), ErrorCode.INVALID_PARTITIONS, "can't have -2 partitions"),
     (wanted("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "can't be 0: give 1 or more"),
     (wanted("t", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR, "can't be -2: give 1 or more"),
-    (wanted("t", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "only 2 broker(s) are registered"),
+    (wanted("t", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "3 replicas need as many brokers, and 2 can take one"),
     (wanted("t", 10_001), ErrorCode.POLICY_VIOLATION, "more than 10000 new partitions"),
     (wanted("t", -1, 1, {0: [1]}), ErrorCode.INVALID_REQUEST, "tell the replication factor"),
     (wanted("t", 1, -1, {0: [1]}), ErrorCode.INVALID_REQUEST, "tell the number of partitions"),

@@ -71,7 +71,7 @@ def test_too_few_brokers_are_refused() -> None:
         place(brokers(None), 1, 2, Random(1))
     assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
     assert refusal.value.message is not None
-    assert "only 1 broker(s) are registered" in refusal.value.message
+    assert "and 1 can take one" in refusal.value.message
 
 
 def test_no_unfenced_broker_is_refused() -> None:

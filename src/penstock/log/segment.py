@@ -13,8 +13,7 @@ from penstock.disk.api import Disk, File
 from penstock.log.offset_index import OffsetIndex
 from penstock.log.scan import scan_headers
 from penstock.log.time_index import TimeIndex
-from penstock.log.txn_index import ENTRY_SIZE as TXN_ENTRY_SIZE
-from penstock.log.txn_index import AbortedTransaction, parse_txn_index
+from penstock.log.txn_index import AbortedTransaction, read_txn_index
 from penstock.records.header import LOG_OVERHEAD, BatchHeader
 
 if TYPE_CHECKING:
@@ -303,9 +302,7 @@ class Segment:
     @property
     def aborted(self) -> list[AbortedTransaction]:
         if self._aborted is None:
-            data = self.disk.read_bytes(self.path(TXN_INDEX_SUFFIX))
-            whole = len(data) // TXN_ENTRY_SIZE * TXN_ENTRY_SIZE
-            self._aborted = parse_txn_index(self.base_offset, data[:whole]) or []
+            self._aborted = read_txn_index(self.base_offset, self.disk.read_bytes(self.path(TXN_INDEX_SUFFIX)))
         return self._aborted
 
     # Whole files.

@@ -31,3 +31,20 @@ def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] |
             return None
         found.append(aborted)
     return found
+
+
+def read_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction]:
+    """The entries up to the first that can't be: behind a crash's last whole entry there may be anything, zeros too.
+
+    Entries come in the order of their markers, and a marker comes behind what it ends.
+    """
+    found: list[AbortedTransaction] = []
+    last_offset = base_offset - 1
+    whole = len(data) // ENTRY_SIZE * ENTRY_SIZE
+    for version, *fields in ENTRY.iter_unpack(memoryview(data)[:whole]):
+        aborted = AbortedTransaction(*fields)
+        if version > VERSION or aborted.last_offset <= max(last_offset, aborted.first_offset):
+            break
+        found.append(aborted)
+        last_offset = aborted.last_offset
+    return found

@@ -333,7 +333,12 @@ class Log:
             return last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
         if occupied + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
             return True
-        first = segment.first_timestamp
+        try:
+            first = segment.first_timestamp
+        except CorruptBatchError as error:
+            raise self._corrupt(error) from error
+        except OSError as error:
+            raise self.failed(error) from error
         waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
         if waited > self._roll_ms:
             return True

@@ -22,8 +22,10 @@ class Found:
 
 
 FOUND = [
-    Found("the directory of a new log was not synced before an fsync acknowledgement", 23, "power", 15.6, (1,), (5, 6)),
-    Found("coordinators answered before fsync where the broker promises it", 12, "power", 25, (3,), (4,)),
+    Found("the directory of a new log was not synced before an fsync acknowledgement", 23, "power", 2.8, (1,), (5, 6)),
+    Found("coordinators answered before fsync where the broker promises it", 2, "power", 22.7, (5,), (2, 4)),
+    Found("a torn entry of a transaction index passed for one", 12, "hostile", 40),
+    Found("a failed read of a segment's first batch went past the log", 45, "hostile", 15.1, (5, 8)),
 ]
 
 

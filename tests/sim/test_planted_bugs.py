@@ -7,7 +7,7 @@ from penstock.sim.planted import PLANTS, SEEDS
 from penstock.sim.world import run_plan
 
 #: Seeds that find theirs soon: quick enough for each run of the tests.
-EASY = {"duplicates-written": (4, 8.0), "open-transactions-shown": (5, 3.0)}
+EASY = {"duplicates-written": (2, 13.0), "open-transactions-shown": (5, 3.0)}
 
 
 @pytest.mark.parametrize("name", EASY)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.check import check
-from penstock.sim.links import Channel, Link
+from penstock.sim.links import RETRANSMIT_MAX_S, RETRANSMIT_S, Channel, Link
 from penstock.sim.loop import ProcessLoop
 
 if TYPE_CHECKING:
@@ -110,10 +110,24 @@ class Stream:
     def _arrived(self, item: bytes | _Signal) -> None:
         fabric = self._fabric
         if not self._receiver.host.up:
-            fabric.timeline.at(fabric.timeline.now + fabric.give_up_s, self._sender.timed_out)
+            self._send_again(fabric.timeline.now + fabric.give_up_s, RETRANSMIT_S)
             return
         fabric.trace.note(self._receiver.host.name, f"< {self._sender.host.name} {_shown(item)}")
         self._receiver.receive(item)
+
+    def _send_again(self, until: float, pause: float) -> None:
+        """Nobody answers: the sender's kernel tries again and again. A machine that is back knows of no connection."""
+        timeline = self._fabric.timeline
+
+        def attempt() -> None:
+            if self._receiver.host.up:
+                self._receiver.receive(END)
+            elif timeline.now >= until:
+                self._sender.timed_out()
+            else:
+                self._send_again(until, min(2 * pause, RETRANSMIT_MAX_S))
+
+        timeline.at(timeline.now + pause, attempt)
 
     def consumed(self, size: int) -> None:
         """The receiver has read it: the sender learns after a moment."""

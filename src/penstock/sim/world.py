@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import sys
 import traceback
-import warnings
 from collections.abc import Coroutine
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +26,7 @@ from penstock.sim.clock import SimClock
 from penstock.sim.consuming import Copier, Member, Reader, Reading
 from penstock.sim.disk import DiskConditions
 from penstock.sim.history import FinalView, History
-from penstock.sim.loop import ProcessDied, ProcessLoop, SimulationError, Timeline, run_in
+from penstock.sim.loop import ProcessDied, ProcessLoop, SimulationError, Timeline, collected_by_hand, run_in
 from penstock.sim.machine import Machine, State
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.network import Fabric, SimNetwork
@@ -222,7 +220,7 @@ class World:
     def run(self) -> Verdict:
         view: FinalView | None = None
         bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * VERIFY_BOUND_S
-        with self._logs_heard(), _collected_by_hand():
+        with self._logs_heard(), collected_by_hand():
             try:
                 view = self.timeline.run(self._run(), self.loop, until=bound)
             except SimulationError as error:
@@ -399,26 +397,6 @@ class _LogHandler(logging.Handler):
         if error is not None and record.levelno >= logging.ERROR and not _excused(error):
             where = "".join(traceback.format_exception(error)[-4:])
             world.violated("no exceptions", f"{running.name} logs: {message}: {error!r}\n{where}")
-
-
-@contextmanager
-def _collected_by_hand() -> Iterator[None]:
-    """No garbage collection in the middle of a run: what dead processes leave behind would have its last words then.
-
-    Coroutines that they had made and not begun complain of it, to nobody's use.
-    """
-    was_on, hook = gc.isenabled(), sys.unraisablehook
-    gc.disable()
-    sys.unraisablehook = lambda told: None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            yield
-            gc.collect()
-    finally:
-        sys.unraisablehook = hook
-        if was_on:
-            gc.enable()
 
 
 def _excused(error: BaseException) -> bool:

@@ -231,13 +231,27 @@ def test_a_machine_that_is_back_resets_what_it_does_not_know() -> None:
         pair.fabric.power_lost("s")
         pair.client.transport.write(b"lost")
         await asyncio.sleep(5)
-        pair.fabric.power_back("s")
         assert pair.client.lost == []
-        pair.client.transport.write(b"who are you?")
-        await asyncio.sleep(1)
+        pair.fabric.power_back("s")
+        await asyncio.sleep(11)
 
     pair.run(run())
     assert pair.client.lost == ["ConnectionResetError"]
+
+
+def test_a_machine_that_stays_away_is_given_up_on() -> None:
+    pair = Pair()
+
+    async def run() -> None:
+        await pair.connect()
+        pair.fabric.power_lost("s")
+        pair.client.transport.write(b"anybody?")
+        await asyncio.sleep(100)
+        assert pair.client.lost == []
+        await asyncio.sleep(100)
+
+    pair.run(run())
+    assert pair.client.lost == ["TimeoutError"]
 
 
 def test_connecting_is_refused_by_a_machine_without_a_listener_and_unanswered_by_one_without_power() -> None:

@@ -1,0 +1,72 @@
+"""`penstock sim`: what it prints, for people and for programs, and what it leaves with."""
+
+import json
+
+import pytest
+
+from penstock.cli.main import main
+
+
+def test_one_seed_tells_its_story_and_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--seed", "4", "--profile", "crash", "--seconds", "3"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("seed 4  profile crash  3 s")
+    assert "n1        serves" in told
+    assert "× real time" in told
+    assert told.rstrip().endswith("verdict: all promises kept")
+
+
+def test_json_has_the_hash_of_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--seed", "4", "--profile", "calm", "--seconds", "1", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is True
+    assert found["violations"] == []
+    assert len(found["trace"]) == 16
+    assert found["virtual_seconds"] > 1
+
+
+def test_a_broken_node_is_found_and_the_run_made_smaller(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seed", "5", "--profile", "calm", "--seconds", "2", "--plant", "open-transactions-shown"]
+    assert main(["sim", *words]) == 1
+    told = capsys.readouterr().out
+    assert "BROKEN  transactions are whole" in told
+    line = next(line for line in told.splitlines() if line.startswith("again:"))
+    assert "penstock sim --seed 5 --profile calm" in line
+    assert "--actors" in line
+    assert line.endswith("--plant open-transactions-shown")
+
+
+def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seeds", "1..2", "--profile", "calm", "--seconds", "1", "--output", "json"]
+    assert main(["sim", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["seeds"], found["failed"], found["failed_seeds"]) == (2, 0, [])
+
+
+def test_a_trace_has_every_message_and_every_change_of_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--seed", "1", "--profile", "calm", "--seconds", "1", "--actors", "1", "--trace"]) == 0
+    told = capsys.readouterr().out
+    assert "< c1 " in told
+    assert "disk write /data/t0-" in told
+
+
+def test_the_known_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--seed", "1", "--plant", "list", "--output", "json"]) == 0
+    assert "ack-before-fsync" in {each["name"] for each in json.loads(capsys.readouterr().out)}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--seed", "1", "--plant", "no-such-bug"],
+        ["--seed", "1", "--nodes", "3"],
+        ["--seeds", "5..1"],
+        ["--seeds", "x"],
+        ["--seed", "1", "--seeds", "1..2"],
+        ["--seed", "1", "--faults", "x"],
+        [],
+    ],
+)
+def test_a_wrong_command_line_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", *words]) == 2
+    assert capsys.readouterr().err

@@ -1,0 +1,174 @@
+"""The rules, on histories made by hand: each fires on what it forbids, and not on what is excused."""
+
+from dataclasses import replace
+
+from penstock.sim.checkers import judge
+from penstock.sim.history import (
+    Commit,
+    Committed,
+    Deletion,
+    FinalView,
+    History,
+    Outcome,
+    Read,
+    Stored,
+    TopicChange,
+    Transaction,
+    Write,
+)
+from penstock.sim.plan import Plan, TopicPlan
+
+P = ("t", 0)
+PLAN = Plan(1, "calm", 1, 10, {}, (TopicPlan("t", 1, {}, fsync=False),), (), ())
+FSYNC = replace(PLAN, topics=(TopicPlan("t", 1, {}, fsync=True),))
+EVERYWHERE = replace(FSYNC, fsync_everywhere=True)
+
+
+def wrote(number: int, offset: int, *, at: float = 1.0, idempotent: bool = True, key: bytes | None = None) -> Write:
+    value = f"w:{number}:".encode()
+    return Write("w", number, P, value, at, -1, idempotent, None, key, at + 0.1, Outcome.DONE, offset)
+
+
+def view(*values: str, start: int = 0) -> FinalView:
+    records = {start + slot: Stored(value.encode(), 0) for slot, value in enumerate(values)}
+    return FinalView({P: records}, {P: dict(records)}, {P: start}, {P: start + len(values)}, {"t": 1})
+
+
+def rules(plan: Plan, history: History, found: FinalView) -> list[str]:
+    return sorted({violation.rule for violation in judge(plan, history, found)})
+
+
+def test_everything_where_it_was_acknowledged_is_fine() -> None:
+    history = History(writes=[wrote(1, 0), wrote(2, 1)])
+    assert rules(PLAN, history, view("w:1:", "w:2:")) == []
+
+
+def test_a_lost_acknowledged_record_is_found() -> None:
+    history = History(writes=[wrote(1, 0), wrote(2, 1)])
+    assert rules(PLAN, history, view("w:1:")) == ["nothing acknowledged is lost"]
+
+
+def test_a_power_loss_excuses_the_end_of_a_log() -> None:
+    history = History(writes=[wrote(1, 0), wrote(2, 1)], power_losses=[5.0])
+    assert rules(PLAN, history, view("w:1:")) == []
+    assert rules(FSYNC, history, view("w:1:")) == ["nothing acknowledged is lost"]
+
+
+def test_a_power_loss_before_the_write_excuses_nothing() -> None:
+    history = History(writes=[wrote(1, 0, at=9)], power_losses=[5.0])
+    assert rules(PLAN, history, view()) == ["nothing acknowledged is lost"]
+
+
+def test_a_power_loss_does_not_excuse_a_hole() -> None:
+    history = History(writes=[wrote(1, 0), wrote(2, 1), wrote(3, 2)], power_losses=[5.0])
+    assert "losses are at the end" in rules(PLAN, history, view("w:1:", "other", "w:3:"))
+
+
+def test_deletions_that_were_asked_for_are_no_losses() -> None:
+    history = History(writes=[wrote(1, 0), wrote(2, 1)], deletions=[Deletion(P, 1)])
+    assert rules(PLAN, history, view("w:2:", start=1)) == []
+
+
+def test_compaction_may_drop_a_record_whose_key_has_a_later_one() -> None:
+    history = History(writes=[wrote(1, 0, key=b"k"), wrote(2, 1, key=b"k")])
+    found = FinalView({P: {1: Stored(b"w:2:", 0, b"k")}}, {P: {}}, {P: 0}, {P: 2}, {"t": 1})
+    assert rules(PLAN, history, found) == []
+    found.records[P] = {}
+    assert rules(PLAN, history, found) == ["nothing acknowledged is lost"]
+
+
+def read(offset: int, value: str, *, at: float = 2.0, committed: bool = False) -> Read:
+    return Read("r", P, offset, value.encode(), committed, at, at)
+
+
+def test_an_offset_with_two_values_is_found() -> None:
+    history = History(writes=[wrote(1, 0)], reads=[read(0, "other")])
+    assert "offsets keep their values" in rules(PLAN, history, view("w:1:"))
+    history.power_losses.append(1.5)
+    assert rules(PLAN, history, view("other")) == []
+
+
+def test_a_duplicate_of_an_idempotent_producer_is_found_and_of_a_plain_one_not() -> None:
+    for idempotent in (True, False):
+        history = History(writes=[wrote(1, 0, idempotent=idempotent)])
+        assert rules(PLAN, history, view("w:1:", "w:1:")) == (["idempotence"] if idempotent else [])
+
+
+def test_acknowledged_records_of_a_producer_are_in_the_order_they_were_sent() -> None:
+    history = History(writes=[wrote(1, 1), wrote(2, 0)])
+    assert rules(PLAN, history, view("w:2:", "w:1:")) == ["idempotence"]
+
+
+def transaction(outcome: Outcome, *, committed: bool, writes: int = 2) -> tuple[History, Transaction]:
+    found = Transaction("x", 1.0, 2.0, outcome, committed)
+    found.writes = [wrote(number + 1, number) for number in range(writes)]
+    return History(writes=list(found.writes), transactions=[found]), found
+
+
+def test_an_aborted_record_that_is_shown_is_found() -> None:
+    history, _ = transaction(Outcome.DONE, committed=False)
+    shown = view("w:1:", "w:2:")
+    assert rules(PLAN, history, shown) == ["transactions are whole"]
+    shown.committed[P] = {}
+    assert rules(PLAN, history, shown) == []
+
+
+def test_a_committed_record_that_is_not_shown_is_found() -> None:
+    history, _ = transaction(Outcome.DONE, committed=True)
+    shown = view("w:1:", "w:2:")
+    del shown.committed[P][1]
+    assert rules(PLAN, history, shown) == ["transactions are whole"]
+
+
+def test_a_transaction_that_nobody_knows_the_end_of_is_still_whole_or_not_there() -> None:
+    history, _ = transaction(Outcome.UNKNOWN, committed=True)
+    shown = view("w:1:", "w:2:")
+    assert rules(PLAN, history, shown) == []
+    del shown.committed[P][0]
+    assert rules(PLAN, history, shown) == ["transactions are whole"]
+    del shown.committed[P][1]
+    assert rules(PLAN, history, shown) == []
+
+
+def test_what_was_read_as_committed_stays_committed() -> None:
+    history = History(reads=[read(0, "a", committed=True)])
+    shown = view("a")
+    assert rules(PLAN, history, shown) == []
+    shown.committed[P] = {}
+    assert rules(PLAN, history, shown) == ["committed reads stay"]
+
+
+def committed(offset: int, *, at: float = 1.0, outcome: Outcome = Outcome.DONE) -> Commit:
+    return Commit("g", P, offset, at, at + 0.1, outcome)
+
+
+def test_a_group_that_is_told_an_older_offset_is_found() -> None:
+    history = History(commits=[committed(5), committed(8, at=2.0)], committed=[Committed("g", P, 5, 3.0, 3.1)])
+    assert rules(PLAN, history, view()) == ["committed offsets never go back"]
+    history.power_losses.append(2.5)
+    assert rules(PLAN, history, view()) == []
+    assert rules(EVERYWHERE, history, view()) == ["committed offsets never go back"]
+
+
+def test_a_commit_without_an_answer_may_come_late() -> None:
+    late = committed(5, outcome=Outcome.UNKNOWN)
+    history = History(commits=[late, committed(8, at=2.0)], committed=[Committed("g", P, 5, 3.0, 3.1)])
+    assert rules(PLAN, history, view()) == []
+
+
+def test_a_topic_that_was_made_is_there_and_one_that_was_removed_is_not() -> None:
+    history = History(topics=[TopicChange("a", 2, 1.0, Outcome.DONE), TopicChange("b", 1, 1.0, Outcome.DONE)])
+    history.topics.append(TopicChange("b", 0, 2.0, Outcome.DONE))
+    found = view()
+    found.topics["a"] = 2
+    assert rules(PLAN, history, found) == []
+    found.topics = {"t": 1, "b": 1}
+    assert rules(PLAN, history, found) == ["topics are as told"]
+    history.topics.append(TopicChange("a", 3, 3.0))
+    found.topics = {"t": 1, "a": 3}
+    assert rules(PLAN, history, found) == []
+
+
+def test_damage_from_outside_excuses_its_partition() -> None:
+    history = History(writes=[wrote(1, 0)], damaged={P})
+    assert rules(PLAN, history, view()) == []

@@ -1,0 +1,36 @@
+"""The page of a run."""
+
+from pathlib import Path
+
+from penstock.sim.checkers import Violation
+from penstock.sim.history import History, Outcome, Read, Write
+from penstock.sim.plan import draw_plan
+from penstock.sim.report import render, write_report
+from penstock.sim.world import Event, Verdict
+
+
+def verdict(*violations: Violation) -> Verdict:
+    plan = draw_plan(3, "hostile", duration_s=20)
+    history = History()
+    name = f"{plan.actors[0].kind[:5]}{plan.actors[0].index}#1"
+    history.writes.append(Write(name, 1, ("t", 0), b"x", 1.0, -1, True, outcome=Outcome.DONE, offset=4))
+    history.reads.append(Read(name, ("t", 0), 4, b"x", False, 1.0, 2.0))
+    story = [Event(0.0, "n1", "starts"), Event(0.1, "n1", "serves"), Event(9.0, "n1", "loses power <and> more")]
+    return Verdict(plan, list(violations), story, "", 25.0, {}, history)
+
+
+def test_the_page_shows_machines_faults_actors_and_the_story() -> None:
+    page = render(verdict())
+    assert "All promises kept" in page
+    assert page.count("<svg") == 1
+    assert "write 1: t-0 offset 4" in page
+    assert "loses power &lt;and&gt; more" in page
+    assert draw_plan(3, "hostile", duration_s=20).faults[0].kind in page
+
+
+def test_broken_promises_stand_at_the_top(tmp_path: Path) -> None:
+    path = tmp_path / "run.html"
+    write_report(verdict(Violation("rule", "it <b>broke</b>")), str(path))
+    page = path.read_text()
+    assert "rule: it &lt;b&gt;broke&lt;/b&gt;" in page
+    assert "All promises kept" not in page

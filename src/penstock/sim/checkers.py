@@ -57,11 +57,18 @@ def _deleted_below(history: History, partition: TopicPartition) -> int:
     return max((each.offset for each in history.deletions if each.partition == partition), default=0)
 
 
-def _acknowledged(history: History, view: FinalView) -> Iterator[Write]:
+def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Write]:
     for write in history.writes:
         judged = write.partition in view.records and write.partition not in history.damaged
-        if write.outcome is Outcome.DONE and write.acks != 0 and judged:
+        if write.outcome is Outcome.DONE and write.acks != 0 and judged and not _epoch_used_twice(plan, history, write):
             yield write
+
+
+def _epoch_used_twice(plan: Plan, history: History, write: Write) -> bool:
+    """A power loss may take the coordinator's last epochs, as Kafka's: given again, new batches look like old ones."""
+    if write.transaction is None or plan.fsync_everywhere:
+        return False
+    return any(loss < write.ended for loss in history.power_losses)
 
 
 def _survives(write: Write, view: FinalView) -> bool:
@@ -76,7 +83,7 @@ def _survives(write: Write, view: FinalView) -> bool:
 
 
 def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    for write in _acknowledged(history, view):
+    for write in _acknowledged(plan, history, view):
         if write.offset >= 0 and write.offset < _deleted_below(history, write.partition):
             continue
         if _survives(write, view):
@@ -94,7 +101,7 @@ def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) 
 def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """What a power loss takes is everything from some offset on: no holes."""
     by_partition: dict[TopicPartition, list[Write]] = defaultdict(list)
-    for write in _acknowledged(history, view):
+    for write in _acknowledged(plan, history, view):
         if write.offset >= _deleted_below(history, write.partition):
             by_partition[write.partition].append(write)
     for partition, writes in by_partition.items():
@@ -110,7 +117,7 @@ def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iter
 def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     seen: dict[tuple[TopicPartition, int], list[tuple[float, float, bytes, str]]] = defaultdict(list)
     for write in history.writes:
-        if write.outcome is Outcome.DONE and write.offset >= 0:
+        if write.outcome is Outcome.DONE and write.offset >= 0 and not _epoch_used_twice(plan, history, write):
             seen[write.partition, write.offset].append((write.began, write.ended, write.value, write.writer))
     for read in history.reads:
         seen[read.partition, read.offset].append((read.began, read.ended, read.value, read.reader))

@@ -1,0 +1,82 @@
+"""SimCluster: somebody's own code in virtual time, with machines that die and wires that are cut on request."""
+
+import asyncio
+
+import pytest
+
+from penstock.client.admin import Admin
+from penstock.client.connection import ConnectionSettings
+from penstock.client.consumer import Consumer
+from penstock.client.producer import Producer
+from penstock.client.retry import Retry
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.sim.cluster import SimCluster
+from penstock.sim.platter import Severity
+
+HASTY = ConnectionSettings(request_timeout_s=2.0, connect_timeout_s=2.0)
+
+
+async def read(cluster: SimCluster) -> list[bytes | None]:
+    async with cluster.client() as client, Consumer(client) as consumer:
+        await consumer.assign({("t", 0): 0})
+        return [record.value for part in await consumer.poll() for record in part.records()]
+
+
+def test_records_outlive_a_power_loss_where_they_were_promised_to() -> None:
+    async def app(cluster: SimCluster) -> list[bytes | None]:
+        async with cluster.client() as client:
+            await Admin(client).create_topic("t", 1, 1, penstock_acks_fsync="true")
+            async with Producer(client, cluster.clock) as producer:
+                await producer.send("t", b"a")
+            cluster.machine().lose_power(Severity.EVERYTHING)
+            await asyncio.sleep(3600)
+            await cluster.machine().start()
+        assert cluster.now_s > 3600
+        return await read(cluster)
+
+    assert SimCluster(seed=1).run(app) == [b"a"]
+
+
+def test_an_answer_that_is_lost_does_not_write_a_record_twice() -> None:
+    async def app(cluster: SimCluster) -> list[bytes | None]:
+        async with cluster.client(HASTY) as client:
+            await Admin(client).create_topic("t", 1, 1)
+            rule = cluster.faults().add(api="Produce", lose_reply=True, times=1)
+            async with Producer(client, cluster.clock) as producer:
+                await producer.send("t", b"a")
+            assert rule.hits == 1
+        return await read(cluster)
+
+    assert SimCluster(seed=1).run(app) == [b"a"]
+
+
+def test_a_cut_wire_is_a_timeout_and_a_mended_one_is_forgotten() -> None:
+    async def app(cluster: SimCluster) -> float:
+        async with cluster.client(HASTY, Retry(attempts=1)) as client:
+            cluster.cut(towards="app")
+            with pytest.raises(KafkaError) as refused:
+                await client.metadata([])
+            assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+            cluster.mend()
+            await client.metadata([])
+        return cluster.now_s
+
+    assert 2 < SimCluster(seed=1).run(app) < 5
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    async def app(cluster: SimCluster) -> str:
+        async with cluster.client() as client:
+            await Admin(client).create_topic("t", 3, 1)
+        return cluster.trace.digest
+
+    assert SimCluster(seed=4).run(app) == SimCluster(seed=4).run(app)
+    assert SimCluster(seed=4).run(app) != SimCluster(seed=5).run(app)
+
+
+def test_what_the_code_raises_comes_out() -> None:
+    async def app(cluster: SimCluster) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        SimCluster().run(app)

@@ -189,10 +189,17 @@ def idle_cell(starts: int) -> Cell:
     return Cell("idle", measure, fresh=True, repeat=False)
 
 
+MAX_PARTITIONS_PER_REQUEST = 5_000  # Kafka refuses a change of 10,000 records or more
+
+
 def partitions_cell(partitions: int) -> Cell:
     def measure(peer: Peer) -> Numbers:
         topic = f"wide-{partitions}"
-        created = create_topic(peer, topic, partitions)
+        first = min(partitions, MAX_PARTITIONS_PER_REQUEST)
+        created = create_topic(peer, topic, first)
+        for start in range(first, partitions, MAX_PARTITIONS_PER_REQUEST):
+            more = min(MAX_PARTITIONS_PER_REQUEST, partitions - start)
+            created += create_topic(peer, f"{topic}-from-{start}", more)
         checked = min(partitions, 100)  # every partition of a topic comes up together; a sample of them is enough
         raw.wait_for_writes(peer.port, topic, checked, time.monotonic() + RECOVERY_LIMIT_S)
         time.sleep(IDLE_S)

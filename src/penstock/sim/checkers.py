@@ -71,6 +71,11 @@ def _epoch_used_twice(plan: Plan, history: History, write: Write) -> bool:
     return any(loss < write.ended for loss in history.power_losses)
 
 
+def _in_place(write: Write, view: FinalView) -> bool:
+    stored = view.records[write.partition].get(write.offset)
+    return stored is not None and stored.value == write.value
+
+
 def _survives(write: Write, view: FinalView) -> bool:
     stored = view.records[write.partition]
     if write.key is not None and any(
@@ -79,7 +84,7 @@ def _survives(write: Write, view: FinalView) -> bool:
         return True  # compaction keeps the newest of each key
     if write.offset < 0:  # a duplicate whose place the broker no longer knew
         return any(each.value == write.value for each in stored.values())
-    return write.offset in stored and stored[write.offset].value == write.value
+    return _in_place(write, view)
 
 
 def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
@@ -107,7 +112,7 @@ def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iter
             by_partition[write.partition].append(write)
     for partition, writes in by_partition.items():
         lost = [write for write in writes if not _survives(write, view)]
-        kept = [write for write in writes if _survives(write, view)]
+        kept = [write for write in writes if _in_place(write, view)]
         for gone in lost:
             loss = _first_loss_after(history, gone.began)
             later = [each for each in kept if each.offset > gone.offset and each.ended < loss]

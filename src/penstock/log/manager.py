@@ -243,9 +243,8 @@ class LogManager:
         path = directory.file(f"{topic}-{partition}")
         place = LogPlace(directory.path, path, topic, partition, topic_id)
         try:
-            if (topic, partition) in self.corruptions and self.disk.exists(path):
-                # A log that could not be read when the node started is not built upon.
-                self.disk.rename(path, self._aside(directory, f"{topic}-{partition}", STRAY_SUFFIX))
+            if (topic, partition) in self.corruptions:
+                self._set_unreadable_aside((topic, partition), topic_id)
             self.disk.mkdir(path)
             log = create_log(self.environment, place, config, start_offset)
             if topic_id != ZERO_UUID:
@@ -259,6 +258,24 @@ class LogManager:
             ) from error
         self._register(log)
         return log
+
+    def _set_unreadable_aside(self, key: TopicPartition, topic_id: bytes) -> None:
+        """A log that could not be read when the node started: of a topic that is gone, it makes room for the new one.
+
+        Of this topic it may be the only copy there is: an empty one in its place would lose it without a word.
+        """
+        name = f"{key[0]}-{key[1]}"
+        for directory in self.dirs:
+            path = directory.file(name)
+            if directory.offline or not self.disk.exists(path):
+                continue
+            if self._read_topic_id(path) in (topic_id, ZERO_UUID):
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{path} can't be read ({self.corruptions[key]}): restore it, or move it away to start it empty.",
+                )
+            self.disk.rename(path, self._aside(directory, name, STRAY_SUFFIX))
+        del self.corruptions[key]
 
     def _place_for(self, topic: str, directory_id: bytes | None) -> LogDir:
         if topic == METADATA_TOPIC:

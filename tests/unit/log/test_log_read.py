@@ -210,9 +210,20 @@ def test_a_length_that_points_nowhere_is_damage_too() -> None:
     logs = manager(disk)
     assert logs.get("t", 0) is None, "the log could not be made sense of"
     assert ("t", 0) in logs.corruptions
-    again = logs.create("t", TOPIC_ID, 0, SMALL)
+    with pytest.raises(KafkaError, match="restore it, or move it away") as refused:
+        logs.create("t", TOPIC_ID, 0, SMALL)
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert disk.exists("/logs/t-0/00000000000000000000.log"), "it may be the only copy"
+
+
+def test_a_damaged_log_makes_room_for_another_topic_of_its_name() -> None:
+    disk = stopped_with(3)
+    disk.inode("/logs/t-0/00000000000000000000.log").data[8] = 0x7F
+    logs = manager(disk)
+    again = logs.create("t", bytes(15) + b"2", 0, SMALL)
     assert again.log_end_offset == 0
     assert any(name.endswith("-stray") for name in disk.listdir("/logs"))
+    assert ("t", 0) not in logs.corruptions
 
 
 def test_batches_may_be_read_while_more_are_written_and_old_ones_deleted() -> None:

@@ -49,6 +49,10 @@ def _shown(value: bytes) -> str:
     return value[:40].rpartition(b":")[0].decode(errors="replace")
 
 
+def _compacted(plan: Plan, partition: TopicPartition) -> bool:
+    return any(topic.compacted for topic in plan.topics if topic.name == partition[0])
+
+
 def _first_loss_after(history: History, time: float) -> float:
     return min((loss for loss in history.power_losses if loss >= time), default=float("inf"))
 
@@ -136,8 +140,10 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
             continue
         told.sort(key=lambda each: each[1])
         for (began, _, before, who), (also_began, ended, after, other) in pairwise(told):
-            # An answer may be as old as its question: what was sent before a power loss arrives after it.
-            if before != after and not history.power_lost_within(min(began, also_began), ended):
+            # An answer may be as old as its question: what was sent before a power loss arrives after it. Where
+            # acknowledgements promise fsync, readers see only what is on disk, and nothing is an excuse.
+            lost = history.power_lost_within(min(began, also_began), ended) and not plan.fsync(partition[0])
+            if before != after and not lost:
                 yield (
                     f"{_name(partition)} offset {offset} is {_shown(before)} for {who} and {_shown(after)} for {other}"
                 )
@@ -211,7 +217,8 @@ def what_was_read_committed_stays(plan: Plan, history: History, view: FinalView)
         if read.offset < _deleted_below(history, read.partition):
             continue
         stored = view.committed[read.partition].get(read.offset)
-        if (stored is None or stored.value != read.value) and not history.power_lost_within(read.began, float("inf")):
+        lost = history.power_lost_within(read.began, float("inf")) and not plan.fsync_everywhere
+        if (stored is None or stored.value != read.value) and not lost and not _compacted(plan, read.partition):
             where = f"{_name(read.partition)} offset {read.offset}"
             yield f"{read.reader} read {_shown(read.value)} as committed at {where}, and it is no longer"
 

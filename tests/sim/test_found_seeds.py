@@ -26,6 +26,7 @@ FOUND = [
     Found("coordinators answered before fsync where the broker promises it", 2, "power", 22.7, (5,), (2, 4)),
     Found("a torn entry of a transaction index passed for one", 12, "hostile", 40),
     Found("a failed read of a segment's first batch went past the log", 45, "hostile", 15.1, (5, 8)),
+    Found("a full disk kept a node from stopping", 6, "hostile", 60),
 ]
 
 

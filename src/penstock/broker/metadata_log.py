@@ -191,7 +191,10 @@ class MetadataLog:
         if self._quorum is not None:
             await self._quorum.close()
         if self._failure is None:
-            await self._log.flush()
+            try:
+                await self._log.flush()
+            except KafkaError as error:  # everything committed is on disk; a start without its indexes makes them anew
+                logger.error("the metadata log could not be flushed once more: %s", error)
         self._log.close()
 
     # --- changes ----------------------------------------------------------------------------------------

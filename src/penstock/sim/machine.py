@@ -65,7 +65,7 @@ class Machine:
         self.disk: SimDisk | None = None
         #: Told about every change of state, with a sentence.
         self.on_event: Callable[[Machine, str], None] = lambda machine, what: None
-        #: A start that failed though its disk did nothing wrong.
+        #: A start that failed though its disk did nothing wrong, or a stop that failed at all.
         self.on_failure: Callable[[Machine, Exception], None] = lambda machine, error: None
         fabric.host(self.name)
 
@@ -147,12 +147,16 @@ class Machine:
             return False
         loop = self.loop
         self._enter(State.STOPPING, "stops")
+        what = "has stopped"
         try:
             await run_in(loop, self.node.stop())
         except ProcessDied:
             return False
+        except Exception as error:
+            what = f"could not stop as it should: {type(error).__name__}: {error}"
+            self.on_failure(self, error)
         if self.loop is loop:
-            self._leave("has stopped")
+            self._leave(what)
         return True
 
     def kill(self) -> None:

@@ -180,7 +180,7 @@ class World:
 
     def _start_failed(self, machine: Machine, error: Exception) -> None:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        self.violated("starts", f"{machine.name} could not start: {error!r} in {where.filename}:{where.lineno}")
+        self.violated("starts and stops", f"{machine!r}: {error!r} in {where.filename}:{where.lineno}")
 
     # What the nemesis asks for.
 
@@ -225,6 +225,8 @@ class World:
                 view = self.timeline.run(self._run(), self.loop, until=bound)
             except SimulationError as error:
                 self.violated("liveness", str(error))
+            except Exception as error:
+                self.violated("no exceptions", "".join(traceback.format_exception(error)[-6:]))
             finally:
                 self._end()
         if view is not None:

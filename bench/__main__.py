@@ -9,12 +9,16 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from bench import cluster_cells
 from bench.brokers import Kafka, Peer, Penstock
-from bench.cells import FULL, QUICK, Cell, cells, warm_up
+from bench.cells import FULL, QUICK, Cell, Numbers, cells, warm_up
+from bench.cluster_cells import ClusterCell
+from bench.clusters import ClusterPeer, PenstockCluster, ThreeKafkas
 from bench.report import Report, conditions
 from tools.kafka import KafkaUnavailable, install
 
@@ -42,10 +46,11 @@ def main() -> int:
     if told.gib:
         scale = replace(scale, recovery_gib=told.gib)
     chosen = [cell for cell in cells(scale) if _wanted(cell, told.only)]
+    of_clusters = [cell for cell in cluster_cells.cells(scale) if _wanted(cell, told.only)]
     if told.list:
-        print("\n".join(cell.name for cell in chosen))
+        print("\n".join(cell.name for cell in (*chosen, *of_clusters)))
         return 0
-    if not chosen:
+    if not chosen and not of_clusters:
         print("bench: no cell matches --only: see --list", file=sys.stderr)
         return 2
     try:
@@ -55,11 +60,14 @@ def main() -> int:
         return 1
     home = told.data or Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     peers = _peers(told.peers, home)
+    clusters = _clusters(told.peers, home)
     report = Report(conditions(["a quick run: few records, one sample each"] if told.quick else []))
+    repeat, warm_records = told.repeat or (1 if told.quick else 3), 200_000 if told.quick else 2_000_000
     try:
-        run(peers, chosen, told.repeat or (1 if told.quick else 3), 200_000 if told.quick else 2_000_000, report)
+        run(peers, chosen, repeat, warm_records, report)
+        run_clusters(clusters, of_clusters, repeat, warm_records // 4, report)
     finally:
-        for peer in peers:
+        for peer in (*peers, *clusters):
             with contextlib.suppress(Exception):
                 peer.stop()
         if told.data is None:
@@ -69,13 +77,34 @@ def main() -> int:
     return 1 if report.failures else 0
 
 
-def _wanted(cell: Cell, patterns: Sequence[str]) -> bool:
+def _wanted(cell: Cell | ClusterCell, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatch.fnmatch(cell.name, pattern) for pattern in patterns)
 
 
 def _peers(which: str, home: Path) -> list[Peer]:
     both: list[Peer] = [Penstock(home / "penstock"), Kafka(home / "kafka")]
     return [peer for peer in both if which in ("both", peer.name)]
+
+
+def _clusters(which: str, home: Path) -> list[ClusterPeer]:
+    both: list[ClusterPeer] = [PenstockCluster(home / "penstock-cluster"), ThreeKafkas(home / "kafka-cluster")]
+    return [peer for peer in both if which in ("both", peer.name)]
+
+
+def run_clusters(
+    peers: Sequence[ClusterPeer], chosen: Sequence[ClusterCell], repeat: int, warm_records: int, report: Report
+) -> None:
+    """One cluster at a time: six brokers at once would measure the machine."""
+    for peer in peers if chosen else ():
+        started = peer.start()
+        _say(f"{peer.name}: three nodes after {started:.1f} s")
+        report.add("cluster/start", peer.name, {"start_s": started})
+        cluster_cells.warm_up(peer, warm_records)
+        for cell in chosen:
+            for _ in range(repeat if cell.repeat else 1):
+                _measure(cell.name, peer.name, partial(cell.measure, peer), report)
+        peer.stop()
+        peer.wipe()
 
 
 def run(peers: Sequence[Peer], chosen: Sequence[Cell], repeat: int, warm_records: int, report: Report) -> None:
@@ -89,7 +118,7 @@ def run(peers: Sequence[Peer], chosen: Sequence[Cell], repeat: int, warm_records
         for cell in shared:
             for _ in range(repeat if cell.repeat else 1):
                 for peer in peers:
-                    _measure(cell, peer, report)
+                    _measure(cell.name, peer.name, partial(cell.measure, peer), report)
         for peer in peers:
             peer.stop()
     for cell in chosen:
@@ -98,22 +127,22 @@ def run(peers: Sequence[Peer], chosen: Sequence[Cell], repeat: int, warm_records
                 peer.stop()
                 peer.wipe()
                 peer.start()
-                _measure(cell, peer, report)
+                _measure(cell.name, peer.name, partial(cell.measure, peer), report)
                 peer.stop()
                 peer.wipe()
 
 
-def _measure(cell: Cell, peer: Peer, report: Report) -> None:
+def _measure(name: str, peer: str, measure: Callable[[], Numbers], report: Report) -> None:
     began = time.monotonic()
     try:
-        numbers = cell.measure(peer)
+        numbers = measure()
     except Exception as problem:
-        report.failures.append(f"{cell.name} on {peer.name}: {type(problem).__name__}: {problem}")
-        _say(f"{cell.name} {peer.name}: FAILED: {problem}")
+        report.failures.append(f"{name} on {peer}: {type(problem).__name__}: {problem}")
+        _say(f"{name} {peer}: FAILED: {problem}")
         return
-    report.add(cell.name, peer.name, numbers)
-    shown = ", ".join(f"{name} {value:,.4g}" for name, value in numbers.items())
-    _say(f"{cell.name} {peer.name}: {shown} ({time.monotonic() - began:.0f} s)")
+    report.add(name, peer, numbers)
+    shown = ", ".join(f"{metric} {value:,.4g}" for metric, value in numbers.items())
+    _say(f"{name} {peer}: {shown} ({time.monotonic() - began:.0f} s)")
 
 
 def _say(text: str) -> None:

@@ -75,7 +75,7 @@ class Penstock:
         with (self.data / "console.log").open("ab") as console:
             began = time.monotonic()
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=_environment()
+                command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment()
             )
         while not answers("127.0.0.1", self.port):
             if self.process.poll() is not None:
@@ -106,7 +106,7 @@ class Penstock:
             process.wait()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """An installed package has its bytecode beside it; a checkout where Python may not write it would start slower."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 

@@ -313,25 +313,9 @@ class KafkaCluster:
             self.members.append(KafkaNode(i + 1, wanted[i], controllers[i], home))
 
     def _write_properties(self, node: KafkaNode) -> None:
-        factor, in_sync = (1, 1) if self.nodes == 1 else (3, 2)
-        listeners = f"PLAINTEXT://127.0.0.1:{node.port},CONTROLLER://127.0.0.1:{node.controller_port}"
+        controllers = [each.controller_port for each in self.members]
         properties = {
-            "process.roles": "broker,controller",
-            "node.id": str(node.node_id),
-            "listeners": listeners,
-            "advertised.listeners": listeners,
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "controller.quorum.bootstrap.servers": ",".join(f"127.0.0.1:{n.controller_port}" for n in self.members),
-            "log.dirs": str(node.log_dir),
-            "default.replication.factor": str(factor),
-            "min.insync.replicas": str(in_sync),
-            "offsets.topic.replication.factor": str(factor),
-            "transaction.state.log.replication.factor": str(factor),
-            "transaction.state.log.min.isr": str(in_sync),
-            "share.coordinator.state.topic.replication.factor": str(factor),
-            "share.coordinator.state.topic.min.isr": str(in_sync),
-            "group.initial.rebalance.delay.ms": "0",
+            **node_properties(node.node_id, node.port, node.controller_port, controllers, node.log_dir),
             **self.overrides,
         }
         node.properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
@@ -339,13 +323,42 @@ class KafkaCluster:
     def _format(self, node: KafkaNode) -> None:
         how = ["--standalone"]
         if self.nodes > 1:
-            # A directory id is any 16 bytes in URL-safe base64; these only have to differ.
-            voters = (f"{n.node_id}@127.0.0.1:{n.controller_port}:{'A' * 20}{n.node_id}Q" for n in self.members)
-            how = ["--initial-controllers", ",".join(voters)]
+            how = ["--initial-controllers", initial_controllers({n.node_id: n.controller_port for n in self.members})]
         args = ["format", *how, "--cluster-id", CLUSTER_ID, "--config", str(node.properties)]
         done = run_tool("kafka.tools.StorageTool", *args)
         if done.returncode != 0:
             raise KafkaUnavailable(f"could not format {node.log_dir}: {(done.stderr or done.stdout).strip()}")
+
+
+def node_properties(
+    node_id: int, port: int, controller_port: int, controllers: Sequence[int], log_dir: Path
+) -> dict[str, str]:
+    """A combined node on loopback; `controllers` are the controller ports of all nodes, its own included."""
+    factor, in_sync = (1, 1) if len(controllers) == 1 else (3, 2)
+    listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}"
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.quorum.bootstrap.servers": ",".join(f"127.0.0.1:{each}" for each in controllers),
+        "log.dirs": str(log_dir),
+        "default.replication.factor": str(factor),
+        "min.insync.replicas": str(in_sync),
+        "offsets.topic.replication.factor": str(factor),
+        "transaction.state.log.replication.factor": str(factor),
+        "transaction.state.log.min.isr": str(in_sync),
+        "share.coordinator.state.topic.replication.factor": str(factor),
+        "share.coordinator.state.topic.min.isr": str(in_sync),
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
+def initial_controllers(controllers: Mapping[int, int]) -> str:
+    """For `--initial-controllers`, from node id to controller port. A directory id is any 16 bytes; these differ."""
+    return ",".join(f"{node_id}@127.0.0.1:{port}:{'A' * 20}{node_id}Q" for node_id, port in controllers.items())
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,0 +1,222 @@
+"""Plans for draining and evening out: by table, and by what holds for every cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.metadata.moves import Move, Placement, PlanError, TopicPartition, drain, rebalance
+
+NO_SIZES: dict[TopicPartition, int] = {}
+PLAIN = {1: None, 2: None, 3: None}
+
+
+def placed(*replicas: tuple[int, ...], topic: str = "t") -> dict[TopicPartition, tuple[int, ...]]:
+    return {(topic, index): each for index, each in enumerate(replicas)}
+
+
+def after(placement: Placement, moves: list[Move]) -> dict[TopicPartition, tuple[int, ...]]:
+    return {**placement, **{move.partition: move.after for move in moves}}
+
+
+def counts(placement: Placement, brokers: object) -> dict[int, int]:
+    found = Counter(broker for replicas in placement.values() for broker in replicas)
+    return {broker: found[broker] for broker in brokers}  # type: ignore[attr-defined]
+
+
+# --- by hand ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_moves_where_everything_is_even() -> None:
+    assert rebalance(placed((1, 2), (2, 3), (3, 1)), PLAIN, NO_SIZES) == []
+
+
+def test_a_drained_broker_keeps_nothing_and_the_others_keep_what_they_have() -> None:
+    moves = drain(placed((1, 2), (2, 3), (3, 1)), {**PLAIN, 4: None}, {3}, NO_SIZES)
+    assert [(move.partition[1], move.removing, move.adding) for move in moves] == [(1, (3,), (4,)), (2, (3,), (4,))]
+
+
+def test_draining_needs_as_many_other_brokers_as_there_are_replicas() -> None:
+    with pytest.raises(PlanError, match="t-0 has 3 replicas and no other broker"):
+        drain(placed((1, 2, 3)), PLAIN, {3}, NO_SIZES)
+
+
+def test_a_drained_replica_goes_to_a_rack_that_has_none_yet() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    (move,) = drain(placed((1, 3)), racks, {3}, NO_SIZES)
+    assert move.adding == (4,)
+
+
+def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
+    before = placed(*[(1, 2), (2, 1)] * 3)
+    moves = rebalance(before, PLAIN, NO_SIZES, onto={3})
+    assert counts(after(before, moves), PLAIN) == {1: 4, 2: 4, 3: 4}
+    assert {broker for move in moves for broker in move.adding} == {3}
+    assert sum(move.copies for move in moves) == 4
+
+
+def test_the_smallest_partitions_move() -> None:
+    before = placed(*[(1,)] * 4)
+    sizes = {("t", 0): 900, ("t", 1): 10, ("t", 2): 800, ("t", 3): 20}
+    moves = rebalance(before, {1: None, 2: None}, sizes)
+    assert [move.partition[1] for move in moves] == [1, 3]
+
+
+def test_leaders_are_evened_out_by_order_alone() -> None:
+    before = placed((1, 2), (1, 2), (1, 3), (1, 3), (2, 3), (3, 2))
+    moves = rebalance(before, PLAIN, NO_SIZES)
+    assert not any(move.copies for move in moves)
+    assert Counter(replicas[0] for replicas in after(before, moves).values()) == {1: 2, 2: 2, 3: 2}
+
+
+def test_a_leadership_may_be_passed_on_over_a_third_broker() -> None:
+    # 1 shares nothing with 3: it passes one to 2, which passes one to 3.
+    before = placed((1, 2), (1, 2), (1, 2), (2, 3), (2, 3))
+    moves = rebalance(before, PLAIN, NO_SIZES)
+    leaders = Counter(replicas[0] for replicas in after(before, moves).values())
+    assert max(leaders.values()) <= 2
+
+
+def test_replicas_that_share_a_rack_are_parted() -> None:
+    racks = {1: "a", 2: "a", 3: "b"}
+    (move,) = rebalance(placed((1, 2)), racks, NO_SIZES)
+    assert move.after == (1, 3)
+
+
+def test_a_move_that_would_crowd_a_rack_is_not_made() -> None:
+    racks = {1: "a", 2: "b", 3: "b"}
+    before = placed(*[(1, 2)] * 4)
+    moves = rebalance(before, racks, NO_SIZES)
+    assert all(1 in replicas for replicas in after(before, moves).values())
+    assert counts(after(before, moves), racks) == {1: 4, 2: 2, 3: 2}
+
+
+# --- whatever the cluster -----------------------------------------------------------------------------------------
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]]:
+    size = draw(st.integers(2, 7))
+    named = draw(st.booleans())
+    racks = {broker: draw(st.sampled_from("abc")) if named else None for broker in range(1, size + 1)}
+    placement: dict[TopicPartition, tuple[int, ...]] = {}
+    for topic in range(draw(st.integers(1, 3))):
+        factor = draw(st.integers(1, min(3, size)))
+        for index in range(draw(st.integers(1, 9))):
+            order = draw(st.permutations(sorted(racks)))
+            placement[f"t{topic}", index] = tuple(order[:factor])
+    return racks, placement
+
+
+def rack_count(replicas: tuple[int, ...], racks: dict[int, str | None]) -> int:
+    return len({racks[broker] for broker in replicas})
+
+
+@given(clusters())
+@settings(max_examples=200, deadline=None)
+def test_every_partition_keeps_its_number_of_replicas_on_different_brokers(
+    cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
+) -> None:
+    racks, before = cluster
+    for partition, replicas in after(before, rebalance(before, racks, NO_SIZES)).items():
+        assert len(replicas) == len(before[partition])
+        assert len(set(replicas)) == len(replicas)
+        assert set(replicas) <= set(racks)
+
+
+@given(clusters())
+@settings(max_examples=200, deadline=None)
+def test_without_racks_replicas_end_within_one_of_each_other_and_no_move_is_wasted(
+    cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
+) -> None:
+    racks = dict.fromkeys(cluster[0])
+    before = cluster[1]
+    moves = rebalance(before, racks, NO_SIZES)
+    held, had = counts(after(before, moves), racks), counts(before, racks)
+    assert max(held.values()) - min(held.values()) <= 1
+    # No broker both gives and takes, so the moves are no more than what the fullest have too much.
+    assert sum(len(move.adding) for move in moves) == sum(max(0, had[each] - held[each]) for each in racks)
+
+
+@given(clusters())
+@settings(max_examples=200, deadline=None)
+def test_no_partition_ends_in_fewer_racks(
+    cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
+) -> None:
+    racks, before = cluster
+    for partition, replicas in after(before, rebalance(before, racks, NO_SIZES)).items():
+        if None not in racks.values():
+            assert rack_count(replicas, racks) >= rack_count(before[partition], racks)
+
+
+@given(clusters())
+@settings(max_examples=200, deadline=None)
+def test_a_second_rebalance_has_nothing_to_do(
+    cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
+) -> None:
+    racks, before = cluster
+    assert rebalance(after(before, rebalance(before, racks, NO_SIZES)), racks, NO_SIZES) == []
+
+
+@given(clusters(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_drain_empties_the_broker_moves_nothing_else_and_keeps_racks(
+    cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]], data: st.DataObject
+) -> None:
+    racks, before = cluster
+    leaving = data.draw(st.sampled_from(sorted(racks)))
+    if any(len(replicas) == len(racks) for replicas in before.values()):
+        with pytest.raises(PlanError):
+            drain({k: v for k, v in before.items() if len(v) == len(racks)}, racks, {leaving}, NO_SIZES)
+        return
+    moves = drain(before, racks, {leaving}, NO_SIZES)
+    ended = after(before, moves)
+    assert all(leaving not in replicas for replicas in ended.values())
+    for move in moves:
+        assert move.removing == (leaving,)
+        assert len(move.adding) == 1
+    possible = {rack for broker, rack in racks.items() if broker != leaving}
+    for partition, replicas in ended.items():
+        if leaving in before[partition] and None not in possible:
+            kept = [broker for broker in before[partition] if broker != leaving]
+            best = min(len(possible), rack_count(tuple(kept), racks) + 1)
+            free = {racks[each] for each in racks if each != leaving and each not in kept}
+            if free - {racks[each] for each in kept}:
+                assert rack_count(replicas, racks) == best
+
+
+@given(clusters())
+@settings(max_examples=100, deadline=None)
+def test_leaders_end_as_even_as_any_order_of_the_replicas_allows(
+    cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
+) -> None:
+    racks, before = cluster
+    ended = after(before, rebalance(before, racks, NO_SIZES))
+    most = max(Counter(replicas[0] for replicas in ended.values()).values())
+    assert _can_lead_within(ended, most)
+    assert most == 1 or not _can_lead_within(ended, most - 1)
+
+
+def _can_lead_within(placement: Placement, most: int) -> bool:
+    """Whether some choice of leaders gives no broker more than `most`: plain bipartite matching with room `most`."""
+    led: dict[int, list[TopicPartition]] = {}
+
+    def place(partition: TopicPartition, seen: set[int]) -> bool:
+        for broker in placement[partition]:
+            if broker in seen:
+                continue
+            seen.add(broker)
+            mine = led.setdefault(broker, [])
+            if len(mine) < most:
+                mine.append(partition)
+                return True
+            for index, other in enumerate(mine):
+                if place(other, seen):
+                    mine[index] = partition
+                    return True
+        return False
+
+    return all(place(partition, set()) for partition in sorted(placement))

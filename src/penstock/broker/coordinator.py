@@ -5,28 +5,31 @@
     append                                        what one pass of the loop decided goes into the log as one batch
     reply                                         when the high watermark has passed the last record
 
-State may thus be ahead of the log for the rest of a pass, but nobody is told so: an append that fails drops the
-state, and everybody who waits is sent to look for the coordinator again. Loading is `apply` over the log.
+State may thus be ahead of the log for the rest of a pass, and of the high watermark for longer, but nobody is told so:
+an append that fails drops the state, and everybody who waits is sent to look for the coordinator again. Loading is
+`apply` over the whole log. What a new leader finds in it counts as this epoch's once the high watermark has passed it:
+until then nothing that was loaded is told or acted on either.
+
+A coordinator belongs to one leader epoch. Every append names it, so one that has lost its partition writes nothing
+more; the next epoch gets a coordinator of its own, loaded anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from penstock.broker.replay import replay
 from penstock.log.log import AppendOrigin
 from penstock.protocol.codec import DecodeError
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
-from penstock.records.control import read_end_txn
-from penstock.records.record import Record as LogRecord
-from penstock.records.record import read_records
 
 if TYPE_CHECKING:
     from penstock.broker.partition import Partition
@@ -40,9 +43,17 @@ Record = tuple[Any, Any | None]
 
 LOAD_CHUNK_BYTES = 1 << 20  # `offsets.load.buffer.size` of Kafka is 5 MiB; a smaller one keeps the loop responsive
 INLINE_LOAD_BYTES = 1 << 18  # a log this small is replayed within the request that asks for it
+COMMIT_TIMEOUT_SECONDS = 5.0  # how long an answer waits for replicas, as `offsets.commit.timeout.ms` has it
+UNDER_MIN_ISR_PAUSE_SECONDS = 0.1
+TIMER_RETRY_SECONDS = 0.5
 RECORD_OVERHEAD_BYTES = 32  # varints and lengths around a key and a value, rounded up
 BATCH_OVERHEAD_BYTES = 128
 NO_PRODUCER_ID = -1
+LOOK_AGAIN = "The coordinator could not write: look it up again."
+NOT_YET = "The replicas of the coordinator's partition don't follow: try again soon."
+
+
+UNDER_MIN_ISR = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 
 
 class Turn(Protocol):
@@ -92,13 +103,14 @@ class Phase(Enum):
 class _Commit:
     """A decision whose records are on their way."""
 
-    __slots__ = ("end_offset", "future", "result", "turn")
+    __slots__ = ("end_offset", "expires", "future", "result", "turn")
 
     def __init__(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
         self.turn = turn
         self.result = result
         self.future = future
         self.end_offset = -1  # not appended yet
+        self.expires = math.inf
 
 
 class Coordinator(Generic[M]):
@@ -112,6 +124,7 @@ class Coordinator(Generic[M]):
         *,
         compression: int = 0,
         deliver: Callable[[Any, Any], None] | None = None,
+        commit_timeout_s: float = COMMIT_TIMEOUT_SECONDS,
     ) -> None:
         self.machine = machine
         self.partition = partition
@@ -128,6 +141,9 @@ class Coordinator(Generic[M]):
         self._undecided: list[_Commit] = []  # their records are in the batch
         self._commits: deque[_Commit] = deque()  # appended, waiting for the high watermark
         self._flush_scheduled = False
+        self._commit_timeout_s = commit_timeout_s
+        self._following: asyncio.Task[None] | None = None
+        self._overdue: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
 
@@ -167,6 +183,7 @@ class Coordinator(Generic[M]):
         self.active()
         self._flush()
         self.active()
+        self.partition.leader_log(self.epoch)
         self.partition.append(
             marker,
             now_ms=self._clock.wall_ms(),
@@ -187,7 +204,10 @@ class Coordinator(Generic[M]):
         encoded = [self.machine.encode(record) for record in turn.records]
         try:
             self._check_sizes(encoded)
+            if encoded:
+                self._check_replicas()
         except KafkaError as error:
+            turn.replies = [(token, error) for token, _ in turn.replies]
             self._settle(turn, error.code)
             if future is not None:
                 future.set_exception(error)
@@ -215,6 +235,12 @@ class Coordinator(Generic[M]):
             # Kafka's word for a group that doesn't fit into one record: nothing a client could retry
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The coordinator's record exceeds max.message.bytes.")
 
+    def _check_replicas(self) -> None:
+        """Before anything is applied: an append that is refused later costs the whole state."""
+        have, need = len(self.partition.image.isr), self.partition.log.config.min_insync_replicas
+        if have < need:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{have} in-sync replicas, {need} are needed: wait.")
+
     def _enqueue(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> None:
         limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
         now_ms = self._clock.wall_ms()
@@ -239,6 +265,7 @@ class Coordinator(Generic[M]):
             transactional=producer is not None,
         )
         try:
+            self.partition.leader_log(self.epoch)  # a leader of another epoch has a coordinator of its own
             self.partition.append(
                 batch, now_ms=self._clock.wall_ms(), origin=AppendOrigin.COORDINATOR, required_acks=-1
             )
@@ -252,27 +279,75 @@ class Coordinator(Generic[M]):
         if self.phase is Phase.CLOSED:
             return
         end_offset = self.partition.log.log_end_offset
+        expires = self._loop.time() + self._commit_timeout_s
         for commit in self._undecided:
-            commit.end_offset = end_offset
+            commit.end_offset, commit.expires = end_offset, expires
         self._commits.extend(self._undecided)
         self._undecided.clear()
         self._complete()
 
     def _complete(self) -> None:
+        """Answer what is committed; if something isn't, see to it that this is called again."""
+        if self.phase is Phase.CLOSED:
+            return
         high_watermark = self.partition.log.high_watermark
         while self._commits and self._commits[0].end_offset <= high_watermark:
             commit = self._commits.popleft()
             self._settle(commit.turn, ErrorCode.NONE)
             if commit.future is not None and not commit.future.done():
                 commit.future.set_result(commit.result)
-        if self._commits:
-            self.partition.park(self)
-        else:
-            self.partition.unpark(self)
+        if self._commits and self._following is None:
+            self._following = self._loop.create_task(self._follow(), name=f"commits of {self.partition}")
 
-    def notify(self, appended_bytes: int) -> None:
-        """The partition's high watermark may have moved."""
-        self._loop.call_soon(self._complete)
+    async def _follow(self) -> None:
+        """One waiter for all decisions in flight: they are committed in order."""
+        try:
+            while self._commits:
+                self._watch_overdue()
+                end_offset = self._commits[0].end_offset
+                await self.partition.committed(end_offset)
+                if self.partition.log.high_watermark < end_offset:
+                    await asyncio.sleep(0)
+                self._complete()
+        except KafkaError as error:
+            await self._commit_failed(error)
+        finally:
+            self._following = None
+        self._complete()
+
+    async def _commit_failed(self, error: KafkaError) -> None:
+        if error.code in UNDER_MIN_ISR:
+            # Written, not lost: it counts when replicas come back, and whoever waited for it asks again.
+            self._answer_early(math.inf)
+            await asyncio.sleep(UNDER_MIN_ISR_PAUSE_SECONDS)
+            return
+        logger.info("%s: the coordinator stops: %s", self.partition, error)
+        self.close(_as_coordinator_error(error.code))
+
+    def _watch_overdue(self) -> None:
+        if self._overdue is None:
+            expires = next((commit.expires for commit in self._commits if commit.expires < math.inf), None)
+            if expires is not None:
+                self._overdue = self._loop.call_at(expires, self._on_overdue)
+
+    def _on_overdue(self) -> None:
+        self._overdue = None
+        self._answer_early(self._loop.time())
+        self._watch_overdue()
+
+    def _answer_early(self, until: float) -> None:
+        """Whoever waits too long hears so. The decision stands, and its other effects come when it is committed."""
+        for commit in self._commits:
+            if commit.expires > until:
+                break
+            commit.expires = math.inf
+            error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
+            waiting = [token for token, _ in commit.turn.replies if isinstance(token, asyncio.Future)]
+            commit.turn.replies = [each for each in commit.turn.replies if not isinstance(each[0], asyncio.Future)]
+            for token in waiting:
+                self._deliver(token, error)
+            if commit.future is not None and not commit.future.done():
+                commit.future.set_exception(error)
 
     def _settle(self, turn: Turn, code: ErrorCode) -> None:
         for token, response in turn.replies:
@@ -308,8 +383,15 @@ class Coordinator(Generic[M]):
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self.phase is Phase.ACTIVE:
-            self._follow_up(lambda machine, turn: machine.on_timers(turn))
+        if self.phase is not Phase.ACTIVE:
+            return
+        try:
+            self._check_replicas()
+        except KafkaError:  # time does not stop, but what it would have us write can't be written
+            self._timer = self._loop.call_later(TIMER_RETRY_SECONDS, self._on_timer)
+            self._timer_ms = self.now_ms + int(TIMER_RETRY_SECONDS * 1000)
+            return
+        self._follow_up(lambda machine, turn: machine.on_timers(turn))
 
     # --- coming and going
 
@@ -326,16 +408,22 @@ class Coordinator(Generic[M]):
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator is loading: try again soon.")
 
     def load_now(self) -> None:
-        log = self.partition.leader_log()
+        log = self._own_log()
         offset = log.log_start_offset
         try:
             while offset < log.log_end_offset:
                 part = log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset)
-                offset = self._replay(offset, part.read_now())
+                offset = replay(self.machine, log, offset, part.read_now())
         except (KafkaError, DecodeError) as error:
             self._fail_to_load(error)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure) from error
         self._start()
+
+    def _own_log(self) -> Log:
+        try:
+            return self.partition.leader_log(self.epoch)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"Look the coordinator up again: {error.message}") from error
 
     def _fail_to_load(self, error: Exception) -> None:
         """A log that can't be read as a whole is not served in part: offsets would be missing and nobody would know."""
@@ -347,13 +435,17 @@ class Coordinator(Generic[M]):
         """Replay in slices, with the loop free in between; appends by others (transaction markers) wait for the end."""
         if self.phase is not Phase.UNLOADED:
             return
+        try:
+            log = self._own_log()
+        except KafkaError:
+            self.close()
+            return
         self.phase = Phase.LOADING
-        log: Log = self.partition.leader_log()
         started, offset = self._loop.time(), log.log_start_offset
         try:
             while offset < log.log_end_offset and self.phase is Phase.LOADING:
                 data = await log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset).read()
-                offset = self._replay(offset, data)
+                offset = replay(self.machine, log, offset, data)
                 await asyncio.sleep(0)
         except (KafkaError, DecodeError) as error:
             self._fail_to_load(error)
@@ -363,39 +455,17 @@ class Coordinator(Generic[M]):
             seconds = self._loop.time() - started
             logger.debug("%s: coordinator loaded up to offset %d in %.3f s", self.partition, offset, seconds)
 
-    def _replay(self, offset: int, data: Any) -> int:
-        """Apply what a piece of the log holds; the offset after it."""
-        next_offset = self.partition.log.log_end_offset  # nothing there: compaction has emptied the rest
-        latest: dict[bytes | None, LogRecord] = {}  # only the last record of a key counts, as compaction has it
-        for header, batch in split_batches(data, allow_partial=True):
-            next_offset = max(header.next_offset, offset + 1)
-            if header.is_control or header.is_transactional:
-                self._replay_records(latest, NO_PRODUCER_ID)
-                latest = {}
-            if header.is_control:
-                marker = read_end_txn(batch)
-                if marker is not None:
-                    self.machine.apply_marker(header.producer_id, marker.committed)
-                continue
-            for record in read_records(batch):
-                latest.pop(record.key, None)
-                latest[record.key] = record
-            if header.is_transactional:
-                self._replay_records(latest, header.producer_id)
-                latest = {}
-        self._replay_records(latest, NO_PRODUCER_ID)
-        return next_offset
-
-    def _replay_records(self, records: dict[bytes | None, LogRecord], producer_id: int) -> None:
-        decode, apply = self.machine.decode, self.machine.apply
-        for record in records.values():
-            decoded = decode(record.key, record.value)
-            if decoded is not None:
-                apply(decoded, record.offset, producer_id)
-
     def _start(self) -> None:
         self.phase = Phase.ACTIVE
-        self._follow_up(lambda machine, turn: machine.loaded(turn))
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        self.machine.loaded(turn)
+        if turn.records:
+            self._take(turn, None, None)
+        else:
+            # what was loaded is told, and acted on, when it is committed
+            self._undecided.append(_Commit(turn, None, None))
+            self._flush()
+        self._arm()
 
     def close(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """Leadership is gone, or the log is: answer all who wait, forget the rest."""
@@ -407,7 +477,11 @@ class Coordinator(Generic[M]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.partition.unpark(self)
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        if self._following is not None and self._following is not asyncio.current_task():
+            self._following.cancel()
         waiting = [*self._commits, *self._undecided]
         self._commits.clear()
         self._undecided.clear()
@@ -418,12 +492,8 @@ class Coordinator(Generic[M]):
         for token, response in turn.replies:
             self._deliver(token, response)
 
-    def abandon(self) -> None:
-        """The partition is going away."""
-        self.close()
-
     def _abort(self, commit: _Commit, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        error = KafkaError(code, "The coordinator could not write: look it up again.")
+        error = KafkaError(code, LOOK_AGAIN)
         for token, _ in commit.turn.replies:
             self._deliver(token, error)
         if commit.future is not None and not commit.future.done():
@@ -450,9 +520,13 @@ def set_result(token: Any, response: Any) -> None:
 def _as_coordinator_error(code: ErrorCode) -> ErrorCode:
     """What clients understand of a log's complaint."""
     match code:
-        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION | ErrorCode.NOT_ENOUGH_REPLICAS | ErrorCode.REQUEST_TIMED_OUT:
+        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION | ErrorCode.REQUEST_TIMED_OUT:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case _ if code in UNDER_MIN_ISR:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case ErrorCode.FENCED_LEADER_EPOCH | ErrorCode.UNKNOWN_LEADER_EPOCH:
             return ErrorCode.NOT_COORDINATOR
         case _:
             return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,7 +1,8 @@
 """The coordinators of one internal topic: one machine for each of its partitions that this node leads.
 
 Follows the metadata image. A partition gained is loaded in the background, or at once by the first request if its log
-is small; a partition lost answers NOT_COORDINATOR to all who wait.
+is small; a partition lost answers NOT_COORDINATOR to all who wait. One that is led in a new epoch was lost and gained:
+somebody else may have written to it in between.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic
 
-from penstock.broker.coordinator import Coordinator, M, Phase, set_result
+from penstock.broker.coordinator import COMMIT_TIMEOUT_SECONDS, Coordinator, M, Phase, set_result
 from penstock.groups.partitioner import coordinator_partition
 from penstock.protocol.errors import ErrorCode, KafkaError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.broker.metadata_log import MetadataLog
     from penstock.broker.partitions import Partitions
     from penstock.clock import Clock
-    from penstock.metadata.image import MetadataImage
+    from penstock.metadata.image import MetadataImage, TopicImage
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class Coordinators(Generic[M]):
         make: Callable[[], M],
         compression: int = 0,
         deliver: Callable[[Any, Any], None] = set_result,
+        commit_timeout_s: float = COMMIT_TIMEOUT_SECONDS,
     ) -> None:
         self._topic = topic
         self._node_id = node_id
@@ -45,6 +47,8 @@ class Coordinators(Generic[M]):
         self._make = make
         self._compression = compression
         self._deliver = deliver
+        self._commit_timeout_s = commit_timeout_s
+        self._topic_seen: TopicImage | None = None
         self._by_partition: dict[int, Coordinator[M]] = {}
 
     def __iter__(self) -> Iterator[Coordinator[M]]:
@@ -56,10 +60,16 @@ class Coordinators(Generic[M]):
     def apply(self, image: MetadataImage) -> bool:
         """Whether partitions were gained, which are then to be loaded."""
         topic = image.topics.get(self._topic)
-        led = {index for index, part in topic.partitions.items() if part.leader == self._node_id} if topic else set()
-        for index in self._by_partition.keys() - led:
-            self._by_partition.pop(index).close()
-        gained = sorted(led - self._by_partition.keys())
+        led: dict[int, int] = {}
+        if topic is not None and topic is not self._topic_seen:
+            led = {i: part.leader_epoch for i, part in topic.partitions.items() if part.leader == self._node_id}
+        elif topic is not None:
+            return False
+        self._topic_seen = topic
+        for index, coordinator in list(self._by_partition.items()):
+            if led.get(index) != coordinator.epoch:
+                self._by_partition.pop(index).close()
+        gained = sorted(led.keys() - self._by_partition.keys())
         for index in gained:
             self._open(index)
         return bool(gained)
@@ -67,7 +77,12 @@ class Coordinators(Generic[M]):
     def _open(self, index: int) -> Coordinator[M]:
         partition = self._partitions.get(self._topic, index)
         coordinator = Coordinator(
-            self._make(), partition, self._clock, compression=self._compression, deliver=self._deliver
+            self._make(),
+            partition,
+            self._clock,
+            compression=self._compression,
+            deliver=self._deliver,
+            commit_timeout_s=self._commit_timeout_s,
         )
         self._by_partition[index] = coordinator
         return coordinator

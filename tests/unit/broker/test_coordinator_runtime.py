@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -57,8 +57,10 @@ class MemoryPartition:
     log_start_offset: int = 0
     log_end_offset: int = 0
     high_watermark: int = 0
-    waiters: set[Any] = field(default_factory=set)
+    isr: list[int] = field(default_factory=lambda: [1, 2])
     max_message_bytes: int = 1 << 20
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    failing: KafkaError | None = None
 
     @property
     def log(self) -> "MemoryPartition":
@@ -66,13 +68,19 @@ class MemoryPartition:
 
     @property
     def config(self) -> SimpleNamespace:
-        return SimpleNamespace(max_message_bytes=self.max_message_bytes)
+        return SimpleNamespace(max_message_bytes=self.max_message_bytes, min_insync_replicas=2)
+
+    @property
+    def image(self) -> SimpleNamespace:
+        return SimpleNamespace(isr=self.isr)
 
     @property
     def size(self) -> int:
         return sum(map(len, self.batches))
 
-    def leader_log(self) -> "MemoryPartition":
+    def leader_log(self, epoch: int = -1) -> "MemoryPartition":
+        if epoch not in (-1, self.leader_epoch):
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {self.leader_epoch}.")
         return self
 
     def append(self, records: bytes, **_: object) -> None:
@@ -84,21 +92,28 @@ class MemoryPartition:
         if self.replicated:
             self.high_watermark = self.log_end_offset
 
-    def catch_up(self) -> None:
-        self.high_watermark = self.log_end_offset
-        for waiter in tuple(self.waiters):
-            waiter.notify(0)
+    def catch_up(self, offset: int | None = None) -> None:
+        self.high_watermark = self.log_end_offset if offset is None else offset
+        self._tell()
+
+    def fail(self, error: KafkaError) -> None:
+        self.failing = error
+        self._tell()
+
+    def _tell(self) -> None:
+        moved, self.moved = self.moved, asyncio.Event()
+        moved.set()
+
+    async def committed(self, offset: int) -> None:
+        while self.high_watermark < offset:
+            if self.failing is not None:
+                raise self.failing
+            await self.moved.wait()
 
     def read(self, offset: int, max_bytes: int, *, upper_bound: int) -> "Slice":
         return Slice(
             b"".join(batch for batch in self.batches if int.from_bytes(batch[:8], "big") >= offset)[:max_bytes]
         )
-
-    def park(self, waiter: object) -> None:
-        self.waiters.add(waiter)
-
-    def unpark(self, waiter: object) -> None:
-        self.waiters.discard(waiter)
 
 
 def coordinate(partition: MemoryPartition, config: GroupConfig | None = None) -> Coordinator[GroupShard]:
@@ -190,7 +205,6 @@ def test_an_answer_waits_for_the_high_watermark_and_so_does_a_read_of_what_is_no
         await passes()
         assert written.result().topics[0].partitions[0].error_code == ErrorCode.NONE
         assert seen.result() == 5
-        assert partition.waiters == set()
         assert coordinator.run(lambda shard, turn: offset_of(coordinator)) == 5
 
     run(scenario)

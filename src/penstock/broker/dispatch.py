@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.broker.context import RequestContext
 from penstock.broker.encoded import Encoded
 from penstock.broker.error_replies import error_response
-from penstock.broker.registry import Role, load_handler, served_versions
+from penstock.broker.registry import Role, load_handler, served_versions, serves_unstable
 from penstock.net.connection import Close, Connection, Reply
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
 from penstock.protocol.codec import DecodeError, reader, writer
@@ -128,7 +128,8 @@ class Dispatcher:
         return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
 
     def _find_route(self, api_key: int, version: int) -> Route | None:
-        if version not in served_versions(api_key, self._role):
+        unstable = serves_unstable(api_key, self._broker)
+        if version not in served_versions(api_key, self._role, unstable=unstable):
             return None
         route = self._routes[api_key << 16 | version] = Route(
             load_handler(api_key),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from penstock.protocol.apis import APIS
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
 
 HANDLERS: dict[int, str] = {
     0: "api_00_produce",
@@ -60,6 +63,9 @@ HANDLERS: dict[int, str] = {
     75: "api_75_describe_topic_partitions",
 }
 
+#: Latest versions that Kafka 4.3 calls unstable, and the settings that make them worth asking for.
+UNSTABLE: dict[int, str] = {22: "transaction.two.phase.commit.enable"}
+
 Role = Literal["BROKER", "CONTROLLER"]
 
 
@@ -73,9 +79,14 @@ def load_handler(api_key: int) -> Handler:
     return handler
 
 
-def served_versions(api_key: int, role: Role = "BROKER") -> range:
+def served_versions(api_key: int, role: Role = "BROKER", *, unstable: bool = False) -> range:
     """Empty for an API that has no handler, or not on listeners of this role."""
     api = APIS.get(api_key)
     if api is None or api_key not in HANDLERS or role not in api.listeners:
         return range(0)
-    return range(api.min_version, api.latest_stable + 1)
+    return range(api.min_version, (api.max_version if unstable else api.latest_stable) + 1)
+
+
+def serves_unstable(api_key: int, broker: Broker) -> bool:
+    """Whether an API's latest version is served although it may still change."""
+    return api_key in UNSTABLE and broker.settings.bool(UNSTABLE[api_key])

@@ -1,8 +1,8 @@
 """A node with nothing to configure: what `penstock up` and the embedded broker run.
 
 One node that is broker and controller, on one listener and one directory, which is formatted when it is new.
-Replication factors of internal topics are 1, since there is nobody to replicate to; everything else is Kafka's
-default.
+Replication factors of internal topics are 1, since there is nobody to replicate to, and two-phase commit is allowed, so
+that Spark's exactly-once sink finds what it needs; everything else is Kafka's default.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ALONE = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "transaction.two.phase.commit.enable": "true",
 }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-# the method below takes the builtin's name
+# the methods below take the builtins' names
 _Int: TypeAlias = int
+_Bool: TypeAlias = bool
 
 
 class SettingsSource(Protocol):
     def int(self, name: str, /) -> _Int: ...
+    def bool(self, name: str, /) -> _Bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class TransactionConfig:
     id_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
     abort_retry_ms: int = 10_000
     """A timed-out transaction that could not be aborted is tried again after this."""
+    two_phase_commit: bool = False
+    """Whether outside coordinators may hold transactions open for as long as they need (KIP-939)."""
 
     @classmethod
     def from_settings(cls, settings: SettingsSource) -> TransactionConfig:
@@ -26,4 +30,5 @@ class TransactionConfig:
             max_timeout_ms=settings.int("transaction.max.timeout.ms"),
             id_expiration_ms=settings.int("transactional.id.expiration.ms"),
             abort_retry_ms=settings.int("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+            two_phase_commit=settings.bool("transaction.two.phase.commit.enable"),
         )

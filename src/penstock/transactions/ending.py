@@ -16,7 +16,10 @@ from penstock.transactions.transaction import (
     MAX_EPOCH,
     NO_EPOCH,
     NO_PRODUCER_ID,
+    NO_TIMEOUT_MS,
+    Owner,
     Transaction,
+    used_up,
 )
 from penstock.transactions.turn import Answer, Markers, Turn
 
@@ -84,9 +87,9 @@ def end(
         return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     bumps = client_version >= EPOCH_PER_TRANSACTION
     retry = bumps and _is_retry(txn, producer_id, producer_epoch)
-    if producer_id != txn.producer_id and not retry:
+    if producer_id not in (txn.producer_id, txn.owner.producer_id) and not retry:
         return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if producer_epoch != txn.producer_epoch and not retry:
+    if (producer_id, producer_epoch) != txn.owner and not retry:
         return Answer(ErrorCode.PRODUCER_FENCED)
     table = RETRY if retry else CURRENT if bumps else SAME_EPOCH
     match table.get((txn.state, commit), Verdict.INVALID):
@@ -96,7 +99,7 @@ def end(
             except KafkaError as error:
                 return Answer(error.code)
         case Verdict.DONE:
-            return Answer(ErrorCode.NONE, txn.producer_id, txn.producer_epoch)
+            return Answer(ErrorCode.NONE, *txn.owner)
         case Verdict.WAIT:
             return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
         case Verdict.INVALID:
@@ -106,32 +109,67 @@ def end(
 
 
 def _is_retry(txn: Transaction, producer_id: int, producer_epoch: int) -> bool:
-    if producer_id == txn.producer_id and producer_epoch == txn.producer_epoch - 1:
-        return True
+    owner = txn.owner
+    if producer_id == owner.producer_id and producer_epoch == owner.producer_epoch - 1:
+        return not txn.taken_over  # then it is the producer that the transaction was taken from
     used_up_then = producer_id == txn.previous_producer_id and producer_epoch == MAX_EPOCH - 1
-    return used_up_then and producer_id != txn.producer_id and txn.producer_epoch == 0
+    return used_up_then and producer_id != owner.producer_id and owner.producer_epoch == 0 and not txn.taken_over
 
 
 def _prepare(shard: TransactionShard, turn: Turn, txn: Transaction, commit: bool, client_version: int) -> Answer:
-    epoch, last_epoch, next_producer_id = txn.producer_epoch, txn.last_epoch, NO_PRODUCER_ID
-    if client_version >= EPOCH_PER_TRANSACTION:
-        if txn.epochs_used_up:
-            next_producer_id = shard.new_producer_id()
+    epoch, last_epoch = txn.producer_epoch, txn.last_epoch
+    following, bumps = txn.owner, client_version >= EPOCH_PER_TRANSACTION
+    if bumps:
+        following = epoch_after(shard, txn.owner)
         epoch, last_epoch = min(epoch + 1, MAX_EPOCH), epoch
+    stays = following == (txn.producer_id, epoch)
     turn.write(
         txn.to(
             State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
             turn.wall_ms,
             producer_epoch=epoch,
             last_epoch=last_epoch,
-            next_producer_id=next_producer_id,
+            previous_producer_id=txn.owner.producer_id,
             client_version=client_version,
             start_ms=turn.wall_ms if txn.state in AT_REST else txn.start_ms,
+            **({} if stays else _next(following)),
         )
     )
-    if next_producer_id != NO_PRODUCER_ID:
-        return Answer(ErrorCode.NONE, next_producer_id, 0)
-    return Answer(ErrorCode.NONE, txn.producer_id, epoch)
+    return Answer(ErrorCode.NONE, *following)
+
+
+def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
+    """Who a producer is after its next bump: another id, where its epochs are used up. Raises if none is at hand."""
+    if used_up(owner.producer_epoch):
+        return Owner(shard.new_producer_id(), 0)
+    return Owner(owner.producer_id, owner.producer_epoch + 1)
+
+
+def _next(owner: Owner) -> dict[str, int]:
+    """As fields of a transaction; of a new producer id it goes without saying that its epochs start at 0."""
+    return {
+        "next_producer_id": owner.producer_id,
+        "next_epoch": owner.producer_epoch if owner.producer_epoch > 0 else NO_EPOCH,
+    }
+
+
+def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms: int) -> Answer:
+    """Another producer is to end an open transaction, whose markers still go by the producer that it began with.
+
+    The one it began with is fenced, as is any that took it over before. Raises if a producer id is needed and none is
+    at hand.
+    """
+    owner = epoch_after(shard, txn.owner)
+    turn.write(
+        txn.to(
+            State.ONGOING,
+            turn.wall_ms,
+            timeout_ms=NO_TIMEOUT_MS if txn.two_phase else timeout_ms,
+            next_producer_id=owner.producer_id,
+            next_epoch=owner.producer_epoch,
+        )
+    )
+    return Answer(ErrorCode.NONE, *owner, txn.producer_id, txn.producer_epoch)
 
 
 def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
@@ -142,15 +180,18 @@ def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
     """
     fenced = txn.to(State.PREPARE_EPOCH_FENCE, turn.wall_ms)
     bumps = shard.server_version >= EPOCH_PER_TRANSACTION
-    next_producer_id = shard.new_producer_id() if bumps and txn.epochs_used_up else NO_PRODUCER_ID
+    following: dict[str, int] = {}
+    if txn.taken_over or (bumps and txn.epochs_used_up):
+        following = _next(epoch_after(shard, txn.owner))
     turn.write(
         fenced.to(
             State.PREPARE_ABORT,
             turn.wall_ms,
             producer_epoch=min(txn.producer_epoch + 1, MAX_EPOCH),
             last_epoch=txn.producer_epoch if bumps else NO_EPOCH,
-            next_producer_id=next_producer_id,
+            previous_producer_id=txn.owner.producer_id,
             client_version=EPOCH_PER_TRANSACTION if bumps else 0,
+            **following,
         )
     )
 
@@ -162,14 +203,16 @@ def complete(shard: TransactionShard, turn: Turn, markers: Markers) -> None:
         return
     if (txn.producer_id, txn.producer_epoch) != (markers.producer_id, markers.producer_epoch):
         return
-    rotates = txn.next_producer_id != NO_PRODUCER_ID
+    owner = txn.owner
     turn.write(
         txn.to(
             State.COMPLETE_COMMIT if txn.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
             turn.wall_ms,
-            producer_id=txn.next_producer_id if rotates else txn.producer_id,
-            producer_epoch=0 if rotates else txn.producer_epoch,
+            producer_id=owner.producer_id,
+            producer_epoch=owner.producer_epoch,
+            previous_producer_id=txn.previous_producer_id,
             next_producer_id=NO_PRODUCER_ID,
+            next_epoch=NO_EPOCH,
             partitions=frozenset(),
         )
     )

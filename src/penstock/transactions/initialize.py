@@ -1,46 +1,68 @@
 """InitProducerId: who owns a transactional id from now on, and with which epoch.
 
 A producer that starts gets the next epoch and so fences the one before it. A producer that goes on after an error names
-the id and epoch it has (KIP-360) and gets the next epoch only if nobody has taken the id from it meanwhile.
+the id and epoch it has (KIP-360) and gets the next epoch only if nobody has taken the id from it meanwhile. A producer
+that takes part in two-phase commit (KIP-939) has no timeout, and may keep the open transaction of the one before it, to
+end it as an outside coordinator has decided.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.transactions.ending import fence
+from penstock.transactions.ending import fence, take_over
 from penstock.transactions.states import DECIDED, State
-from penstock.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, used_up
+from penstock.transactions.transaction import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMEOUT_MS,
+    Owner,
+    Transaction,
+    used_up,
+)
 from penstock.transactions.turn import Answer, Turn
 
 if TYPE_CHECKING:
     from penstock.transactions.shard import TransactionShard
 
 
-class Owner(NamedTuple):
-    """The id and epoch that a producer goes on with."""
-
-    producer_id: int
-    producer_epoch: int
-
-
 def initialize(
-    shard: TransactionShard, turn: Turn, transactional_id: str, timeout_ms: int, expected: Owner | None = None
+    shard: TransactionShard,
+    turn: Turn,
+    transactional_id: str,
+    timeout_ms: int,
+    expected: Owner | None = None,
+    *,
+    two_phase: bool = False,
+    keep: bool = False,
 ) -> Answer:
+    """`keep` an open transaction instead of aborting it."""
     try:
-        return _initialize(shard, turn, transactional_id, timeout_ms, expected)
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+        timeout_ms = _timeout_ms(shard, timeout_ms, two_phase)
+        return _initialize(shard, turn, transactional_id, timeout_ms, expected, keep)
     except KafkaError as error:
         return Answer(error.code)
 
 
+def _timeout_ms(shard: TransactionShard, asked_ms: int, two_phase: bool) -> int:
+    if not two_phase:
+        if not 0 < asked_ms <= shard.config.max_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "Lower transaction.timeout.ms of the producer.")
+        return asked_ms
+    if not shard.config.two_phase_commit:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "Set transaction.two.phase.commit.enable on the brokers first.",
+        )
+    return NO_TIMEOUT_MS
+
+
 def _initialize(
-    shard: TransactionShard, turn: Turn, transactional_id: str, timeout_ms: int, expected: Owner | None
+    shard: TransactionShard, turn: Turn, transactional_id: str, timeout_ms: int, expected: Owner | None, keep: bool
 ) -> Answer:
-    if not transactional_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
-    if not 0 < timeout_ms <= shard.config.max_timeout_ms:
-        raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "Lower transaction.timeout.ms of the producer.")
     txn = shard.transactions.get(transactional_id)
     if txn is None:
         txn = Transaction(transactional_id, shard.new_producer_id(), NO_EPOCH, timeout_ms)
@@ -48,6 +70,10 @@ def _initialize(
         _check_owner(txn, expected)
     if txn.state in DECIDED:
         return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if txn.state is State.ONGOING and keep:
+        if expected not in (None, txn.owner):
+            raise KafkaError(ErrorCode.PRODUCER_FENCED, "Another producer has taken the transactional id.")
+        return take_over(shard, turn, txn, timeout_ms)
     if txn.state is State.ONGOING:
         fence(shard, turn, txn)
         return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -58,7 +84,7 @@ def _initialize(
 
 def _check_owner(txn: Transaction, expected: Owner) -> None:
     """The epoch is judged when it is bumped."""
-    if expected.producer_id == txn.producer_id:
+    if expected.producer_id == txn.owner.producer_id:
         return
     if expected.producer_id == txn.previous_producer_id and used_up(expected.producer_epoch):
         return  # it may have missed the answer that gave it the new id
@@ -88,6 +114,7 @@ def _renew(
         producer_epoch=epoch,
         last_epoch=last_epoch,
         next_producer_id=NO_PRODUCER_ID,
+        next_epoch=NO_EPOCH,
         timeout_ms=timeout_ms,
         partitions=frozenset(),
         start_ms=-1,

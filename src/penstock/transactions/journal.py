@@ -47,6 +47,7 @@ def _to_value(txn: Transaction, value_version: int) -> TransactionLogValue:
     if value_version >= 1:
         value.previous_producer_id = txn.previous_producer_id
         value.next_producer_id = txn.next_producer_id
+        value.next_producer_epoch = txn.next_epoch
         value.client_transaction_version = txn.client_version
     return value
 
@@ -87,4 +88,5 @@ def _from_value(transactional_id: str, value: TransactionLogValue) -> Transactio
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,
         client_version=value.client_transaction_version,
+        next_epoch=value.next_producer_epoch,
     )

@@ -41,7 +41,7 @@ def add(
         client_version=client_version,
     )
     turn.write(ongoing)
-    if begins:
+    if begins and not ongoing.two_phase:
         shard.watch(ongoing, turn.now_ms + ongoing.timeout_ms)
     return ErrorCode.NONE
 
@@ -65,14 +65,16 @@ def verify(
 def _find(
     shard: TransactionShard, transactional_id: str, producer_id: int, producer_epoch: int
 ) -> Transaction | ErrorCode:
-    """The producer's transaction, unless it is about to end."""
+    """The producer's transaction, unless it is about to end, or began with another producer."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     txn = shard.transactions.get(transactional_id)
-    if txn is None or txn.producer_id != producer_id:
+    if txn is None or producer_id not in (txn.producer_id, txn.owner.producer_id):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if txn.producer_epoch != producer_epoch:
+    if txn.owner != (producer_id, producer_epoch):
         return ErrorCode.PRODUCER_FENCED
     if txn.state in DECIDED:
         return ErrorCode.CONCURRENT_TRANSACTIONS
+    if txn.taken_over:
+        return ErrorCode.INVALID_TXN_STATE
     return txn

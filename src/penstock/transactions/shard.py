@@ -77,7 +77,7 @@ class TransactionShard:
         for txn in self.transactions.values():
             if txn.state in DECIDED:
                 turn.send_markers(txn)
-            elif txn.state is State.ONGOING:
+            elif txn.state is State.ONGOING and not txn.two_phase:
                 left_ms = max(0, txn.start_ms + txn.timeout_ms - turn.wall_ms)
                 self.watch(txn, turn.now_ms + min(left_ms, txn.timeout_ms))
 
@@ -96,7 +96,7 @@ class TransactionShard:
     def on_timers(self, turn: Turn) -> None:
         for deadline in self.deadlines.due(turn.now_ms):
             txn = self.transactions.get(deadline.transactional_id)
-            if txn is None or txn.state is not State.ONGOING:
+            if txn is None or txn.state is not State.ONGOING or txn.two_phase:
                 continue
             if (txn.producer_id, txn.producer_epoch, txn.start_ms) != deadline[2:]:
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.check import check
 from penstock.transactions.states import COMES_FROM, State
@@ -11,10 +11,19 @@ from penstock.transactions.states import COMES_FROM, State
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 MAX_EPOCH = 0x7FFF
+#: The timeout of a transaction that an outside coordinator ends (KIP-939), as Kafka's records say it.
+NO_TIMEOUT_MS = 0x7FFFFFFF
 #: From this transaction version on, every transaction has an epoch of its own (KIP-890).
 EPOCH_PER_TRANSACTION = 2
 
 TopicPartition = tuple[str, int]
+
+
+class Owner(NamedTuple):
+    """The id and epoch that a producer goes by."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +38,12 @@ class Transaction:
     update_ms: int = -1
     #: The producer id before the last change, to know a retry by.
     previous_producer_id: int = NO_PRODUCER_ID
-    #: The producer id from the end of this transaction on, where its epochs are used up.
+    #: The producer id from the end of this transaction on, where its epochs are used up or its producer has changed.
     next_producer_id: int = NO_PRODUCER_ID
     #: The transaction version that the client spoke when it last changed the state.
     client_version: int = 0
+    #: The epoch that goes with `next_producer_id`; none stands for 0.
+    next_epoch: int = NO_EPOCH
     #: The epoch before the last bump, to know a retry by. Kafka's records have no place for it: a reload forgets it.
     last_epoch: int = field(default=NO_EPOCH, compare=False)
 
@@ -40,12 +51,28 @@ class Transaction:
     def epochs_used_up(self) -> bool:
         return used_up(self.producer_epoch)
 
+    @property
+    def owner(self) -> Owner:
+        """Whose requests count. The records of a transaction that was taken over still name the producer before."""
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return Owner(self.producer_id, self.producer_epoch)
+        return Owner(self.next_producer_id, max(self.next_epoch, 0))
+
+    @property
+    def taken_over(self) -> bool:
+        """Open, and of a producer that is gone: another may end it, and do nothing else with it (KIP-939)."""
+        return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID
+
+    @property
+    def two_phase(self) -> bool:
+        """An outside coordinator ends it, however long that takes."""
+        return self.timeout_ms == NO_TIMEOUT_MS
+
     def to(self, state: State, wall_ms: int, **changes: Any) -> Transaction:
         """The next state, if the table allows it."""
         check(self.state in COMES_FROM[state], f"{state.label} does not come after {self.state.label}")
-        following: Transaction = replace(
-            self, state=state, update_ms=wall_ms, previous_producer_id=self.producer_id, **changes
-        )
+        changes.setdefault("previous_producer_id", self.producer_id)
+        following: Transaction = replace(self, state=state, update_ms=wall_ms, **changes)
         check(following.producer_id >= 0, "a transaction has a producer id")
         check(0 <= following.producer_epoch <= MAX_EPOCH, "a producer epoch is an int16 from 0 on")
         return following

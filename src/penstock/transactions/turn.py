@@ -34,6 +34,9 @@ class Answer(NamedTuple):
     code: ErrorCode
     producer_id: int = -1
     producer_epoch: int = -1
+    ongoing_producer_id: int = -1
+    """Of an open transaction that the producer took over from the one before it: which one it is."""
+    ongoing_producer_epoch: int = -1
 
 
 @dataclass(slots=True)

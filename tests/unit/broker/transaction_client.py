@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from penstock.client.consumer import ConsumerSettings
+from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_24_add_partitions_to_txn as api_24
@@ -26,6 +28,7 @@ from penstock.testing import Broker
 
 WALL_MS = 1_700_000_000_000
 TOPIC_NAMES_UNTIL = 12  # Produce
+TWO_PHASE_SINCE = 6  # InitProducerId
 
 
 class RawProducer:
@@ -36,6 +39,7 @@ class RawProducer:
         self.id = transactional_id or f"tx-{secrets.token_hex(4)}"
         self.producer_id = -1
         self.epoch = -1
+        self.ongoing = (-1, -1)
         self.sequences: dict[str, int] = {}
         self.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[self.id]), 4)
 
@@ -51,14 +55,26 @@ class RawProducer:
 
     # --- requests
 
-    def init(self, version: int = 5, *, timeout_ms: int = 60_000, go_on: bool = False) -> ErrorCode:
+    def init(
+        self,
+        version: int = 5,
+        *,
+        timeout_ms: int = 60_000,
+        go_on: bool = False,
+        two_phase: bool = False,
+        keep: bool = False,
+    ) -> ErrorCode:
         request = InitProducerIdRequest(transactional_id=self.id, transaction_timeout_ms=timeout_ms)
+        if version >= TWO_PHASE_SINCE:
+            request.enable_2pc, request.keep_prepared_txn = two_phase, keep
         if go_on:
             request.producer_id, request.producer_epoch = self.producer_id, self.epoch
         answer = self.ask(request, version)
         if not answer.error_code:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
             self.sequences.clear()
+        if version >= TWO_PHASE_SINCE:
+            self.ongoing = (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
         return ErrorCode(answer.error_code)
 
     def add(self, *topics: str, version: int = 3) -> list[ErrorCode]:
@@ -165,3 +181,19 @@ class RawProducer:
             return ErrorCode(answer.error_code)
         assert isinstance(answer.committed_offset, int)
         return answer.committed_offset
+
+
+def committed_values(broker: Broker, topic: str) -> list[bytes | None]:
+    """What a consumer of committed records sees in partition 0, up to the end: so nothing may be open there."""
+    key = (topic, 0)
+    found: list[bytes | None] = []
+    with (
+        Client(broker.bootstrap) as client,
+        client.consumer(ConsumerSettings(isolation_level=READ_COMMITTED)) as consumer,
+    ):
+        end = client.list_offsets({key: LATEST})[key].offset
+        consumer.assign({key: EARLIEST})
+        while consumer.position(key) < end:
+            for fetched in consumer.poll(5.0):
+                found += [record.value for record in fetched.records()]
+    return found

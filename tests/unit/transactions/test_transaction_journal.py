@@ -19,7 +19,7 @@ REACHABLE = [each for each in State if each not in (State.DEAD, State.PREPARE_EP
 def test_a_transaction_reads_back_as_written(server_version: int) -> None:
     txn = Transaction("tx", 5, 6, 7, State.ONGOING, frozenset({T0, T1, ("u", 3)}), 8, 9)
     if server_version:
-        txn = Transaction("tx", 5, 6, 7, State.PREPARE_ABORT, frozenset({T0}), 8, 9, 4, 10, 2)
+        txn = Transaction("tx", 5, 6, 7, State.PREPARE_ABORT, frozenset({T0}), 8, 9, 4, 10, 2, 11)
     key, value = encode_record(JournalRecord("tx", txn), server_version)
     assert key[:2] == b"\x00\x00"
     assert value is not None

@@ -8,11 +8,10 @@ from typing import TypeVar
 from penstock.protocol.errors import ErrorCode
 from penstock.transactions import ending, initialize, partitions
 from penstock.transactions.config import TransactionConfig
-from penstock.transactions.initialize import Owner
 from penstock.transactions.journal import decode_record, encode_record
 from penstock.transactions.shard import TransactionShard
 from penstock.transactions.states import State
-from penstock.transactions.transaction import TopicPartition, Transaction
+from penstock.transactions.transaction import Owner, TopicPartition, Transaction
 from penstock.transactions.turn import TO_PARTITIONS, Answer, Markers, Turn
 
 R = TypeVar("R")
@@ -85,9 +84,21 @@ class Driver:
 
     # --- requests
 
-    def init(self, name: str = "tx", *, timeout_ms: int = TIMEOUT_MS, expected: Answer | None = None) -> Answer:
+    def init(
+        self,
+        name: str = "tx",
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        expected: Answer | None = None,
+        two_phase: bool = False,
+        keep: bool = False,
+    ) -> Answer:
         owner = Owner(expected.producer_id, expected.producer_epoch) if expected is not None else None
-        return self.run(lambda turn: initialize.initialize(self.shard, turn, name, timeout_ms, owner))
+        return self.run(
+            lambda turn: initialize.initialize(
+                self.shard, turn, name, timeout_ms, owner, two_phase=two_phase, keep=keep
+            )
+        )
 
     def add(self, who: Answer, *added: TopicPartition, name: str = "tx", version: int = V2) -> ErrorCode:
         return self.run(

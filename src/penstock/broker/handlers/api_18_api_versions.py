@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from penstock.broker.registry import HANDLERS, Role, served_versions
+from penstock.broker.registry import HANDLERS, UNSTABLE, Role, served_versions, serves_unstable
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_18_api_versions import (
@@ -42,7 +42,10 @@ def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> 
     image = broker.metadata.image
     zero_ok = ctx.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
     return ApiVersionsResponse(
-        api_keys=api_keys("CONTROLLER" if ctx.listener_name in broker.controller_listeners else "BROKER"),
+        api_keys=api_keys(
+            "CONTROLLER" if ctx.listener_name in broker.controller_listeners else "BROKER",
+            frozenset(key for key in UNSTABLE if serves_unstable(key, broker)),
+        ),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
@@ -57,11 +60,11 @@ def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> 
     )
 
 
-@lru_cache(maxsize=2)
-def api_keys(role: Role = "BROKER") -> list[ApiVersion]:
+@lru_cache(maxsize=4)
+def api_keys(role: Role = "BROKER", unstable: frozenset[int] = frozenset()) -> list[ApiVersion]:
     keys = []
     for key in sorted(HANDLERS):
-        versions = served_versions(key, role)
+        versions = served_versions(key, role, unstable=key in unstable)
         if versions:
             lowest = 0 if key == PRODUCE else versions[0]
             keys.append(ApiVersion(api_key=key, min_version=lowest, max_version=versions[-1]))

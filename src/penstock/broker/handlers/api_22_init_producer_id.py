@@ -1,8 +1,10 @@
-"""InitProducerId v0-5: producer ids for idempotent producers, ids and epochs for transactional ones.
+"""InitProducerId v0-6: producer ids for idempotent producers, ids and epochs for transactional ones.
 
 A transactional producer that starts fences the one before it and ends its open transaction; it is then answered with
 CONCURRENT_TRANSACTIONS until that has happened. Since v3 a producer may name the id and epoch it goes on with
-(KIP-360). Before v4 a fenced producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED.
+(KIP-360). Before v4 a fenced producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED. v6, which Kafka 4.3
+calls unstable and which is served where transaction.two.phase.commit.enable is set, lets a producer take part in
+two-phase commit: without a timeout, and with the open transaction of the producer before it kept (KIP-939).
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from typing import TYPE_CHECKING
 from penstock.broker.group_calls import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from penstock.transactions.initialize import Owner, initialize
-from penstock.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
+from penstock.transactions.initialize import initialize
+from penstock.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Owner
 from penstock.transactions.turn import Answer
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
 
 FENCED_SINCE = 4
+TWO_PHASE_SINCE = 6
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
@@ -31,7 +34,13 @@ async def handle(broker: Broker, ctx: RequestContext, request: InitProducerIdReq
     code = answer.code
     if code is ErrorCode.PRODUCER_FENCED and ctx.api_version < FENCED_SINCE:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
-    return InitProducerIdResponse(error_code=code, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+    response = InitProducerIdResponse(
+        error_code=code, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch
+    )
+    if ctx.api_version >= TWO_PHASE_SINCE:
+        response.ongoing_txn_producer_id = answer.ongoing_producer_id
+        response.ongoing_txn_producer_epoch = answer.ongoing_producer_epoch
+    return response
 
 
 async def _initialize(broker: Broker, request: InitProducerIdRequest) -> Answer:
@@ -51,6 +60,8 @@ async def _initialize(broker: Broker, request: InitProducerIdRequest) -> Answer:
             transactional_id,
             request.transaction_timeout_ms,
             None if expected.producer_id == NO_PRODUCER_ID else expected,
+            two_phase=request.enable_2pc,
+            keep=request.keep_prepared_txn,
         )
     )
     return await committed(result)

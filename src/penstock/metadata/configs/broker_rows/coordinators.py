@@ -184,7 +184,7 @@ transaction.state.log.replication.factor SHORT =3 [1..] high
     Replicas of the transaction topic.
 transaction.state.log.segment.bytes INT =104857600 [1..] high
     Segment size of the transaction topic.
-transaction.two.phase.commit.enable BOOLEAN =false low unsupported
+transaction.two.phase.commit.enable BOOLEAN =false low
     Allow transactions that an outside coordinator commits.
 transactional.id.expiration.ms INT =604800000 [1..] high
     How long an unused transactional id is remembered.

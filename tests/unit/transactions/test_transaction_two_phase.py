@@ -1,0 +1,215 @@
+"""KIP-939: an outside coordinator decides; the producer that hears of it need not be the one that wrote."""
+
+import random
+
+import pytest
+from transaction_driver import T0, T1, TIMEOUT_MS, V1, Driver
+
+from penstock.protocol.errors import ErrorCode
+from penstock.transactions.config import TransactionConfig
+from penstock.transactions.states import State
+from penstock.transactions.transaction import MAX_EPOCH, NO_TIMEOUT_MS
+from penstock.transactions.turn import Answer
+
+NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
+LAST_EPOCH = MAX_EPOCH - 1
+ENABLED = TransactionConfig(two_phase_commit=True)
+CENTURY_MS = 100 * 365 * 24 * 60 * 60 * 1000
+
+
+def prepared(driver: Driver) -> Answer:
+    """A producer that has written everything and leaves the rest to others."""
+    who = driver.init(two_phase=True)
+    assert driver.add(who) is NONE
+    return who
+
+
+def test_without_the_setting_nobody_takes_part() -> None:
+    assert Driver().init(two_phase=True) == Answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, TIMEOUT_MS, NO_TIMEOUT_MS])
+def test_who_takes_part_has_no_timeout_whatever_it_asks_for(timeout_ms: int) -> None:
+    driver = Driver(config=ENABLED)
+    assert driver.init(two_phase=True, timeout_ms=timeout_ms) == Answer(NONE, 1000, 0)
+    assert driver.transaction().timeout_ms == NO_TIMEOUT_MS
+
+
+def test_a_transaction_of_two_phases_is_open_until_somebody_ends_it() -> None:
+    driver = Driver(config=ENABLED)
+    prepared(driver)
+    driver.advance(CENTURY_MS)
+    assert driver.state() is State.ONGOING
+    driver = driver.reload()
+    driver.advance(CENTURY_MS)
+    assert driver.state() is State.ONGOING
+
+
+@pytest.mark.parametrize(("two_phase", "state"), [(True, State.ONGOING), (False, State.PREPARE_ABORT)])
+def test_a_transaction_that_is_kept_times_out_unless_its_keeper_takes_part(two_phase: bool, state: State) -> None:
+    driver = Driver(config=ENABLED)
+    driver.in_state(State.ONGOING)
+    assert driver.init(two_phase=two_phase, keep=True).code is NONE
+    driver.advance(TIMEOUT_MS)
+    assert driver.state() is state
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("reloads", [False, True])
+def test_the_next_producer_ends_what_it_kept(commit: bool, reloads: bool) -> None:
+    driver = Driver(config=ENABLED)
+    before = prepared(driver)
+    kept = driver.init(two_phase=True, keep=True)
+    assert kept == Answer(NONE, 1000, 1, before.producer_id, before.producer_epoch)
+    if reloads:
+        driver = driver.reload()
+    ended = driver.end(kept, commit)
+    assert ended == Answer(NONE, 1000, 2)
+    if reloads:
+        driver = driver.reload()
+    [markers] = driver.write_markers()
+    # the markers belong to the transaction as the partitions know it: by the epoch after the one that wrote
+    assert (markers.producer_id, markers.producer_epoch, markers.committed) == (1000, 1, commit)
+    assert markers.partitions == frozenset({T0})
+    txn = driver.transaction()
+    assert (txn.producer_id, txn.producer_epoch, txn.next_producer_id, txn.next_epoch) == (1000, 2, -1, -1)
+    assert driver.add(ended) is NONE
+
+
+def test_a_retry_of_the_end_is_told_that_it_is_done() -> None:
+    driver = Driver(config=ENABLED)
+    prepared(driver)
+    kept = driver.init(two_phase=True, keep=True)
+    ended = driver.commit(kept)
+    assert driver.commit(kept) == Answer(CONCURRENT)
+    assert driver.abort(kept) == Answer(ErrorCode.INVALID_TXN_STATE)
+    driver.write_markers()
+    assert driver.commit(kept) == ended
+    assert driver.abort(kept) == Answer(ErrorCode.INVALID_TXN_STATE)
+
+
+def test_a_late_retry_does_not_end_the_transaction_after() -> None:
+    driver = Driver(config=ENABLED)
+    prepared(driver)
+    kept = driver.init(two_phase=True, keep=True)
+    ended = driver.commit(kept)
+    driver.write_markers()
+    driver.add(ended, T1)
+    assert driver.commit(kept) == Answer(FENCED)
+    assert driver.state() is State.ONGOING
+
+
+def test_whoever_kept_it_last_ends_it_and_all_before_are_fenced() -> None:
+    driver = Driver(config=ENABLED)
+    first = prepared(driver)
+    second = driver.init(two_phase=True, keep=True)
+    third = driver.init(two_phase=True, keep=True)
+    assert third == Answer(NONE, 1000, 2, 1000, 0)
+    for zombie in (first, second):
+        assert driver.commit(zombie) == Answer(FENCED)
+        assert driver.abort(zombie) == Answer(FENCED)
+        assert driver.add(zombie, T1) is FENCED
+        assert driver.verify(zombie) is FENCED
+        assert driver.init(expected=zombie, keep=True) == Answer(FENCED)
+    assert driver.commit(third) == Answer(NONE, 1000, 3)
+
+
+def test_what_was_kept_may_be_ended_and_nothing_else() -> None:
+    driver = Driver(config=ENABLED)
+    prepared(driver)
+    kept = driver.init(two_phase=True, keep=True)
+    assert driver.add(kept, T1) is ErrorCode.INVALID_TXN_STATE
+    assert driver.verify(kept) is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
+def test_with_nothing_to_keep_a_producer_just_starts(state: State) -> None:
+    driver = Driver(config=ENABLED)
+    before = driver.in_state(state)
+    assert driver.init(two_phase=True, keep=True) == Answer(NONE, 1000, before.producer_epoch + 1)
+    assert driver.state() is State.EMPTY
+
+
+@pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+def test_what_is_decided_is_not_kept_but_waited_for(state: State) -> None:
+    driver = Driver(config=ENABLED)
+    driver.in_state(state)
+    assert driver.init(two_phase=True, keep=True) == Answer(CONCURRENT)
+
+
+def test_a_producer_that_does_not_keep_aborts_as_ever_and_fences_all_that_did() -> None:
+    driver = Driver(config=ENABLED)
+    prepared(driver)
+    kept = driver.init(two_phase=True, keep=True)
+    assert driver.init() == Answer(CONCURRENT)
+    [markers] = driver.write_markers()
+    assert (markers.producer_epoch, markers.committed) == (1, False)
+    assert driver.commit(kept).code is not NONE
+    assert driver.init() == Answer(NONE, 1000, 3)
+    assert driver.commit(kept) == Answer(FENCED)
+    assert driver.transaction().timeout_ms == TIMEOUT_MS
+
+
+def test_keeping_when_epochs_are_used_up_gives_a_new_producer_id_and_marks_the_old() -> None:
+    driver = Driver(config=ENABLED)
+    driver.init(two_phase=True)
+    before = driver.set_epoch(LAST_EPOCH)
+    driver.add(before)
+    kept = driver.init(two_phase=True, keep=True)
+    assert kept == Answer(NONE, 1001, 0, 1000, LAST_EPOCH)
+    assert driver.commit(before) == Answer(FENCED)
+    assert driver.commit(kept) == Answer(NONE, 1001, 1)
+    [markers] = driver.write_markers()
+    assert (markers.producer_id, markers.producer_epoch) == (1000, MAX_EPOCH)
+    assert driver.commit(kept) == Answer(NONE, 1001, 1)
+
+
+def test_ending_with_the_last_epoch_gives_a_new_producer_id_and_knows_its_retry() -> None:
+    driver = Driver(config=ENABLED)
+    driver.init(two_phase=True)
+    before = driver.set_epoch(LAST_EPOCH - 1)
+    driver.add(before)
+    kept = driver.init(two_phase=True, keep=True)
+    assert kept == Answer(NONE, 1000, LAST_EPOCH, 1000, LAST_EPOCH - 1)
+    ended = driver.commit(kept)
+    assert ended == Answer(NONE, 1001, 0)
+    assert driver.commit(kept) == Answer(CONCURRENT)
+    assert driver.add(ended) is CONCURRENT
+    [markers] = driver.write_markers()
+    assert (markers.producer_id, markers.producer_epoch) == (1000, LAST_EPOCH)
+    assert driver.commit(kept) == ended
+
+
+def test_a_client_before_version_2_ends_what_it_kept_with_the_epoch_it_has() -> None:
+    driver = Driver(config=ENABLED)
+    who = driver.init(two_phase=True)
+    driver.add(who, version=V1)
+    kept = driver.init(two_phase=True, keep=True)
+    assert driver.commit(kept, version=V1).code is NONE
+    [markers] = driver.write_markers()
+    assert markers.producer_epoch == 0
+    assert driver.add(kept, version=V1) is NONE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_only_the_last_producer_ever_ends_a_transaction(seed: int) -> None:
+    driver, source = Driver(config=ENABLED), random.Random(seed)
+    known: list[Answer] = []
+    for _ in range(200):
+        match source.randrange(6):
+            case 0 | 1:
+                answer = driver.init(two_phase=True, keep=source.random() < 0.8)
+                known += [answer] if answer.code is NONE else []
+            case 2 if known:
+                driver.add(known[-1], source.choice((T0, T1)))
+            case 3 if known:
+                state, who = driver.state(), source.choice(known)
+                answer = driver.end(who, source.random() < 0.5)
+                if state is State.ONGOING and who[1:3] != known[-1][1:3]:
+                    assert answer.code is not NONE
+                elif answer.code is NONE and who is known[-1]:
+                    known.append(answer)
+            case 4:
+                driver.write_markers()
+            case _:
+                driver = driver.reload()

@@ -119,6 +119,7 @@ class MetadataLog:
         self._pending = EMPTY_IMAGE
         self._unpublished: deque[MetadataImage] = deque()
         self._listeners: list[Listener] = []
+        self._leadership: list[Callable[[bool], None]] = []
         self._failure: KafkaError | None = None
 
     # --- start and stop -------------------------------------------------------------------------------
@@ -218,6 +219,30 @@ class MetadataLog:
     def subscribe(self, listener: Listener) -> None:
         """Called with the image before and after, in the order of the log, before the submitter gets its reply."""
         self._listeners.append(listener)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._leading
+
+    def watch_leadership(self, listener: Callable[[bool], None]) -> None:
+        """Called with True once this node leads and can decide, and with False when that is over."""
+        self._leadership.append(listener)
+        if self._leading:
+            listener(True)
+
+    def active_controller(self) -> tuple[int, tuple[str, int] | None]:
+        """Its id, -1 while there is none, and where it can be asked."""
+        if self._quorum is None:
+            return self._voter.node_id, None
+        return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
+
+    def _tell_leadership(self) -> None:
+        for listener in self._leadership:
+            try:
+                listener(self._leading)
+            except Exception:
+                logger.exception("a listener failed when this node's leadership changed")
 
     def quorum(self) -> QuorumView:
         if self._quorum is not None:
@@ -347,16 +372,20 @@ class MetadataLog:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 raise
             logger.info("led epoch %d too shortly to decide anything", epoch)
+            return
+        self._tell_leadership()
 
     def _step_down(self) -> None:
         """Whoever waits can't know whether its change will be committed: it has to look, at the next leader."""
-        self._leading = False
+        led, self._leading = self._leading, False
         self._unpublished.clear()
         self._pending = self.image
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():
                 future.set_exception(self._not_controller())
+        if led:
+            self._tell_leadership()
 
     def _not_controller(self) -> KafkaError:
         leader_id = self._quorum.leader_id if self._quorum is not None else self._voter.node_id

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.quorum_files import QuorumFiles
@@ -45,6 +46,7 @@ from penstock.raft.events import (
 )
 from penstock.raft.machine import NEVER, Raft
 from penstock.raft.states import Leader
+from penstock.raft.voters import NOBODY
 from penstock.raft.wire_answers import answer_to_wire, endpoints_in
 from penstock.raft.wire_requests import request_from_wire
 
@@ -116,7 +118,7 @@ class Quorum:
         state = self._files.read_state()
         view, voters = self._files.view()
         self._raft = Raft(
-            self._config,
+            replace(self._config, dynamic_voters=self._config.dynamic_voters or self._files.has_voters),
             self.me,
             random=self._random,
             log=view,
@@ -136,6 +138,12 @@ class Quorum:
     @property
     def leader_id(self) -> int:
         return self._raft.core.state.leader_id
+
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Where a controller listens, as far as anybody has said."""
+        if node_id in (NOBODY, self.me.node_id):
+            return None
+        return self._peers.address_of(node_id, self._raft.core.voters.latest)
 
     @property
     def epoch(self) -> int:

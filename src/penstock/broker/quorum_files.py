@@ -42,6 +42,8 @@ class QuorumFiles:
         self._snapshots = snapshots
         self._static_voters = static_voters
         self._download = bytearray()
+        #: Whether snapshot or log say who votes, rather than the properties.
+        self.has_voters = False
 
     # --- the vote ---------------------------------------------------------------------------------------
 
@@ -88,6 +90,7 @@ class QuorumFiles:
             for batch in batches:
                 if batch.voters is not None and batch.last_offset > voters.latest_offset:
                     voters.record(batch.last_offset, batch.voters)
+                    self.has_voters = True
             offset = batches[-1].last_offset + 1
         view = LogView(
             start_offset=log.log_start_offset,
@@ -106,6 +109,7 @@ class QuorumFiles:
                 logger.error("snapshot %s/%s is passed over: %s", self._log.path, name, error)
                 continue
             voters = _voter_set(content.voters) if content.voters else self._static_voters
+            self.has_voters = bool(content.voters)
             # The snapshot that a directory is formatted with ends before the first record: nobody fetches that one.
             snapshot = OffsetAndEpoch(end_offset, epoch) if end_offset > 0 else None
             return snapshot, VoterHistory(voters, end_offset - 1)

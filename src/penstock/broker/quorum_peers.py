@@ -74,15 +74,19 @@ class QuorumPeers:
             return connection
 
     def _address(self, node_id: int, voters: VoterSet) -> tuple[str, int]:
+        address = self.address_of(node_id, voters)
+        if address is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Nobody has said where node {node_id} is.")
+        return address
+
+    def address_of(self, node_id: int, voters: VoterSet) -> tuple[str, int] | None:
         if node_id in self._learned:
             return self._learned[node_id]
         voter = voters.find(node_id)
         if voter is not None and voter.endpoints:
             _, host, port = voter.endpoints[0]
             return host, port
-        if node_id in self._bootstrap:
-            return self._bootstrap[node_id]
-        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Nobody has said where node {node_id} is.")
+        return self._bootstrap.get(node_id)
 
     def close(self) -> None:
         for connection in self._connections.values():

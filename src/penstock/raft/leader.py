@@ -178,6 +178,7 @@ def poll_leader(core: Core, state: Leader) -> None:
         message = "The change of voters is not committed yet, and may still be: look at the voters again."
         core.reply(change.ticket, VoterAnswer(ErrorCode.REQUEST_TIMED_OUT, core.epoch, core.me.node_id, message))
     wake(core)
+    _correct_own_endpoints(core, state)
     voters = core.voters.latest
     state.replicas.drop_observers(voters, core.now - core.config.observer_session_ms, core.config.max_observers)
     for replica in state.replicas.of_voters(voters):
@@ -187,6 +188,17 @@ def poll_leader(core: Core, state: Leader) -> None:
         if core.may_send(node_id, BeginEpoch):
             state.begin_due_ms[node_id] = core.now + core.config.fetch_timeout_ms // 2
             core.send(node_id, BeginEpoch(replica.key, core.me.node_id, core.epoch))
+
+
+def _correct_own_endpoints(core: Core, state: Leader) -> None:
+    """A voter that moved tells the leader; a leader that moved tells the log, as soon as it may change the voters."""
+    voters = core.voters.latest
+    listed = voters.find(core.me.node_id)
+    if not core.config.dynamic_voters or listed is None or listed.key != core.me or listed == core.voter:
+        return
+    settled = core.voters.latest_offset < core.high_watermark and core.high_watermark > state.start_offset
+    if settled and state.change is None:
+        change_voters(core, voters.updated(core.voter))
 
 
 def begin_due_ms(core: Core, state: Leader, node_id: int, last_fetch_ms: int) -> int:

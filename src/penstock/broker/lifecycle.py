@@ -1,0 +1,271 @@
+"""A broker's standing with the active controller: registered, then unfenced by heartbeats, and handed over at the end.
+
+    start ──register──► registered, fenced ──heartbeat, caught up──► unfenced ──stop──► leaderships moved ──► gone
+                            ▲                                            │
+                            └──────── the controller doesn't know it ◄───┘
+
+Everything goes through the channel: on a node that is the active controller itself no byte leaves the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.metadata.features import SUPPORTED_FEATURES
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_62_broker_registration as api_62
+from penstock.protocol.messages import api_70_controller_registration as api_70
+from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
+
+if TYPE_CHECKING:
+    from penstock.broker.controller_channel import ControllerChannel
+    from penstock.broker.metadata_log import MetadataLog
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import Endpoint, MetadataImage
+
+logger = logging.getLogger(__name__)
+
+LANE = "heartbeat"
+REGISTRATION_TRY_MS = 5_000
+#: Pauses between two tries while something is being waited for.
+SOON_S = 0.02
+AGAIN_S = 0.1
+NOT_KNOWN = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
+#: What no later try changes, and what to do about it.
+REFUSALS = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "its directories belong to another cluster: give it this cluster's addresses, "
+    "or directories formatted with this cluster's id",
+    ErrorCode.UNSUPPORTED_VERSION: "it is too old for the cluster's features: upgrade it first",
+    ErrorCode.INVALID_REGISTRATION: "the controller finds its listeners or directories wrong: compare them with those "
+    "of the other brokers",
+}
+DUPLICATE = "another broker with the same node.id is running: give this one an id of its own"
+
+
+class RefusedError(Exception):
+    """The cluster doesn't take this node in. The message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this node is in this life."""
+
+    node_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    is_broker: bool
+    is_controller: bool
+    endpoints: Mapping[str, Endpoint]
+    controller_endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+    previous_broker_epoch: int = -1
+
+
+class Lifecycle:
+    def __init__(
+        self,
+        identity: Identity,
+        channel: ControllerChannel,
+        metadata: MetadataLog,
+        settings: Settings,
+        directories: Callable[[], tuple[Sequence[bytes], Sequence[bytes]]],
+    ) -> None:
+        """`directories` gives the ids of those in use, and of those that failed."""
+        self.identity = identity
+        self.broker_epoch = -1
+        self._channel = channel
+        self._metadata = metadata
+        self._settings = settings
+        self._directories = directories
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+        self._news = asyncio.Event()
+        self._wants_shut_down = False
+        self._may_shut_down = asyncio.Event()
+        metadata.subscribe(self._on_image)
+
+    def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        self._news.set()
+
+    # --- coming ---------------------------------------------------------------------------------------------
+
+    async def register(self) -> None:
+        """Registered, and everything that was decided before that is in the image. Raises RefusedError."""
+        if self.identity.is_controller:
+            self._start(self._register_controller(), "controller-registration")
+        if self.identity.is_broker:
+            await self._register_broker(asyncio.get_running_loop().time())
+            await self._until(lambda image: image.offset >= self.broker_epoch)
+
+    async def unfence(self) -> None:
+        """Heartbeats from now on. Returns when the cluster counts on this broker."""
+        if not self.identity.is_broker:
+            return
+        self._start(self._beat(), "broker-heartbeat")
+        await self._until(self._is_unfenced)
+
+    def _is_unfenced(self, image: MetadataImage) -> bool:
+        broker = image.brokers.get(self.identity.node_id)
+        return broker is not None and broker.epoch == self.broker_epoch and not broker.fenced
+
+    async def _until(self, condition: Callable[[MetadataImage], bool]) -> None:
+        while not condition(self._metadata.image):
+            self._news.clear()
+            await self._news.wait()
+
+    async def _register_broker(self, began_s: float) -> None:
+        """A controller that can't be reached is waited for; one that refuses is believed after a while."""
+        patience_s = self._settings.int("initial.broker.registration.timeout.ms") / 1000
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                answer = await self._channel.ask(self._registration(), timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
+            except KafkaError as error:
+                logger.warning("broker %d is not registered yet: %s", self.identity.node_id, error.message)
+                began_s = loop.time()
+                await asyncio.sleep(AGAIN_S)
+                continue
+            code = ErrorCode(answer.error_code)
+            if not code:
+                self.broker_epoch = answer.broker_epoch
+                return
+            if code in REFUSALS or loop.time() - began_s >= patience_s:
+                raise RefusedError(self._refusal(code))
+            logger.info("broker %d waits to be registered: %s", self.identity.node_id, code.name)
+            await asyncio.sleep(AGAIN_S)
+
+    def _refusal(self, code: ErrorCode) -> str:
+        duplicate = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        why = REFUSALS.get(code, DUPLICATE if duplicate else f"the controller says {code.name}: see its log")
+        return f"Broker {self.identity.node_id} was not taken in by cluster {self.identity.cluster_id}: {why}."
+
+    def _registration(self) -> api_62.BrokerRegistrationRequest:
+        me = self.identity
+        online, _ = self._directories()
+        return api_62.BrokerRegistrationRequest(
+            broker_id=me.node_id,
+            cluster_id=me.cluster_id,
+            incarnation_id=me.incarnation_id,
+            listeners=_listeners(api_62.Listener, me.endpoints),
+            features=_features(api_62.Feature),
+            rack=me.rack,
+            log_dirs=sorted(online),
+            previous_broker_epoch=me.previous_broker_epoch,
+        )
+
+    async def _register_controller(self) -> None:
+        me = self.identity
+        request = api_70.ControllerRegistrationRequest(
+            controller_id=me.node_id,
+            incarnation_id=me.incarnation_id,
+            zk_migration_ready=False,
+            listeners=_listeners(api_70.Listener, me.controller_endpoints),
+            features=_features(api_70.Feature),
+        )
+        while True:
+            try:
+                answer = await self._channel.ask(request, timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
+            except KafkaError as error:
+                logger.info("controller %d is not registered yet: %s", me.node_id, error.message)
+                continue
+            if not answer.error_code:
+                return
+            logger.warning("controller %d is not registered: %s", me.node_id, ErrorCode(answer.error_code).name)
+            await asyncio.sleep(1.0)
+
+    # --- being there ----------------------------------------------------------------------------------------
+
+    def beat_now(self) -> None:
+        """Something changed that the controller should hear of at once, as a directory that failed."""
+        self._wake.set()
+
+    async def _beat(self) -> None:
+        interval_s = self._settings.int("broker.heartbeat.interval.ms") / 1000
+        timeout_ms = self._settings.int("broker.session.timeout.ms")
+        while True:
+            pause_s = AGAIN_S
+            try:
+                answer = await self._channel.ask(self._heartbeat(), timeout_ms=timeout_ms, lane=LANE)
+                pause_s = await self._heard(answer, interval_s)
+            except KafkaError as error:
+                logger.warning("broker %d can't reach the controller: %s", self.identity.node_id, error.message)
+            except RefusedError as error:
+                logger.critical("%s", error)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _heard(self, answer: Any, interval_s: float) -> float:
+        """How long to wait until the next heartbeat."""
+        code = ErrorCode(answer.error_code)
+        if code in NOT_KNOWN:
+            logger.warning("broker %d registers again: %s", self.identity.node_id, code.name)
+            await self._register_broker(asyncio.get_running_loop().time())
+            return 0.0
+        if code:
+            logger.warning("the controller answers broker %d's heartbeat with %s", self.identity.node_id, code.name)
+            return AGAIN_S
+        if answer.should_shut_down:
+            self._may_shut_down.set()
+        if self._wants_shut_down or answer.is_fenced:
+            return SOON_S
+        return interval_s
+
+    def _heartbeat(self) -> BrokerHeartbeatRequest:
+        _, offline = self._directories()
+        return BrokerHeartbeatRequest(
+            broker_id=self.identity.node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._metadata.image.offset,
+            want_fence=False,
+            want_shut_down=self._wants_shut_down,
+            offline_log_dirs=sorted(offline),
+        )
+
+    # --- going ----------------------------------------------------------------------------------------------
+
+    async def hand_over(self, limit_s: float) -> None:
+        """Controlled shutdown: others lead what this broker led, before it goes. Alone there is nobody to ask."""
+        image = self._metadata.image
+        others = [one for one in image.brokers.values() if one.broker_id != self.identity.node_id and not one.fenced]
+        enabled = self._settings.bool("controlled.shutdown.enable")
+        if not self.identity.is_broker or not others or not enabled or not self._is_unfenced(image):
+            return
+        self._wants_shut_down = True
+        self._wake.set()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._may_shut_down.wait()
+        except TimeoutError:
+            logger.warning("broker %d stops with leaderships that could not be moved", self.identity.node_id)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks.clear()
+
+    def _start(self, work: Any, name: str) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+
+
+def _listeners(kind: Any, endpoints: Mapping[str, Endpoint]) -> list[Any]:
+    return [
+        kind(name=name, host=one.host, port=one.port, security_protocol=one.security_protocol)
+        for name, one in endpoints.items()
+    ]
+
+
+def _features(kind: Any) -> list[Any]:
+    return [
+        kind(name=name, min_supported_version=low, max_supported_version=high)
+        for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
+    ]

@@ -1,0 +1,67 @@
+"""Connections to other nodes, opened when they are needed and again after they were lost. One for each key."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.net.network import Network
+    from penstock.protocol.schema import Message
+
+Address = tuple[str, int]
+Key = tuple[int, str]  # node, lane
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class Links:
+    """Requests of a lane go out in the order they were asked; nobody waits for the answer of the one before."""
+
+    def __init__(self, network: Network, client_id: str, *, request_timeout_s: float = 30.0) -> None:
+        self._network = network
+        self._settings = ConnectionSettings(
+            client_id=client_id, connect_timeout_s=CONNECT_TIMEOUT_S, request_timeout_s=request_timeout_s
+        )
+        self._open: dict[Key, tuple[Address, BrokerConnection]] = {}
+        self._opening: dict[Key, asyncio.Lock] = {}
+        self._closed = False
+
+    async def request(self, key: Key, address: Address, message: Message, timeout_s: float | None = None) -> Any:
+        """The answer. KafkaError: NETWORK_EXCEPTION when the connection can't be made or is lost."""
+        connection = await self._connection(key, address)
+        return await connection.request(message, timeout_s=timeout_s)
+
+    async def _connection(self, key: Key, address: Address) -> BrokerConnection:
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            self._check_open()
+            found = self._open.get(key)
+            if found is not None and found[0] == address and not found[1].closed:
+                return found[1]
+            if found is not None:
+                found[1].close()  # it has moved
+            connection = await BrokerConnection.open(self._network, *address, self._settings)
+            try:
+                self._check_open()
+            except KafkaError:
+                connection.close()
+                raise
+            self._open[key] = (address, connection)
+            return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "This node is stopping.")
+
+    def forget(self, node_id: int) -> None:
+        for key in [key for key in self._open if key[0] == node_id]:
+            self._open.pop(key)[1].close()
+
+    def close(self) -> None:
+        self._closed = True
+        for _, connection in self._open.values():
+            connection.close()
+        self._open.clear()

@@ -1,0 +1,115 @@
+"""What the properties say of the quorum: this node's part in it, who votes, where to ask, and how long to wait.
+
+controller.quorum.voters              the voters are what every node's properties say (kraft.version 0)
+controller.quorum.bootstrap.servers   the voters are what the log says (kraft.version 1); these know the log
+neither                               a node alone, or one whose directory names the voters
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.metadata.configs.definition import ConfigError
+from penstock.raft.config import RaftConfig
+from penstock.raft.voters import Voter, VoterSet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.metadata.configs.settings import Settings
+
+VOTER = re.compile(r"(?P<id>\d+)@(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]+):(?P<port>\d+)")
+SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]+):(?P<port>\d+)")
+VOTERS, SERVERS = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
+#: Nodes whose id nobody knows yet are counted down from here, as Kafka does.
+FIRST_UNKNOWN_ID = -2
+MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumPlan:
+    is_broker: bool
+    is_controller: bool
+    static_voters: VoterSet
+    bootstrap: dict[int, tuple[str, int]]
+    config: RaftConfig
+
+    @property
+    def alone(self) -> bool:
+        """Nothing says that there is anybody else. A directory still may."""
+        return not self.static_voters and not self.bootstrap
+
+    def voters_for(self, me: Voter) -> VoterSet:
+        """Of a log that says nothing of them."""
+        return VoterSet.of([me]) if self.alone else self.static_voters
+
+
+def plan_quorum(settings: Settings, controller_listeners: Sequence[str]) -> QuorumPlan:
+    """Raises ConfigError for a node that could take part in no quorum."""
+    roles = settings.list("process.roles") or ("broker", "controller")
+    is_broker, is_controller = "broker" in roles, "controller" in roles
+    voters = _static_voters(settings, controller_listeners)
+    servers = _bootstrap_servers(settings)
+    node_id = settings.node_id
+    named = ", ".join(map(str, voters.ids))
+    if voters and is_controller and voters.find(node_id) is None:
+        raise ConfigError(
+            f"node.id {node_id} is not among {VOTERS} ({named}): "
+            "add it there on every node, or leave 'controller' out of process.roles."
+        )
+    if voters and not is_controller and voters.find(node_id) is not None:
+        raise ConfigError(
+            f"{VOTERS} names node {node_id}, which is no controller: "
+            "add 'controller' to its process.roles, or take it out of the voters on every node."
+        )
+    if not is_controller and not voters and not servers:
+        raise ConfigError(f"A broker needs to know its controllers: set {SERVERS}, e.g. localhost:9093.")
+    if is_controller and not controller_listeners and (len(voters) > 1 or servers):
+        raise ConfigError(
+            "A controller among others needs a listener for them: add one to listeners, e.g. "
+            "CONTROLLER://localhost:9093, and name it in controller.listener.names."
+        )
+    return QuorumPlan(is_broker, is_controller, voters, servers, _raft_config(settings, bool(servers)))
+
+
+def _static_voters(settings: Settings, controller_listeners: Sequence[str]) -> VoterSet:
+    found: dict[int, Voter] = {}
+    name = controller_listeners[0] if controller_listeners else "CONTROLLER"
+    for entry in settings.list(VOTERS):
+        match = VOTER.fullmatch(entry.strip())
+        if match is None or int(match["port"]) > MAX_PORT:
+            raise ConfigError(f"{VOTERS}: {entry.strip()!r} is not id@host:port, e.g. 1@localhost:9093.")
+        node_id = int(match["id"])
+        if node_id in found:
+            raise ConfigError(f"{VOTERS}: node {node_id} is named twice; give each voter an id of its own.")
+        found[node_id] = Voter(node_id, endpoints=((name, match["host"].strip("[]"), int(match["port"])),))
+    return VoterSet.of(found.values())
+
+
+def _bootstrap_servers(settings: Settings) -> dict[int, tuple[str, int]]:
+    found: dict[int, tuple[str, int]] = {}
+    for place, entry in enumerate(settings.list(SERVERS)):
+        match = SERVER.fullmatch(entry.strip())
+        if match is None or int(match["port"]) > MAX_PORT:
+            raise ConfigError(f"{SERVERS}: {entry.strip()!r} is not host:port, e.g. localhost:9093.")
+        found[FIRST_UNKNOWN_ID - place] = (match["host"].strip("[]"), int(match["port"]))
+    return found
+
+
+def _raft_config(settings: Settings, dynamic: bool) -> RaftConfig:
+    def milliseconds(name: str) -> int:
+        return max(1, settings.int(f"controller.quorum.{name}.ms"))
+
+    fetch_timeout_ms = milliseconds("fetch.timeout")
+    return RaftConfig(
+        election_timeout_ms=milliseconds("election.timeout"),
+        election_backoff_max_ms=milliseconds("election.backoff.max"),
+        fetch_timeout_ms=fetch_timeout_ms,
+        request_timeout_ms=milliseconds("request.timeout"),
+        retry_backoff_ms=milliseconds("retry.backoff"),
+        fetch_max_wait_ms=max(1, min(RaftConfig().fetch_max_wait_ms, fetch_timeout_ms // 4)),
+        max_snapshot_chunk_bytes=settings.int("controller.quorum.fetch.snapshot.max.bytes"),
+        dynamic_voters=dynamic,
+    )

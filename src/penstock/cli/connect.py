@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
+from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import TopicPartition
 from penstock.client.sync import Client
@@ -39,6 +40,7 @@ CODES = {
 class Broker:
     def __init__(self, client: Client) -> None:
         self.client = client
+        self.cluster = ClusterAdmin(client.asynchronous)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         with refusals():

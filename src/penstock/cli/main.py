@@ -21,6 +21,8 @@ NOUNS = {
     "produce": "write records from stdin or files",
     "consume": "read records",
     "group": "list and describe consumer groups, move, export and delete their offsets",
+    "cluster": "show nodes and partitions, move replicas, compare them",
+    "quorum": "describe the metadata quorum, add and remove voters",
     "txn": "list, describe and abort transactions, and find hanging ones",
     "log": "look inside log files",
     "sim": "run a cluster with faults in virtual time, from one seed",

@@ -27,6 +27,8 @@ def finish(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], 
     parser.set_defaults(run=run)
     if output:
         parser.add_argument("--output", choices=("table", "json"), default="table", help="how to print the result")
+        if not any("--json" in action.option_strings for action in parser._actions):  # records have a --json of theirs
+            parser.add_argument("--json", dest="output", action="store_const", const="json", help="as --output json")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
 
 

@@ -81,8 +81,14 @@ def _plain_table(columns: Sequence[str], listed: Sequence[Row]) -> None:
 
 
 def _rich_table(columns: Sequence[str], listed: Sequence[Row]) -> None:
-    from rich import box
     from rich.console import Console
+
+    Console().print(rich_table(columns, listed))
+
+
+def rich_table(columns: Sequence[str], listed: Sequence[Row]) -> Any:
+    """For a terminal."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -92,7 +98,7 @@ def _rich_table(columns: Sequence[str], listed: Sequence[Row]) -> None:
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         table.add_row(*(Text(cell(row.get(column))) for column in columns))
-    Console().print(table)
+    return table
 
 
 class Progress:

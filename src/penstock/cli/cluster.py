@@ -1,0 +1,81 @@
+"""`penstock cluster`: nodes and partitions at a glance, replicas moved and compared. Any Kafka cluster will do.
+
+Moves keep no state of their own: what is under way is what the cluster says is under way, so a command that was
+interrupted is resumed by running it again, and anybody can watch or cancel it from anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock.cli.options import connection, positive_float, positive_int, size, verb
+
+DEFAULT_AT_ONCE = 50
+DEFAULT_RANGE = 10_000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from penstock.cli import cluster_moves, cluster_status, cluster_verify
+
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    status = verb(verbs, "status", "show nodes, or partitions, and what is wrong with them", cluster_status.run_status)
+    connection(status)
+    status.add_argument("-p", "--partitions", action="store_true", help="one line per partition instead of per node")
+    status.add_argument("--problems", action="store_true", help="only partitions that something is wrong with")
+    status.add_argument("--every", type=positive_float, default=2.0, metavar="SECONDS", help="default: %(default)s")
+    status.add_argument("--once", action="store_true", help="print it once, also on a terminal")
+
+    drain = verb(verbs, "drain", "move every replica off nodes, to take them out", cluster_moves.run_drain)
+    drain.add_argument("nodes", nargs="+", type=int, metavar="NODE")
+    _moving(drain)
+
+    add = verb(verbs, "add", "move a fair share of replicas onto nodes that are new", cluster_moves.run_add)
+    add.add_argument("nodes", nargs="+", type=int, metavar="NODE")
+    _moving(add)
+
+    rebalance = verb(verbs, "rebalance", "even out replicas and leaders over all nodes", cluster_moves.run_rebalance)
+    _moving(rebalance)
+
+    moves = verb(verbs, "moves", "show replicas that are being moved", cluster_moves.run_moves)
+    connection(moves)
+    moves.add_argument("--wait", action="store_true", help="until they have arrived, then lift the throttle")
+
+    cancel = verb(
+        verbs, "cancel", "stop what is being moved and go back to the replicas before", cluster_moves.run_cancel
+    )
+    connection(cancel)
+
+    verify = verb(verbs, "verify", "read every replica and compare them range by range", cluster_verify.run_verify)
+    connection(verify)
+    verify.add_argument("topics", nargs="*", metavar="TOPIC[-PARTITION]", help="default: all topics, internal ones too")
+    verify.add_argument(
+        "--range",
+        type=positive_int,
+        default=DEFAULT_RANGE,
+        metavar="OFFSETS",
+        help="how many offsets one digest is over (default: %(default)s)",
+    )
+    verify.add_argument("--rate", type=size, metavar="BYTES", help="read at most so much a second, e.g. 20M")
+
+    forget = verb(verbs, "forget", "drop the registration of a node that is gone for good", cluster_moves.run_forget)
+    connection(forget)
+    forget.add_argument("nodes", nargs="+", type=int, metavar="NODE")
+
+
+def _moving(parser: argparse.ArgumentParser) -> None:
+    connection(parser)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("-y", "--yes", action="store_true", help="don't ask after showing the plan")
+    how.add_argument("-n", "--dry-run", action="store_true", help="only show the plan")
+    parser.add_argument(
+        "--throttle", type=size, metavar="BYTES", help="move at most so much a second per node, e.g. 50M"
+    )
+    parser.add_argument(
+        "--at-once",
+        type=positive_int,
+        default=DEFAULT_AT_ONCE,
+        metavar="PARTITIONS",
+        help="how many to move at a time (default: %(default)s)",
+    )
+    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="only this one; repeatable")

@@ -1,0 +1,295 @@
+"""`penstock cluster drain|add|rebalance|moves|cancel`: a plan shown first, carried out in waves, and watched.
+
+A plan starts from where replicas are going, not from where they are: run again after an interruption, the same
+command finds what is under way as good as done, waits for it, and plans only the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import output
+from penstock.cli.cluster_view import Facts, readable
+from penstock.cli.exit import Exit, Failure
+
+if TYPE_CHECKING:
+    from penstock.cli.connect import Broker
+    from penstock.client.cluster_admin import Reassignment
+    from penstock.metadata.moves import Move, TopicPartition
+
+LOOK_EVERY_S = 0.5
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+
+def run_drain(args: argparse.Namespace) -> int:
+    from penstock.metadata.moves import drain
+
+    def plan(placement: Any, racks: Any, sizes: Any) -> list[Move]:
+        return drain(placement, racks, set(args.nodes), sizes)
+
+    done = f"nothing is left on {_named(args.nodes)}: stop it, then `penstock cluster forget {_words(args.nodes)}`"
+    return _run(args, plan, done)
+
+
+def run_add(args: argparse.Namespace) -> int:
+    from penstock.metadata.moves import rebalance
+
+    def plan(placement: Any, racks: Any, sizes: Any) -> list[Move]:
+        missing = [node for node in args.nodes if node not in racks]
+        if missing:
+            raise Failure(f"{_named(missing)} is not among the running brokers: start it first", Exit.NOT_FOUND)
+        return rebalance(placement, racks, sizes, onto=set(args.nodes))
+
+    return _run(args, plan, f"{_named(args.nodes)} has a fair share")
+
+
+def run_rebalance(args: argparse.Namespace) -> int:
+    from penstock.metadata.moves import rebalance
+
+    return _run(args, rebalance, "the cluster is even")
+
+
+def _run(args: argparse.Namespace, plan: Any, done: str) -> int:
+    from penstock.cli.cluster_status import look
+    from penstock.cli.connect import connect
+    from penstock.metadata.moves import PlanError
+
+    with connect(args) as broker:
+        facts = look(broker)
+        going = broker.run(broker.cluster.reassignments())
+        try:
+            moves = plan(*_starting_point(facts, going, args.topic))
+        except PlanError as problem:
+            raise Failure(str(problem), Exit.FAILED) from problem
+        _show(args, moves, facts)
+        if args.dry_run:
+            return Exit.OK
+        if not moves and not going:
+            output.note(f"nothing to move: {done}")
+            return Exit.OK
+        if moves and not args.yes:
+            _ask("move them?")
+        try:
+            _carry_out(broker, args, moves, facts)
+        except KeyboardInterrupt:
+            output.note("moves that have begun go on; the same command again waits for them and does the rest,")
+            output.note("and `penstock cluster cancel` takes them back")
+            raise
+    output.note(done)
+    return Exit.OK
+
+
+def _starting_point(
+    facts: Facts, going: Mapping[TopicPartition, Reassignment], topics: Sequence[str]
+) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], dict[TopicPartition, int]]:
+    """Placement with moves under way taken as done, brokers that can take replicas, and sizes."""
+    placement = {
+        each: going[each].target if each in going else part.replicas
+        for each, part in facts.partitions.items()
+        if not topics or each[0] in topics
+    }
+    racks = {node.node_id: node.rack for node in facts.nodes if not node.fenced}
+    sizes: dict[TopicPartition, int] = {}
+    for held in facts.sizes.values():
+        for each, held_bytes in held.items():
+            sizes[each] = max(sizes.get(each, 0), held_bytes)
+    return placement, racks, sizes
+
+
+def _show(args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
+    rows = []
+    total = 0
+    for move in moves:
+        leader = facts.partitions[move.partition].leader
+        size = facts.sizes.get(leader, {}).get(move.partition, 0) if move.copies else 0
+        total += size * len(move.adding)
+        rows.append(
+            {
+                "topic": move.partition[0],
+                "partition": move.partition[1],
+                "from": list(move.before),
+                "to": list(move.after),
+                "adding": list(move.adding),
+                "removing": list(move.removing),
+                "bytes": size * len(move.adding),
+            }
+        )
+    shown = rows if args.output == "json" else [{**row, "bytes": readable(int(str(row["bytes"])))} for row in rows]
+    if moves or args.output == "json":
+        output.rows(args.output, ["topic", "partition", "from", "to", "adding", "removing", "bytes"], shown)
+    copied = sum(move.copies for move in moves)
+    if moves:
+        output.note(f"{copied} partitions to copy ({readable(total)}), {len(moves) - copied} only to be led elsewhere")
+
+
+def _ask(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise Failure("nobody to ask: add --yes to carry the plan out, or --dry-run to only see it", Exit.USAGE)
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Failure("nothing was moved", Exit.FAILED)
+
+
+def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
+    """In waves; leaders go to the preferred replicas once all have arrived."""
+    copied = sorted((move for move in moves if move.copies), key=lambda move: move.partition)
+    if args.throttle:
+        _throttle(broker, args.throttle, copied, [node.node_id for node in facts.nodes if not node.fenced])
+    with output.Progress("moved", total=len(moves), unit="partitions") as progress:
+        _wait(broker, progress=None)  # for those that somebody, or this command before, has begun
+        for start in range(0, len(moves), args.at_once):
+            wave = moves[start : start + args.at_once]
+            broker.run(broker.cluster.reassign({move.partition: move.after for move in wave}))
+            _wait(broker, progress)
+            progress.add(start + len(wave) - progress.done)
+    if args.throttle:
+        _unthrottle(broker)
+    again = [move.partition for move in moves if facts.partitions[move.partition].leader != move.after[0]]
+    if again:
+        failed = broker.run(broker.cluster.elect_leaders(again))
+        for (topic, index), code in failed.items():
+            output.note(f"{topic}-{index}: its preferred leader was not elected: {code.name}")
+
+
+def _wait(broker: Broker, progress: output.Progress | None) -> None:
+    """Until nothing is under way. Every partition that arrives moves the progress."""
+    left: int | None = None
+    while True:
+        going = broker.run(broker.cluster.reassignments())
+        if progress is not None and left is not None and len(going) < left:
+            progress.add(left - len(going))
+        if not going:
+            return
+        left = len(going)
+        time.sleep(LOOK_EVERY_S)
+
+
+# --- throttles: Kafka's own configs, so that Kafka's own tools see and lift them ------------------------------------
+
+
+def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[int]) -> None:
+    leaders: dict[str, list[str]] = {}
+    followers: dict[str, list[str]] = {}
+    for move in moves:
+        topic, index = move.partition
+        leaders.setdefault(topic, []).extend(f"{index}:{node}" for node in move.before)
+        followers.setdefault(topic, []).extend(f"{index}:{node}" for node in move.adding)
+    for topic in leaders:
+        values = (",".join(leaders[topic]), ",".join(followers[topic]))
+        _alter(broker, TOPIC, topic, [(name, SET, value) for name, value in zip(THROTTLED, values)])
+    if moves:
+        for node in nodes:
+            _alter(broker, BROKER, str(node), [(name, SET, str(rate)) for name in RATES])
+
+
+def _unthrottle(broker: Broker) -> None:
+    """Whoever set them: with nothing under way there is nothing to throttle."""
+    from penstock.protocol.errors import KafkaError
+
+    topics = [topic.name for topic in broker.topics() if topic.name]
+    set_on = broker.run(broker.cluster.topic_configs(topics, *THROTTLED)) if topics else {}
+    for topic, configs in set_on.items():
+        if any(configs.values()):
+            _alter(broker, TOPIC, topic, [(name, DELETE, None) for name in THROTTLED])
+    for node in broker.client.nodes():
+        try:
+            broker.client.alter_configs(BROKER, str(node.node_id), [(name, DELETE, None) for name in RATES])
+        except KafkaError as problem:
+            output.note(f"node {node.node_id} stays throttled: {problem}")
+
+
+def _alter(broker: Broker, kind: int, name: str, changes: list[tuple[str, int, str | None]]) -> None:
+    from penstock.cli.connect import refusals
+
+    with refusals():
+        broker.client.alter_configs(kind, name, changes)
+
+
+# --- what is under way ----------------------------------------------------------------------------------------------
+
+
+def run_moves(args: argparse.Namespace) -> int:
+    from penstock.cli.cluster_status import look
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        going = broker.run(broker.cluster.reassignments())
+        facts = look(broker) if going else None
+        rows = []
+        for (topic, index), each in sorted(going.items()):
+            assert facts is not None
+            rows.append(
+                {
+                    "topic": topic,
+                    "partition": index,
+                    "to": list(each.target),
+                    "adding": list(each.adding),
+                    "removing": list(each.removing),
+                    **_arrived(facts, (topic, index), each.adding),
+                }
+            )
+        columns = ["topic", "partition", "to", "adding", "removing", "copied", "lag"]
+        output.rows(args.output, columns, rows, empty="nothing is being moved")
+        if args.wait:
+            with output.Progress("moved", total=len(going), unit="partitions") as progress:
+                _wait(broker, progress)
+            _unthrottle(broker)
+    return Exit.OK
+
+
+def _arrived(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> dict[str, Any]:
+    """How much of the leader's bytes the slowest new replica has, and how many records it lacks."""
+    leader = facts.partitions[partition].leader if partition in facts.partitions else -1
+    whole = facts.sizes.get(leader, {}).get(partition)
+    parts = [facts.sizes.get(node, {}).get(partition, 0) for node in adding]
+    lags = [lag for node in adding if (lag := facts.lag(partition, node)) is not None]
+    share = None if not whole or not parts else f"{min(100, min(parts) * 100 // whole)} %"
+    return {"copied": share, "lag": max(lags) if lags else None}
+
+
+def run_cancel(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        going = broker.run(broker.cluster.reassignments())
+        if going:
+            broker.run(broker.cluster.reassign(dict.fromkeys(going)))
+            _wait(broker, progress=None)
+        _unthrottle(broker)
+    rows = [
+        {"topic": topic, "partition": index, "result": "cancelled", "not_added": list(each.adding)}
+        for (topic, index), each in sorted(going.items())
+    ]
+    output.rows(args.output, ["topic", "partition", "result", "not_added"], rows, empty="nothing is being moved")
+    return Exit.OK
+
+
+def run_forget(args: argparse.Namespace) -> int:
+    from penstock.cli.cluster_status import look
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        facts = look(broker)
+        for node in args.nodes:
+            held = [each for each, part in facts.partitions.items() if node in part.replicas]
+            if held:
+                sentence = f"node {node} still has {len(held)} replicas, such as {held[0][0]}-{held[0][1]}"
+                raise Failure(f"{sentence}: run `penstock cluster drain {node}` first", Exit.FAILED)
+        for node in args.nodes:
+            broker.run(broker.cluster.unregister_broker(node))
+    output.rows(args.output, ["node", "result"], [{"node": node, "result": "forgotten"} for node in args.nodes])
+    return Exit.OK
+
+
+def _named(nodes: Sequence[int]) -> str:
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(map(str, nodes))}"
+
+
+def _words(nodes: Sequence[int]) -> str:
+    return " ".join(map(str, nodes))

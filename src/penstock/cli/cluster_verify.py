@@ -1,0 +1,148 @@
+"""`penstock cluster verify`: every replica read and compared with its leader's, range by range."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+
+if TYPE_CHECKING:
+    from penstock.cli.connect import Broker
+    from penstock.client.comparison import Comparison
+
+COLUMNS = ["partition", "result", "replica", "first_offset", "last_offset", "at_offset", "what"]
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        targets = _targets(broker, args.topics)
+        found: list[Comparison] = []
+        with output.Progress("compared", total=len(targets), unit="partitions") as progress:
+            for target in targets:
+                found += broker.run(_compare(broker, target, args.range, args.rate))
+                progress.add()
+    differences = sum(len(each.differences) for each in found)
+    if args.output == "json":
+        output.rows("json", [], [_as_json(each) for each in found])
+    else:
+        output.rows("table", COLUMNS, [row for each in found for row in _rows(each)], empty="no partitions")
+    read = sum(each.read_bytes for each in found)
+    output.note(f"{len(found)} partitions, {sum(each.ranges for each in found)} ranges, {read:,} bytes read: ")
+    output.note(f"{differences} ranges differ" if differences else "all that was compared is the same")
+    return Exit.FAILED if differences else Exit.OK
+
+
+def _targets(broker: Broker, wanted: Sequence[str]) -> list[Any]:
+    """(topic, partition metadata, compacted) of all that is asked for."""
+    topics = {topic.name or "": topic for topic in broker.topics()}
+    chosen: list[tuple[Any, Any]] = []
+    for word in wanted or sorted(topics):
+        if word in topics:
+            chosen += [(topics[word], part) for part in topics[word].partitions]
+            continue
+        name, _, index = word.rpartition("-")
+        found = (
+            [part for part in topics[name].partitions if str(part.partition_index) == index] if name in topics else []
+        )
+        if not found:
+            raise Failure(f"{word}: there is no such topic or partition", Exit.NOT_FOUND)
+        chosen.append((topics[name], found[0]))
+    names = sorted({topic.name for topic, _ in chosen})
+    policies = broker.run(broker.cluster.topic_configs(names, "cleanup.policy")) if names else {}
+    return [
+        (topic, part, "compact" in (policies.get(topic.name, {}).get("cleanup.policy") or ""))
+        for topic, part in sorted(chosen, key=lambda each: (each[0].name, each[1].partition_index))
+    ]
+
+
+async def _compare(broker: Broker, target: Any, range_offsets: int, rate: int | None) -> list[Comparison]:
+    from penstock.client.comparison import Comparison, compare_replicas
+    from penstock.protocol.errors import KafkaError
+
+    topic, part, compacted = target
+    partition = (topic.name, part.partition_index)
+    others = [node for node in part.replica_nodes if node != part.leader_id]
+
+    async def paced(size: int) -> None:
+        if rate:
+            await asyncio.sleep(size / rate)
+
+    try:
+        return [
+            await compare_replicas(
+                broker.client.asynchronous,
+                partition,
+                leader=part.leader_id,
+                replicas=others,
+                topic_id=topic.topic_id,
+                compacted=compacted,
+                range_offsets=range_offsets,
+                paced=paced,
+            )
+        ]
+    except KafkaError as error:
+        nothing = Comparison(partition, part.leader_id)
+        nothing.left_out = dict.fromkeys(part.replica_nodes, error.message or error.code.name)
+        return [nothing]
+
+
+def _rows(found: Comparison) -> list[dict[str, Any]]:
+    name = f"{found.partition[0]}-{found.partition[1]}"
+    rows = [
+        {
+            "partition": name,
+            "result": "differs",
+            "replica": each.replica,
+            "first_offset": each.first,
+            "last_offset": each.last,
+            "at_offset": each.offset,
+            "what": each.what,
+        }
+        for each in found.differences
+    ]
+    for node, why in sorted(found.left_out.items()):
+        rows.append({"partition": name, "result": "not compared", "replica": node, "what": why})
+    if not found.differences and found.compared:
+        behind = "; ".join(f"node {node} lags by {lag}" for node, lag in sorted(found.behind.items()))
+        rows.append(
+            {
+                "partition": name,
+                "result": "same" if len(found.compared) > 1 else "one replica",
+                "replica": found.compared,
+                "first_offset": found.first,
+                "last_offset": found.end - 1 if found.end > found.first else None,
+                "what": behind or None,
+            }
+        )
+    return rows
+
+
+def _as_json(found: Comparison) -> dict[str, Any]:
+    return {
+        "topic": found.partition[0],
+        "partition": found.partition[1],
+        "leader": found.leader,
+        "compared": found.compared,
+        "not_compared": {str(node): why for node, why in found.left_out.items()},
+        "behind": {str(node): lag for node, lag in found.behind.items()},
+        "first_offset": found.first,
+        "end_offset": found.end,
+        "ranges": found.ranges,
+        "digest": found.digest,
+        "differences": [
+            {
+                "replica": each.replica,
+                "first_offset": each.first,
+                "last_offset": each.last,
+                "at_offset": each.offset,
+                "what": each.what,
+            }
+            for each in found.differences
+        ],
+    }

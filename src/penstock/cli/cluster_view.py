@@ -1,0 +1,164 @@
+"""What the answers of a cluster add up to: one row per node, one per partition, and what is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    node_id: int
+    address: str
+    rack: str | None
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    leader: int  # -1: none
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    min_isr: int = 1
+
+
+@dataclass(slots=True)
+class Facts:
+    """One look at a cluster. What a node didn't tell is missing from the maps."""
+
+    cluster_id: str
+    controller: int
+    controller_epoch: int
+    nodes: list[NodeFacts]
+    partitions: dict[TopicPartition, PartitionFacts]
+    voters: list[int] = field(default_factory=list)
+    metadata_lag: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
+    ends: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
+    moving: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # to the replicas that are being added
+
+    def lag(self, partition: TopicPartition, replica: int) -> int | None:
+        """How many records a replica's log ends before its leader's; None if either didn't tell."""
+        facts = self.partitions[partition]
+        end = self.ends.get(facts.leader, {}).get(partition)
+        own = self.ends.get(replica, {}).get(partition)
+        return None if end is None or own is None else max(0, end - own)
+
+
+def problem(facts: PartitionFacts) -> str | None:
+    """The worst of what is wrong with a partition."""
+    if facts.leader < 0:
+        return "offline"
+    if len(facts.isr) < min(facts.min_isr, len(facts.replicas)):
+        return "under min ISR"
+    if len(facts.isr) < len(facts.replicas):
+        return "under-replicated"
+    return None
+
+
+def partition_rows(facts: Facts) -> list[dict[str, Any]]:
+    rows = []
+    for (topic, index), part in sorted(facts.partitions.items()):
+        lags = {replica: facts.lag((topic, index), replica) for replica in part.replicas if replica != part.leader}
+        known = [lag for lag in lags.values() if lag is not None]
+        sizes: Mapping[TopicPartition, int] = facts.sizes.get(part.leader, {})
+        rows.append(
+            {
+                "topic": topic,
+                "partition": index,
+                "leader": part.leader if part.leader >= 0 else None,
+                "leader_epoch": part.leader_epoch,
+                "preferred": bool(part.replicas) and part.leader == part.replicas[0],
+                "replicas": list(part.replicas),
+                "isr": list(part.isr),
+                "adding": list(facts.moving.get((topic, index), ())),
+                "end_offset": facts.ends.get(part.leader, {}).get((topic, index)),
+                "lag": max(known) if known else None,
+                "lags": {str(replica): lag for replica, lag in lags.items()},
+                "bytes": sizes.get((topic, index)),
+                "problem": problem(part),
+            }
+        )
+    return rows
+
+
+def node_rows(facts: Facts) -> list[dict[str, Any]]:
+    return [_node_row(facts, node) for node in sorted(facts.nodes, key=lambda node: node.node_id)]
+
+
+def _node_row(facts: Facts, node: NodeFacts) -> dict[str, Any]:
+    own = node.node_id
+    held = {each: part for each, part in facts.partitions.items() if own in part.replicas}
+    problems = [problem(part) for part in held.values()]
+    lags = [facts.lag(each, own) for each, part in held.items() if part.leader not in (own, -1)]
+    known = [lag for lag in lags if lag is not None]
+    sizes = facts.sizes.get(own)
+    return {
+        "node": own,
+        "address": node.address,
+        "rack": node.rack,
+        "state": _state(facts, node),
+        "controller": "active" if own == facts.controller else "voter" if own in facts.voters else None,
+        "leaders": sum(part.leader == own for part in held.values()),
+        "replicas": len(held),
+        "out_of_sync": sum(own not in part.isr for part in held.values()),
+        "under_replicated": sum(each is not None and each != "offline" for each in problems),
+        "under_min_isr": problems.count("under min ISR"),
+        "offline": problems.count("offline"),
+        "bytes": None if sizes is None else sum(sizes.values()),
+        "lag": max(known) if known else None,
+        "metadata_lag": facts.metadata_lag.get(own),
+    }
+
+
+def _state(facts: Facts, node: NodeFacts) -> str:
+    if node.fenced:
+        return "fenced"
+    return "up" if node.node_id in facts.sizes else "silent"
+
+
+def summary(facts: Facts) -> dict[str, Any]:
+    problems = [problem(part) for part in facts.partitions.values()]
+    return {
+        "cluster_id": facts.cluster_id,
+        "controller": facts.controller,
+        "controller_epoch": facts.controller_epoch,
+        "nodes": len(facts.nodes),
+        "fenced": sum(node.fenced for node in facts.nodes),
+        "topics": len({topic for topic, _ in facts.partitions}),
+        "partitions": len(facts.partitions),
+        "under_replicated": sum(each is not None and each != "offline" for each in problems),
+        "under_min_isr": problems.count("under min ISR"),
+        "offline": problems.count("offline"),
+        "not_led_by_preferred": sum(
+            part.leader >= 0 and bool(part.replicas) and part.leader != part.replicas[0]
+            for part in facts.partitions.values()
+        ),
+        "moving": len(facts.moving),
+        "bytes": sum(sum(sizes.values()) for sizes in facts.sizes.values()),
+    }
+
+
+def healthy(facts: Facts) -> bool:
+    return not any(node.fenced for node in facts.nodes) and all(
+        problem(part) is None for part in facts.partitions.values()
+    )
+
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def readable(count: int | None) -> str | None:
+    """Bytes for people."""
+    if count is None:
+        return None
+    value = float(count)
+    for unit in UNITS[:-1]:
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {UNITS[-1]}"

@@ -1,0 +1,267 @@
+"""The cluster itself, managed: the quorum, reassignments, leader elections, brokers, what each node holds.
+
+Every request here is one of Kafka's, so any Kafka cluster will do. One call asks one thing and raises KafkaError for
+the first item refused. Partitions are (topic, partition) throughout.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.client.client import AsyncClient
+from penstock.client.errors import code_of
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from penstock.protocol.messages.api_32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from penstock.protocol.messages.api_35_describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from penstock.protocol.messages.api_43_elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+)
+from penstock.protocol.messages.api_45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.protocol.messages.api_46_list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from penstock.protocol.messages.api_55_describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    PartitionData,
+    TopicData,
+)
+from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from penstock.protocol.messages.api_64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
+from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+
+TopicPartition = tuple[str, int]
+
+METADATA_TOPIC = "__cluster_metadata"
+TOPIC = 2
+LATEST = -1
+# Asking as this "replica" gets an answer from any replica, and the log's end rather than the high watermark.
+DEBUGGING_REPLICA = -2
+PREFERRED = 0
+UNCLEAN = 1
+# A leader that is already the one asked for is what was wanted.
+_FINE = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """One that is under way."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldReplica:
+    """What a node says of a replica in one of its directories."""
+
+    directory: str
+    size: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    path: str
+    error: ErrorCode
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    directories: list[Directory]
+    replicas: dict[TopicPartition, HeldReplica]
+
+    @property
+    def size(self) -> int:
+        return sum(replica.size for replica in self.replicas.values())
+
+
+def _refused(what: str, code: int, message: str | None) -> None:
+    if code:
+        raise KafkaError(code_of(code), f"{what}: {message or 'refused.'}")
+
+
+class ClusterAdmin:
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self._client.settings.request_timeout_s * 1000)
+
+    # --- brokers and the quorum ----------------------------------------------------------------------------------
+
+    async def describe_brokers(self) -> DescribeClusterResponse:
+        """Fenced ones too, where the broker can tell."""
+        connection = await self._client.connection()
+        version = connection.version_of(DescribeClusterRequest.API_KEY)
+        request = DescribeClusterRequest(include_fenced_brokers=version >= 2)
+        answer: DescribeClusterResponse = await connection.request(request, version=version)
+        _refused("The cluster", answer.error_code, answer.error_message)
+        return answer
+
+    async def describe_quorum(self) -> DescribeQuorumResponse:
+        topic = TopicData(topic_name=METADATA_TOPIC, partitions=[PartitionData(partition_index=0)])
+
+        async def ask() -> DescribeQuorumResponse:
+            answer: DescribeQuorumResponse = await self._client.request(DescribeQuorumRequest(topics=[topic]))
+            _refused("The quorum", answer.error_code, answer.error_message)
+            for found in answer.topics:
+                for part in found.partitions:
+                    _refused("The quorum", part.error_code, part.error_message)
+            return answer
+
+        return await self._client.retrying(ask)
+
+    async def add_voter(
+        self, node_id: int, directory_id: bytes, listeners: Iterable[tuple[str, str, int]], *, cluster_id: str | None
+    ) -> None:
+        """Listeners are (name, host, port). Waits until the change is committed."""
+        request = AddRaftVoterRequest(
+            cluster_id=cluster_id,
+            timeout_ms=self._timeout_ms,
+            voter_id=node_id,
+            voter_directory_id=directory_id,
+            listeners=[Listener(name=name, host=host, port=port) for name, host, port in listeners],
+        )
+        answer: AddRaftVoterResponse = await self._client.request(request)
+        _refused(f"Voter {node_id}", answer.error_code, answer.error_message)
+
+    async def remove_voter(self, node_id: int, directory_id: bytes, *, cluster_id: str | None) -> None:
+        request = RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory_id)
+        answer: RemoveRaftVoterResponse = await self._client.request(request)
+        _refused(f"Voter {node_id}", answer.error_code, answer.error_message)
+
+    async def unregister_broker(self, node_id: int) -> None:
+        answer: UnregisterBrokerResponse = await self._client.request(UnregisterBrokerRequest(broker_id=node_id))
+        _refused(f"Broker {node_id}", answer.error_code, answer.error_message)
+
+    # --- replicas that move --------------------------------------------------------------------------------------
+
+    async def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """New replicas by partition, the preferred leader first; None cancels what is under way."""
+        topics: dict[str, ReassignableTopic] = {}
+        for (name, index), replicas in wanted.items():
+            each = ReassignablePartition(
+                partition_index=index, replicas=None if replicas is None else [int(broker) for broker in replicas]
+            )
+            topics.setdefault(name, ReassignableTopic(name=name, partitions=[])).partitions.append(each)
+        request = AlterPartitionReassignmentsRequest(topics=list(topics.values()), timeout_ms=self._timeout_ms)
+        answer: AlterPartitionReassignmentsResponse = await self._client.request(request)
+        _refused("The reassignment", answer.error_code, answer.error_message)
+        over = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        for topic in answer.responses:
+            for part in topic.partitions:
+                if part.error_code == over and wanted.get((topic.name, part.partition_index)) is None:
+                    continue  # it has ended by itself before it could be cancelled
+                _refused(f"{topic.name}-{part.partition_index}", part.error_code, part.error_message)
+
+    async def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """All that are under way."""
+        request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
+        answer: ListPartitionReassignmentsResponse = await self._client.request(request)
+        _refused("Reassignments", answer.error_code, answer.error_message)
+        return {
+            (topic.name, part.partition_index): Reassignment(
+                tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
+            )
+            for topic in answer.topics
+            for part in topic.partitions
+        }
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, kind: int = PREFERRED
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Of these partitions, or all. Each one's outcome; ELECTION_NOT_NEEDED counts as done and is left out."""
+        topics: dict[str, TopicPartitions] | None = None if partitions is None else {}
+        for name, index in partitions or ():
+            assert topics is not None
+            topics.setdefault(name, TopicPartitions(topic=name, partitions=[])).partitions.append(index)
+        request = ElectLeadersRequest(
+            election_type=kind,
+            topic_partitions=None if topics is None else list(topics.values()),
+            timeout_ms=self._timeout_ms,
+        )
+        answer: ElectLeadersResponse = await self._client.request(request)
+        _refused("The election", answer.error_code, None)
+        return {
+            (result.topic, each.partition_id): code_of(each.error_code)
+            for result in answer.replica_election_results
+            for each in result.partition_result
+            if each.error_code not in _FINE
+        }
+
+    # --- what nodes hold -----------------------------------------------------------------------------------------
+
+    async def holdings(self, node: int) -> Holdings:
+        """A node's directories, and every replica in them with its size."""
+        answer: DescribeLogDirsResponse = await self._client.request(DescribeLogDirsRequest(topics=None), node=node)
+        _refused(f"Node {node}", answer.error_code, None)
+        directories = []
+        replicas: dict[TopicPartition, HeldReplica] = {}
+        for result in answer.results:
+            code = code_of(result.error_code)
+            directories.append(Directory(result.log_dir, code, result.total_bytes, result.usable_bytes))
+            for topic in result.topics:
+                for part in topic.partitions:
+                    key = (topic.name, part.partition_index)
+                    if not part.is_future_key or key not in replicas:
+                        replicas[key] = HeldReplica(result.log_dir, part.partition_size, part.is_future_key)
+        return Holdings(directories, replicas)
+
+    async def end_offsets(self, node: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the logs of a node end, followers included; partitions that it doesn't have are left out."""
+        topics: dict[str, ListOffsetsTopic] = {}
+        for name, index in partitions:
+            wanted = ListOffsetsPartition(partition_index=index, timestamp=LATEST)
+            topics.setdefault(name, ListOffsetsTopic(name=name, partitions=[])).partitions.append(wanted)
+        request = ListOffsetsRequest(
+            replica_id=DEBUGGING_REPLICA, topics=list(topics.values()), timeout_ms=self._timeout_ms
+        )
+        answer: ListOffsetsResponse = await self._client.request(request, node=node)
+        return {
+            (topic.name, part.partition_index): part.offset
+            for topic in answer.topics
+            for part in topic.partitions
+            if not part.error_code
+        }
+
+    async def topic_configs(self, names: Iterable[str], *keys: str) -> dict[str, dict[str, str | None]]:
+        """Some configs of many topics in one request; topics that are gone meanwhile are left out."""
+        resources = [
+            DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=list(keys))
+            for name in names
+        ]
+        answer: DescribeConfigsResponse = await self._client.request(DescribeConfigsRequest(resources=resources))
+        found: dict[str, dict[str, Any]] = {}
+        for result in answer.results:
+            if result.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                _refused(f"Configs of {result.resource_name!r}", result.error_code, result.error_message)
+                found[result.resource_name] = {config.name: config.value for config in result.configs}
+        return found

@@ -1,0 +1,307 @@
+"""Replicas of a partition read side by side and compared by digest, range of offsets by range.
+
+Each replica is read as a consumer reads that fetches from a follower (KIP-392): Fetch straight to its node, which any
+Kafka broker serves up to the replica's high watermark. Compared is from the latest log start to the earliest high
+watermark of the replicas, so a replica that lags is compared as far as it has come, and its lag is said.
+
+A replica holds the very bytes that its leader has: batches are compared as they are, the leader epoch included.
+Compaction is each replica's own work, though, so of a compacted topic only what it promises is compared: the last
+record of every key, where that is not a tombstone.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from penstock.client.client import AsyncClient
+from penstock.client.errors import code_of
+from penstock.client.offsets import EARLIEST, list_offsets
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from penstock.records.batches import crc_ok, iter_batches
+from penstock.records.record import read_records
+
+TopicPartition = tuple[str, int]
+FETCH_BYTES = 4 * 1024 * 1024
+FIRST_VERSION = 11
+"""Older Fetches are only for leaders."""
+TRIES = 10
+PAUSE_S = 0.2
+DIGEST_BYTES = 16
+
+Paced = Callable[[int], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A batch, or of a compacted topic a record, that was read from a replica."""
+
+    first: int
+    last: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A range in which a replica has something else than the leader. `offset` is the first place where it does."""
+
+    replica: int
+    first: int
+    last: int
+    offset: int
+    what: str
+
+
+@dataclass(slots=True)
+class Comparison:
+    partition: TopicPartition
+    leader: int
+    first: int = 0
+    end: int = 0
+    compared: list[int] = field(default_factory=list)
+    left_out: dict[int, str] = field(default_factory=dict)
+    behind: dict[int, int] = field(default_factory=dict)
+    """High watermark of the leader less the replica's, where it is less."""
+    differences: list[Difference] = field(default_factory=list)
+    ranges: int = 0
+    read_bytes: int = 0
+    digest: str = ""
+    """Of everything compared, as the leader has it: the same on every run over the same offsets."""
+
+
+# --- pure -----------------------------------------------------------------------------------------------------------
+
+
+def compare_pieces(
+    replica: int, span: tuple[int, int], own: Sequence[Piece], leaders: Sequence[Piece]
+) -> Difference | None:
+    """The first difference between two replicas' pieces of one range."""
+    first, last = span
+    for mine, theirs in zip(own, leaders):
+        if mine == theirs:
+            continue
+        if (mine.first, mine.last) != (theirs.first, theirs.last):
+            at = min(mine.first, theirs.first)
+            said = f"offsets {mine.first} to {mine.last} where the leader has {theirs.first} to {theirs.last}"
+            return Difference(replica, first, last, at, said)
+        return Difference(replica, first, last, mine.first, "other bytes than the leader's")
+    if len(own) < len(leaders):
+        return Difference(replica, first, last, leaders[len(own)].first, "records of the leader are missing")
+    if len(own) > len(leaders):
+        return Difference(replica, first, last, own[len(leaders)].first, "records that the leader doesn't have")
+    return None
+
+
+def digest_of(pieces: Sequence[Piece]) -> bytes:
+    whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for piece in pieces:
+        whole.update(b"%d-%d:" % (piece.first, piece.last) + piece.digest)
+    return whole.digest()
+
+
+class Survivors:
+    """The last record of each key among those that were taken in, tombstones forgotten."""
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes | None, Piece] = {}
+
+    def take(self, batch: memoryview) -> None:
+        for record in read_records(batch):
+            if record.value is None:
+                self._latest.pop(record.key, None)
+                continue
+            digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+            for part in (record.key or b"", record.value):
+                digest.update(b"%d:" % len(part))
+                digest.update(part)
+            digest.update(repr((record.key is None, record.timestamp, record.headers)).encode())
+            self._latest[record.key] = Piece(record.offset, record.offset, digest.digest())
+
+    def pieces(self) -> list[Piece]:
+        return sorted(self._latest.values(), key=lambda piece: piece.first)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """One replica, read onward. Pieces are kept until a range asks for them."""
+
+    def __init__(
+        self, client: AsyncClient, partition: TopicPartition, topic_id: bytes, node: int, paced: Paced
+    ) -> None:
+        self.client = client
+        self.partition = partition
+        self.topic_id = topic_id
+        self.node = node
+        self.paced = paced
+        self.position = 0
+        self.read_bytes = 0
+        self.log_start = 0
+        self.high_watermark = 0
+        self._ahead: list[Piece] = []
+
+    async def fetch(self, offset: int, max_bytes: int = FETCH_BYTES) -> PartitionData:
+        name, index = self.partition
+        wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=max_bytes,
+            topics=[FetchTopic(topic=name, topic_id=self.topic_id, partitions=[wanted])],
+        )
+        connection = await self.client.connection(self.node, "compare")
+        version = connection.version_of(request.API_KEY)
+        if version < FIRST_VERSION:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Node {self.node} is too old to have its followers read.")
+        answer: FetchResponse = await connection.request(request, version=version)
+        if answer.error_code:
+            raise KafkaError(code_of(answer.error_code), f"Node {self.node} can't be read.")
+        data = answer.responses[0].partitions[0]
+        if data.error_code:
+            raise KafkaError(code_of(data.error_code), f"{name}-{index} can't be read on node {self.node}.")
+        size = len(data.records or b"")
+        self.read_bytes += size
+        await self.paced(size)
+        return data
+
+    async def bounds(self, start: int) -> None:
+        """Log start and high watermark, tried for a moment: a follower learns of both a little later."""
+        for attempt in range(TRIES):
+            try:
+                data = await self.fetch(max(start, self.log_start), max_bytes=1)
+                self.log_start, self.high_watermark = max(start, data.log_start_offset), data.high_watermark
+                return
+            except KafkaError as error:
+                if attempt + 1 == TRIES or not (error.code.retriable or error.code is ErrorCode.OFFSET_OUT_OF_RANGE):
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    async def batches_until(self, end: int, take: Callable[[int, int, memoryview], None]) -> None:
+        """Every batch that begins before `end`, in order."""
+        while self.position < end:
+            data = await self.fetch(self.position)
+            moved = False
+            for header, batch in iter_batches(memoryview(data.records or b""), allow_partial=True):
+                if header.next_offset <= self.position:
+                    continue
+                if not crc_ok(batch):
+                    raise _DamagedError(header.base_offset)
+                moved = True
+                self.position = header.next_offset
+                take(header.base_offset, header.last_offset, batch)
+            if not moved:
+                self.position = end  # nothing more below the high watermark: compaction took the rest
+                return
+
+    async def pieces_until(self, end: int) -> list[Piece]:
+        """The batches that begin before `end` and were not asked for yet."""
+
+        def take(first: int, last: int, batch: memoryview) -> None:
+            self._ahead.append(Piece(first, last, hashlib.blake2b(batch, digest_size=DIGEST_BYTES).digest()))
+
+        await self.batches_until(end, take)
+        cut = next((index for index, piece in enumerate(self._ahead) if piece.first >= end), len(self._ahead))
+        found, self._ahead = self._ahead[:cut], self._ahead[cut:]
+        return found
+
+
+class _DamagedError(Exception):
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
+async def compare_replicas(
+    client: AsyncClient,
+    partition: TopicPartition,
+    *,
+    leader: int,
+    replicas: Sequence[int],
+    topic_id: bytes,
+    compacted: bool,
+    range_offsets: int,
+    paced: Paced,
+) -> Comparison:
+    found = Comparison(partition, leader)
+    start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
+    readers = {node: _Reader(client, partition, topic_id, node, paced) for node in (leader, *replicas)}
+    for node in list(readers):
+        try:
+            await readers[node].bounds(start)
+        except KafkaError as error:
+            if node == leader:
+                raise
+            found.left_out[node] = error.message or error.code.name
+            del readers[node]
+    found.compared = sorted(readers)
+    found.first = max(reader.log_start for reader in readers.values())
+    found.end = min(reader.high_watermark for reader in readers.values())
+    ahead = {node: readers[leader].high_watermark - reader.high_watermark for node, reader in readers.items()}
+    found.behind = {node: lag for node, lag in ahead.items() if lag > 0}
+    for reader in readers.values():
+        reader.position = found.first
+    whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    if found.first < found.end:
+        spans = [(found.first, found.end)] if compacted else _spans(found.first, found.end, range_offsets)
+        for span in spans:
+            await _compare_span(found, readers, span, compacted, whole.update)
+            found.ranges += 1
+    found.digest = whole.hexdigest()
+    found.read_bytes = sum(reader.read_bytes for reader in readers.values())
+    return found
+
+
+def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
+    """Ranges begin at multiples of their size, so that two runs cut alike."""
+    cuts = [first, *range((first // size + 1) * size, end, size), end]
+    return list(pairwise(cuts))
+
+
+async def _compare_span(
+    found: Comparison,
+    readers: dict[int, _Reader],
+    span: tuple[int, int],
+    compacted: bool,
+    take_digest: Callable[[bytes], None],
+) -> None:
+    first, end = span
+    leaders: list[Piece] | None = None
+    for node, reader in readers.items():  # the leader is the first
+        if any(each.replica == node and each.what.startswith("damaged") for each in found.differences):
+            continue
+        try:
+            pieces = await (_survivors(reader, end) if compacted else reader.pieces_until(end))
+        except _DamagedError as damaged:
+            found.differences.append(Difference(node, first, end - 1, damaged.offset, "damaged: its checksum is wrong"))
+            continue
+        if compacted:
+            pieces = [piece for piece in pieces if piece.last < end]
+        if node == found.leader:
+            leaders = pieces
+            take_digest(digest_of(pieces))
+        elif leaders is not None and digest_of(pieces) != digest_of(leaders):
+            difference = compare_pieces(node, (first, end - 1), pieces, leaders)
+            if difference is not None:
+                found.differences.append(difference)
+
+
+async def _survivors(reader: _Reader, end: int) -> list[Piece]:
+    survivors = Survivors()
+
+    def take(first: int, last: int, batch: memoryview) -> None:
+        from penstock.records.header import parse_header
+
+        if first < end and not parse_header(batch).is_control:
+            survivors.take(batch)
+
+    await reader.batches_until(end, take)
+    return survivors.pieces()

@@ -1,0 +1,134 @@
+"""`penstock cluster` and `penstock quorum` on a single node, and the sums that status shows."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+import pytest
+
+from penstock.cli.cluster_view import Facts, NodeFacts, PartitionFacts, healthy, node_rows, partition_rows, readable
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.testing import Broker
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = Exit.OK) -> str:
+    left = main(list(words))
+    captured = capsys.readouterr()
+    assert left == code, captured.err
+    return captured.out if code == Exit.OK else captured.err
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return json.loads(said(capsys, *words, "--json"))
+
+
+# --- one node -------------------------------------------------------------------------------------------------------
+
+
+def test_the_quorum_of_one_node_has_one_voter(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--bootstrap", penstock_session.bootstrap)
+    status = asked(capsys, "quorum", "describe", *where)
+    assert status["leader_id"] == 1
+    assert status["voters"] == [1]
+    assert status["max_follower_lag"] == 0
+    (row,) = asked(capsys, "quorum", "describe", "--replication", *where)
+    assert (row["node_id"], row["status"], row["lag"]) == (1, "leader", 0)
+    assert "leader_epoch" in said(capsys, "quorum", "describe", *where)
+
+
+def test_voters_that_are_not_there_are_refused_by_name(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--bootstrap", penstock_session.bootstrap)
+    assert "is a voter already" in said(capsys, "quorum", "add-voter", "1", *where, code=Exit.EXISTS)
+    assert "doesn't follow the quorum" in said(capsys, "quorum", "add-voter", "9", *where, code=Exit.NOT_FOUND)
+    assert "is no voter" in said(capsys, "quorum", "remove-voter", "9", *where, code=Exit.NOT_FOUND)
+    wrong = said(capsys, "quorum", "add-voter", "9", "--directory-id", "!", *where, code=Exit.USAGE)
+    assert "is no id" in wrong
+
+
+def test_status_shows_nodes_and_partitions(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"t-{secrets.token_hex(4)}"
+    penstock_session.create_topic(name, 2)
+    where = ("--bootstrap", penstock_session.bootstrap)
+    status = asked(capsys, "cluster", "status", *where)
+    (node,) = status["brokers"]
+    assert (node["node"], node["state"], node["controller"], node["offline"]) == (1, "up", "active", 0)
+    ours = [row for row in status["partition_states"] if row["topic"] == name]
+    assert [(row["leader"], row["isr"], row["end_offset"], row["problem"]) for row in ours] == [(1, [1], 0, None)] * 2
+    shown = said(capsys, "cluster", "status", *where)
+    assert "all in sync" in shown
+    assert "UNDER_REPLICATED" in shown
+    assert name in said(capsys, "cluster", "status", "--partitions", *where)
+    assert name not in said(capsys, "cluster", "status", "--problems", *where)
+
+
+def test_one_node_has_nothing_to_move(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    penstock_session.create_topic(f"t-{secrets.token_hex(4)}")
+    where = ("--bootstrap", penstock_session.bootstrap)
+    assert asked(capsys, "cluster", "rebalance", "--dry-run", *where) == []
+    assert asked(capsys, "cluster", "moves", *where) == []
+    assert asked(capsys, "cluster", "cancel", *where) == []
+    assert "add a broker first" in said(capsys, "cluster", "drain", "1", "--yes", *where, code=Exit.FAILED)
+    assert "start it first" in said(capsys, "cluster", "add", "7", "--yes", *where, code=Exit.NOT_FOUND)
+
+
+def test_verify_reads_what_there_is(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"t-{secrets.token_hex(4)}"
+    penstock_session.create_topic(name)
+    with penstock_session.client() as client, client.producer() as producer:
+        producer.send_many(name, [(b"k", b"v%d" % index, (), None) for index in range(100)])
+    where = ("--bootstrap", penstock_session.bootstrap)
+    (found,) = asked(capsys, "cluster", "verify", name, "--range", "10", *where)
+    assert (found["first_offset"], found["end_offset"], found["ranges"]) == (0, 100, 10)
+    assert found["differences"] == []
+    (again,) = asked(capsys, "cluster", "verify", f"{name}-0", "--range", "10", *where)
+    assert again["digest"] == found["digest"]
+    said(capsys, "cluster", "verify", "absent", *where, code=Exit.NOT_FOUND)
+
+
+# --- sums -----------------------------------------------------------------------------------------------------------
+
+
+def three_nodes() -> Facts:
+    return Facts(
+        "cluster",
+        controller=1,
+        controller_epoch=4,
+        nodes=[NodeFacts(node, f"host:{node}", None, fenced=node == 3) for node in (1, 2, 3)],
+        partitions={
+            ("t", 0): PartitionFacts(1, 0, (1, 2, 3), (1, 2), min_isr=2),
+            ("t", 1): PartitionFacts(2, 0, (2, 3, 1), (2,), min_isr=2),
+            ("t", 2): PartitionFacts(-1, 0, (3,), (3,), min_isr=2),
+        },
+        voters=[1, 2, 3],
+        sizes={1: {("t", 0): 100, ("t", 1): 50}, 2: {("t", 0): 100, ("t", 1): 60}},
+        ends={1: {("t", 0): 10, ("t", 1): 5}, 2: {("t", 0): 8, ("t", 1): 7}},
+    )
+
+
+def test_a_partition_shows_the_worst_of_its_problems_and_its_lag() -> None:
+    rows = partition_rows(three_nodes())
+    assert [row["problem"] for row in rows] == ["under-replicated", "under min ISR", "offline"]
+    assert [row["lag"] for row in rows] == [2, 2, None]
+    assert rows[0]["lags"] == {"2": 2, "3": None}
+    assert rows[2]["leader"] is None
+
+
+def test_a_node_counts_what_it_leads_holds_and_lacks() -> None:
+    first, second, third = node_rows(three_nodes())
+    assert (first["state"], first["controller"], first["leaders"], first["replicas"]) == ("up", "active", 1, 2)
+    assert (first["out_of_sync"], first["bytes"], first["lag"]) == (1, 150, 2)
+    assert (second["under_replicated"], second["under_min_isr"], second["offline"]) == (2, 1, 0)
+    assert (third["state"], third["bytes"], third["offline"], third["out_of_sync"]) == ("fenced", None, 1, 2)
+    assert not healthy(three_nodes())
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(None, None), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1024**4 * 3, "3.0 TiB")]
+)
+def test_bytes_are_written_for_people(count: int | None, text: str | None) -> None:
+    assert readable(count) == text

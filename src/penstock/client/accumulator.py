@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,6 +29,16 @@ class Appended(NamedTuple):
     log_append_time_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A batch that was built elsewhere, but for what only its producer knows."""
+
+    count: int
+    size: int
+    seal: Callable[[int, int, int, bool], bytes]
+    """Producer id, epoch, first sequence number, whether transactional: the whole batch."""
+
+
 @dataclass(slots=True, eq=False)
 class PendingBatch:
     partition: TopicPartition
@@ -42,6 +52,11 @@ class PendingBatch:
     """Once sent: a repetition must be the same bytes, so that the broker recognises it."""
     failures: int = 0
     retry_at: float = 0.0
+    built: Built | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.records) if self.built is None else self.built.count
 
     def add(self, record: NewRecord, size: int) -> int:
         self.records.append(record)
@@ -85,7 +100,7 @@ class Accumulator:
         queue = self._queues.get(partition)
         if queue:
             last = queue[-1]
-            if last.encoded is None and last.size + size <= self._batch_bytes:
+            if last.encoded is None and last.built is None and last.size + size <= self._batch_bytes:
                 return last
         return None
 
@@ -96,7 +111,7 @@ class Accumulator:
         """The batch of each partition that goes next, and whether it needs no more waiting for records."""
         for queue in self._queues.values():
             head = queue[0]
-            yield head, len(queue) > 1 or head.encoded is not None or head.size >= self._batch_bytes
+            yield head, len(queue) > 1 or bool(head.encoded or head.built) or head.size >= self._batch_bytes
 
     def remove(self, batch: PendingBatch) -> None:
         """It was the head, and is settled."""

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.client.accumulator import Accumulator, Appended, PendingBatch, Sent, TopicPartition, record_size
+from penstock.client.accumulator import Accumulator, Appended, Built, PendingBatch, Sent, TopicPartition, record_size
 from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of
 from penstock.client.partitioner import another_partition, partition_for_key
+from penstock.client.prepared import PreparedTxnState
 from penstock.client.transactions import OLD_PRODUCE, Transactions
 from penstock.clock import Clock
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -57,6 +58,8 @@ class ProducerSettings:
     delivery_timeout_s: float = 120.0
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
+    two_phase_commit: bool = False
+    """Its transactions have no timeout and may be prepared, for an outside coordinator to end them (KIP-939)."""
     create_topics: bool = False
     """Whether a topic that isn't there is asked for, if the broker creates topics by itself."""
 
@@ -74,7 +77,9 @@ class Producer:
         self._transactions: Transactions | None = None
         if self._settings.transactional_id is not None:
             timeout_ms = self._settings.transaction_timeout_ms
-            self._transactions = Transactions(client, self._settings.transactional_id, timeout_ms)
+            self._transactions = Transactions(
+                client, self._settings.transactional_id, timeout_ms, two_phase=self._settings.two_phase_commit
+            )
             self._idempotent = True
         self._id: tuple[int, int] | None = None
         self._getting_id = asyncio.Lock()
@@ -130,6 +135,21 @@ class Producer:
             self._drain()
         return Sent(batch, index)
 
+    async def send_built(self, topic: str, partition: int, built: Built) -> None:
+        """Queues a batch of records that was built elsewhere; waits only for room. `flush` tells whether it arrived."""
+        if self._transactions is not None:
+            self._transactions.check_open()
+        while not self._room.is_set():
+            self._drain()
+            await self._room.wait()
+        batch = self._new_batch((topic, partition))
+        batch.built = built
+        batch.size += built.size
+        self._pending.bytes += built.size
+        if self._pending.bytes >= self._settings.buffer_bytes:
+            self._room.clear()
+        self._drain()
+
     async def flush(self) -> None:
         """Waits until everything queued so far is settled. Raises the first failure."""
         batches = self._pending.all()
@@ -156,8 +176,11 @@ class Producer:
 
     # Transactions: with a transactional id, after `async with` or `start`
 
-    async def start(self) -> None:
-        await self._transactional().start()
+    async def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
+        """Whatever the producer before left open is aborted; or it is kept, only to be ended, and told."""
+        transactions = self._transactional()
+        await transactions.start(keep_prepared=keep_prepared)
+        return transactions.prepared
 
     def begin(self) -> None:
         self._transactional().begin()
@@ -165,6 +188,17 @@ class Producer:
     async def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Makes a group's offsets part of the open transaction."""
         await self._transactional().send_offsets(group_id, offsets)
+
+    async def prepare(self) -> PreparedTxnState:
+        """Delivers everything and leaves the end to others, who need what this returns. Raises if a record was lost."""
+        with suppress(KafkaError):
+            await self.flush()
+        return self._transactional().prepare()
+
+    async def complete(self, decided: PreparedTxnState) -> None:
+        """Commits what is prepared if it is this, else aborts it; nothing happens if it has ended before."""
+        if await self._transactional().complete(decided):
+            self._sequences.clear()
 
     async def commit(self) -> None:
         """Delivers everything and commits. Raises if a record was lost: then only `abort` is left."""
@@ -278,7 +312,10 @@ class Producer:
             sequence = NO_SEQUENCE
             if self._idempotent:
                 sequence = self._sequences.get(batch.partition, 0)
-                self._sequences[batch.partition] = sequence_after(sequence, len(batch.records))
+                self._sequences[batch.partition] = sequence_after(sequence, batch.count)
+            if batch.built is not None:
+                batch.encoded = batch.built.seal(producer_id, epoch, sequence, self._transactions is not None)
+                continue
             batch.encoded = build_batch(
                 batch.records,
                 compression=self._settings.compression,

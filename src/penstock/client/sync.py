@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from penstock.client.accumulator import RecordMetadata, Sent
+from penstock.client.accumulator import Built, RecordMetadata, Sent
 from penstock.client.admin import Admin, NewTopic
 from penstock.client.client import AsyncClient
 from penstock.client.cluster import Cluster, Node, TopicInfo
@@ -20,6 +20,7 @@ from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import Consumer, ConsumerSettings, Position, TopicPartition
 from penstock.client.fetched import Fetched
 from penstock.client.offsets import READ_UNCOMMITTED, FoundOffset
+from penstock.client.prepared import PreparedTxnState
 from penstock.client.producer import Producer, ProducerSettings
 from penstock.client.retry import Retry
 from penstock.net.loop import new_event_loop
@@ -229,15 +230,25 @@ class SyncProducer:
 
         self._client.run(send_all(list(records)))
 
-    def start(self) -> None:
-        """With a transactional id: takes it over from an earlier producer. Then `begin`."""
-        self._client.run(self._producer.start())
+    def send_built(self, topic: str, partition: int, built: Built) -> None:
+        """Queues a batch of records that was built elsewhere; waits only for room."""
+        self._client.run(self._producer.send_built(topic, partition, built))
+
+    def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
+        """With a transactional id: takes it over from the one before. Then `begin`, or `complete` what was kept."""
+        return self._client.run(self._producer.start(keep_prepared=keep_prepared))
 
     def begin(self) -> None:
         self._producer.begin()
 
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._client.run(self._producer.send_offsets(group_id, offsets))
+
+    def prepare(self) -> PreparedTxnState:
+        return self._client.run(self._producer.prepare())
+
+    def complete(self, decided: PreparedTxnState) -> None:
+        self._client.run(self._producer.complete(decided))
 
     def commit(self) -> None:
         self._client.run(self._producer.commit())

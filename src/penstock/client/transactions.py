@@ -5,6 +5,9 @@
                                        ▼
                                      failed ──abort──▶ ready          another producer took the id: fenced, for good
 
+    open ──prepare──▶ prepared ──commit/abort/complete──▶ ready       two-phase commit (KIP-939): `start` may also find
+                                                                      a transaction prepared by the producer before
+
 With transaction.version 2 (Kafka 4) the broker enlists a partition by itself when its first batch comes, and every end
 of a transaction gives the producer a new epoch; before that, partitions are enlisted by the client and an epoch stays.
 """
@@ -17,6 +20,7 @@ from typing import Any, TypeVar
 from penstock.client.accumulator import TopicPartition
 from penstock.client.client import GROUP, TRANSACTION, AsyncClient
 from penstock.client.errors import code_of
+from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.protocol.messages.api_24_add_partitions_to_txn import (
@@ -42,6 +46,7 @@ _OLD_END_TXN = 4
 _OLD_TXN_OFFSET_COMMIT = 4
 _CLIENT_ADD_PARTITIONS = 3
 OLD_PRODUCE = 11
+_TWO_PHASE_INIT = 6
 
 _FENCED = frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
@@ -55,15 +60,18 @@ class State(Enum):
     FRESH = "not started"
     READY = "without an open transaction"
     OPEN = "in a transaction"
+    PREPARED = "in a prepared transaction that can only be ended"
     FAILED = "in a transaction that failed and can only be aborted"
     FENCED = "fenced: another producer uses its transactional id"
 
 
 class Transactions:
-    def __init__(self, client: AsyncClient, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(self, client: AsyncClient, transactional_id: str, timeout_ms: int, *, two_phase: bool = False) -> None:
         self._client = client
         self.transactional_id = transactional_id
         self._timeout_ms = timeout_ms
+        self._two_phase = two_phase
+        self.prepared = NOTHING_PREPARED
         self.state = State.FRESH
         self.producer_id = -1
         self.producer_epoch = -1
@@ -74,11 +82,39 @@ class Transactions:
         self._used = False
         self._asking = asyncio.Lock()
 
-    async def start(self) -> None:
-        """Gets the producer id; what an earlier producer of the same transactional id left open is aborted."""
-        await self._init_producer_id()
+    async def start(self, *, keep_prepared: bool = False) -> None:
+        """Gets the producer id; what an earlier producer of the same transactional id left open is aborted, or kept."""
+        self.prepared = await self._init_producer_id(keep_prepared=keep_prepared)
+        await self._learn_generation()
+        self.state = State.READY if self.prepared == NOTHING_PREPARED else State.PREPARED
+        self._used = self.state is State.PREPARED
+
+    async def resume(self, prepared: PreparedTxnState) -> None:
+        """Speaks for the producer that prepared it, which nobody has fenced since: saves a request."""
+        self._expect(State.FRESH)
+        await self._learn_generation()
+        self.producer_id, self.producer_epoch = self.prepared = prepared
+        self.state, self._used = State.PREPARED, True
+
+    async def _learn_generation(self) -> None:
         self.implicit = (await self._client.connection()).features.get(FEATURE, 0) >= 2
-        self.state = State.READY
+
+    def prepare(self) -> PreparedTxnState:
+        """Promises that nothing more is written; everything must have been delivered."""
+        if not self._two_phase:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Set two_phase_commit of the producer first.")
+        self._raise_failure("prepared")
+        self._expect(State.OPEN)
+        self.state = State.PREPARED
+        self.prepared = PreparedTxnState(self.producer_id, self.producer_epoch)
+        return self.prepared
+
+    async def complete(self, decided: PreparedTxnState) -> bool:
+        """Commits what is prepared if it is what was decided on, else aborts it. True as `end` says."""
+        if self.state is State.READY:
+            return False  # it has ended before
+        self._expect(State.PREPARED)
+        return await self.end(commit=self.prepared == decided)
 
     def begin(self) -> None:
         self._expect(State.READY)
@@ -120,12 +156,10 @@ class Transactions:
     async def end(self, *, commit: bool) -> bool:
         """Ends it; everything must have been delivered. True when sequence numbers start again."""
         if commit:
-            if self.state is State.FAILED and self.failure is not None:
-                code, why = self.failure.code, self.failure.message
-                raise KafkaError(code, f"The transaction can't be committed, only aborted: {why}")
-            self._expect(State.OPEN)
+            self._raise_failure("committed")
+            self._expect(State.OPEN, State.PREPARED)
         else:
-            self._expect(State.OPEN, State.FAILED)
+            self._expect(State.OPEN, State.FAILED, State.PREPARED)
         if not self._used:
             self.state = State.READY
             return False
@@ -136,6 +170,11 @@ class Transactions:
             bumped = True
         self.state = State.READY
         return bumped
+
+    def _raise_failure(self, how: str) -> None:
+        if self.state is State.FAILED and self.failure is not None:
+            code, why = self.failure.code, self.failure.message
+            raise KafkaError(code, f"The transaction can't be {how}, only aborted: {why}")
 
     def _expect(self, *states: State) -> None:
         if self.state not in states:
@@ -152,11 +191,16 @@ class Transactions:
                 self.state = State.FENCED
             raise
 
-    async def _coordinated(self, message: Message, version_at_most: int | None = None) -> Any:
+    async def _coordinated(self, message: Message, version_at_most: int | None = None, *, at_least: int = 0) -> Any:
         node = await self._client.coordinator(self.transactional_id, TRANSACTION)
         try:
             connection = await self._client.connection(node)
-            version = connection.version_of(message.API_KEY, version_at_most)
+            version = max(connection.version_of(message.API_KEY, version_at_most), at_least)
+            if version > connection.versions[message.API_KEY][1]:
+                raise KafkaError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "The broker does not take part in two-phase commit: set its transaction.two.phase.commit.enable.",
+                )
             return await connection.request(message, version=version)
         except KafkaError as error:
             self._noticed(error.code)
@@ -172,20 +216,25 @@ class Transactions:
             self._noticed(code)
             raise KafkaError(code, f"{what} of {self.transactional_id!r} was refused.")
 
-    async def _init_producer_id(self) -> None:
+    async def _init_producer_id(self, *, keep_prepared: bool = False) -> PreparedTxnState:
+        two_phase = self._two_phase or keep_prepared
+
         async def ask() -> InitProducerIdResponse:
             request = InitProducerIdRequest(
                 transactional_id=self.transactional_id,
                 transaction_timeout_ms=self._timeout_ms,
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
+                enable_2pc=self._two_phase,
+                keep_prepared_txn=keep_prepared,
             )
-            answer: InitProducerIdResponse = await self._coordinated(request)
+            answer: InitProducerIdResponse = await self._coordinated(request, at_least=_TWO_PHASE_INIT * two_phase)
             self._raise(answer.error_code, "The start")
             return answer
 
         answer = await self._ask(ask)
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        return PreparedTxnState(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
 
     async def _add_partitions(self, partitions: list[TopicPartition]) -> None:
         topics: dict[str, list[int]] = {}

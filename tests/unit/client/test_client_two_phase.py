@@ -1,0 +1,114 @@
+"""Two-phase commit from the producer's side, with a broker that takes part in it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.client.consumer import ConsumerSettings
+from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
+from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
+from penstock.client.producer import ProducerSettings
+from penstock.client.sync import Client, SyncProducer
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.testing import Broker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(broker.bootstrap) as made:
+        yield made
+
+
+def producer(client: Client, name: str, *, two_phase: bool = True) -> SyncProducer:
+    return client.producer(ProducerSettings(transactional_id=name, two_phase_commit=two_phase))
+
+
+def committed(client: Client, topic: str) -> list[bytes | None]:
+    key = (topic, 0)
+    found: list[bytes | None] = []
+    with client.consumer(ConsumerSettings(isolation_level=READ_COMMITTED)) as consumer:
+        end = client.list_offsets({key: LATEST})[key].offset
+        consumer.assign({key: EARLIEST})
+        while consumer.position(key) < end:
+            found += [record.value for fetched in consumer.poll(5.0) for record in fetched.records()]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "state"), [("4711:3", PreparedTxnState(4711, 3)), ("", NOTHING_PREPARED), ("0:0", PreparedTxnState(0, 0))]
+)
+def test_a_prepared_transaction_is_a_short_text(text: str, state: PreparedTxnState) -> None:
+    assert str(state) == text
+    assert PreparedTxnState.parse(text) == state
+
+
+@pytest.mark.parametrize("text", ["1", "1:", ":1", "-1:0", "a:b", "1:2:3"])
+def test_another_text_is_no_prepared_transaction(text: str) -> None:
+    with pytest.raises(ValueError, match="no prepared transaction"):
+        PreparedTxnState.parse(text)
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_new_producer_commits_what_was_decided_and_aborts_anything_else(client: Client, decided: bool) -> None:
+    topic = f"decided-{decided}".lower()
+    client.create_topic(topic, 1)
+    first = producer(client, topic)
+    first.start()
+    first.begin()
+    first.send(topic, b"first")
+    prepared = first.prepare()
+    with pytest.raises(KafkaError):
+        first.send(topic, b"late")
+    first.close()
+    second = producer(client, topic)
+    assert second.start(keep_prepared=True) == prepared
+    with pytest.raises(KafkaError) as refused:
+        second.begin()
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    second.complete(prepared if decided else PreparedTxnState(prepared.producer_id, prepared.producer_epoch + 7))
+    second.begin()
+    second.send(topic, b"second")
+    second.commit()
+    second.close()
+    assert committed(client, topic) == ([b"first"] if decided else []) + [b"second"]
+
+
+def test_completing_again_does_nothing(client: Client) -> None:
+    client.create_topic("again", 1)
+    with producer(client, "again") as first:
+        first.begin()
+        first.send("again", b"once")
+        prepared = first.prepare()
+        first.complete(prepared)
+    later = producer(client, "again")
+    assert later.start(keep_prepared=True) == NOTHING_PREPARED
+    later.complete(prepared)
+    later.close()
+    assert committed(client, "again") == [b"once"]
+
+
+def test_preparing_is_for_producers_that_take_part(client: Client) -> None:
+    client.create_topic("alone", 1)
+    with producer(client, "alone", two_phase=False) as one:
+        one.begin()
+        with pytest.raises(KafkaError) as refused:
+            one.prepare()
+        assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+        one.abort()
+
+
+def test_a_broker_that_takes_no_part_is_told_in_a_sentence() -> None:
+    with (
+        Broker(config={"transaction.two.phase.commit.enable": "false"}) as off,
+        Client(off.bootstrap) as client,
+        pytest.raises(KafkaError) as refused,
+    ):
+        producer(client, "x").start()
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert "transaction.two.phase.commit.enable" in (refused.value.message or "")

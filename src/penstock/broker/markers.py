@@ -1,15 +1,17 @@
 """Writes the marker that ends a producer's transaction into a partition: for the coordinator and for WriteTxnMarkers.
 
 On `__consumer_offsets` the group coordinator has to know of it: offsets that the transaction committed count from the
-marker on.
+marker on. A marker is written when it is committed. That includes one that is there already, because somebody has sent
+it twice: its sender may not count on it before.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.auto_topics import CONSUMER_OFFSETS
 from penstock.log.log import AppendOrigin
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.control import EndTxn, build_end_txn
 
 if TYPE_CHECKING:
@@ -17,6 +19,13 @@ if TYPE_CHECKING:
     from penstock.broker.partition import Partition
     from penstock.broker.partitions import Partitions
     from penstock.clock import Clock
+
+
+class Written(NamedTuple):
+    """Where a marker is, and which high watermark it waits for."""
+
+    partition: Partition
+    end_offset: int
 
 
 class MarkerWriter:
@@ -35,15 +44,27 @@ class MarkerWriter:
         producer_epoch: int,
         marker: EndTxn,
         transaction_version: int,
-    ) -> Partition:
-        """Raises what the partition answers, or that its group coordinator isn't ready. To where it was written."""
+    ) -> Written:
+        """Raises what the partition answers, or that its group coordinator isn't ready."""
+        partition = self._partitions.get(topic, index)
+        try:
+            self._write(partition, producer_id, producer_epoch, marker, transaction_version)
+        except KafkaError as error:
+            if error.code is not ErrorCode.INVALID_PRODUCER_EPOCH:
+                raise
+            if partition.log.high_watermark >= partition.log.log_end_offset:
+                raise
+        return Written(partition, partition.log.log_end_offset)
+
+    def _write(
+        self, partition: Partition, producer_id: int, producer_epoch: int, marker: EndTxn, transaction_version: int
+    ) -> None:
         now_ms = self._clock.wall_ms()
         batch = build_end_txn(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
-        if topic == CONSUMER_OFFSETS:
-            coordinator = self._groups.at(index)
+        if partition.topic == CONSUMER_OFFSETS:
+            coordinator = self._groups.at(partition.index)
             coordinator.write_marker(batch, producer_id, marker.committed, transaction_version)
-            return coordinator.partition
-        partition = self._partitions.get(topic, index)
+            return
         partition.append(
             batch,
             now_ms=now_ms,
@@ -51,4 +72,3 @@ class MarkerWriter:
             required_acks=-1,
             transaction_version=transaction_version,
         )
-        return partition

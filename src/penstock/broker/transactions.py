@@ -1,7 +1,7 @@
 """Transaction coordinators of this node: one per partition of `__transaction_state` that it leads.
 
-Decisions are `penstock.transactions`'; here they get their records written, and the markers that a decided transaction
-needs are put into its partitions: at once as far as possible, the rest again and again until it is done.
+Decisions are `penstock.transactions`'; here they get their records written. The markers that a decided transaction
+needs go out through the `MarkerSender`, questions about transactions that are coordinated elsewhere through `Admission`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.admission import Admission
 from penstock.broker.auto_topics import TRANSACTION_STATE
 from penstock.broker.coordinator import Coordinator, Phase, set_result
 from penstock.broker.coordinators import Coordinators
 from penstock.broker.group_calls import committed
+from penstock.broker.marker_sender import Ending, MarkerSender, PeerCalls
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.records.control import EndTxn
 from penstock.transactions import ending
 from penstock.transactions import partitions as decide
 from penstock.transactions.config import TransactionConfig
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.broker.groups import Groups
     from penstock.broker.markers import MarkerWriter
     from penstock.broker.metadata_log import MetadataLog
-    from penstock.broker.partition import Partition
     from penstock.broker.partitions import Partitions
     from penstock.broker.producer_ids import ProducerIds
     from penstock.clock import Clock
@@ -41,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 TRANSACTION_VERSION = "transaction.version"
 SLICE_SECONDS = 0.005  # how long background work may hold the loop
-MARKERS_AT_ONCE = 100  # how many partitions are written to before the loop gets its turn
-RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 5.0
+COMPLETE_RETRY_SECONDS = 0.5
+COMMIT_TIMEOUT_SECONDS = 30.0  # as long as producers wait for an answer
 
 TransactionCoordinator = Coordinator[TransactionShard]
 
@@ -58,12 +57,14 @@ class Transactions:
         metadata: MetadataLog,
         producer_ids: ProducerIds,
         groups: Groups,
+        peers: PeerCalls | None = None,
     ) -> None:
+        """Without `peers` there is no other node to speak to."""
         from penstock.broker.markers import MarkerWriter
 
+        self._node_id = node_id
         self._settings = settings
         self._metadata = metadata
-        self._partitions = partitions
         self._producer_ids = producer_ids
         self._config = TransactionConfig.from_settings(settings)
         self.markers: MarkerWriter = MarkerWriter(partitions, groups, clock)
@@ -75,8 +76,13 @@ class Transactions:
             clock=clock,
             make=lambda: TransactionShard(self._config, producer_ids.take, self.server_version),
             deliver=self._deliver,
+            commit_timeout_s=COMMIT_TIMEOUT_SECONDS,
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self.sender = MarkerSender(
+            node_id, metadata=metadata, writer=self.markers, peers=peers, done=self._complete, spawn=self._spawn
+        )
+        self._elsewhere = Admission(peers, self._spawn) if peers is not None else None
 
     # --- life
 
@@ -88,6 +94,7 @@ class Transactions:
 
     async def close(self) -> None:
         self.coordinators.close()
+        self.sender.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -96,6 +103,7 @@ class Transactions:
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
         if self.coordinators.apply(new):
             self._spawn(self.coordinators.load())
+        self.sender.image_changed()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -126,9 +134,12 @@ class Transactions:
 
         NONE, or why not, for each.
         """
+        who = (transactional_id, producer_id, producer_epoch)
         try:
+            elsewhere = self._led_elsewhere(transactional_id)
+            if elsewhere is not None and self._elsewhere is not None:
+                return await self._elsewhere.ask(elsewhere, *who, asked, add=add)
             coordinator = self.coordinators.of(transactional_id)
-            who = (transactional_id, producer_id, producer_epoch)
             if not add:
                 return await committed(coordinator.run(lambda shard, turn: decide.verify(shard, *who, asked)))
             code = await committed(
@@ -138,93 +149,33 @@ class Transactions:
             code = error.code
         return dict.fromkeys(asked, code)
 
+    def _led_elsewhere(self, transactional_id: str) -> int | None:
+        """The node to ask, if it isn't this one. Raises while there is none."""
+        index = self.coordinators.partition_of(transactional_id)
+        partition = self._metadata.image.partition(TRANSACTION_STATE, index)
+        if partition is None or partition.leader < 0:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator's partition has no leader: wait.")
+        return partition.leader if partition.leader != self._node_id else None
+
     # --- markers
 
     def _deliver(self, token: Any, response: Any) -> None:
         if token is not TO_PARTITIONS:
             set_result(token, response)
         elif isinstance(response, Markers):  # else the decision was not written: there is nothing to tell
-            self._write(response)
+            self.sender.send(response, self.coordinators.of(response.transactional_id))
 
-    def _write(self, markers: Markers) -> None:
-        """Most transactions touch a few partitions here: they are done before their producer hears of the end."""
-        left = sorted(markers.partitions)
-        if len(left) <= MARKERS_AT_ONCE:
-            try:
-                left = self._write_some(markers, left)
-            except KafkaError as error:
-                logger.warning("%s: its markers are left to its coordinator: %s", markers.transactional_id, error)
-                return
-            if not left and not self._uncommitted(markers):
-                self._complete(markers)
-                return
-        self._spawn(self._write_rest(markers, left))
+    def _complete(self, ended: Ending) -> None:
+        """All partitions know. If that can't be written down now it is later, or by the coordinator that comes next."""
+        if ended.coordinator.phase is not Phase.ACTIVE:
+            return
+        written = ended.coordinator.run(partial(_complete, ended.markers))
+        if isinstance(written, asyncio.Future):
+            written.add_done_callback(partial(self._completed, ended))
 
-    async def _write_rest(self, markers: Markers, left: list[TopicPartition]) -> None:
-        pause = RETRY_SECONDS
-        try:
-            while left:
-                again: list[TopicPartition] = []
-                for start in range(0, len(left), MARKERS_AT_ONCE):
-                    again += self._write_some(markers, left[start : start + MARKERS_AT_ONCE])
-                    await asyncio.sleep(0)
-                left = again
-                if left:
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, MAX_RETRY_SECONDS)
-            # A transaction is complete once its markers are: one that a power loss takes could never be written again.
-            for partition, end_offset in self._uncommitted(markers):
-                await partition.committed(end_offset)
-        except KafkaError as error:
-            logger.warning("%s: its markers are left to its coordinator: %s", markers.transactional_id, error)
-        else:
-            self._complete(markers)
-
-    def _uncommitted(self, markers: Markers) -> list[tuple[Partition, int]]:
-        """Partitions of the transaction with an end that is not committed yet."""
-        found = []
-        for topic, index in sorted(markers.partitions):
-            with suppress(KafkaError):  # deleted since
-                partition = self._partitions.get(topic, index)
-                if partition.log.high_watermark < partition.log.log_end_offset:
-                    found.append((partition, partition.log.log_end_offset))
-        return found
-
-    def _write_some(self, markers: Markers, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Those that could not be written and have to be tried again. Raises if another coordinator does it all."""
-        coordinator = self.coordinators.of(markers.transactional_id)
-        left = []
-        for topic, index in partitions:
-            try:
-                self._write_one(markers, coordinator.partition.leader_epoch, topic, index)
-            except KafkaError as error:
-                if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                    raise
-                logger.info(
-                    "%s: the end of its transaction waits for %s-%d: %s", markers.transactional_id, topic, index, error
-                )
-                left.append((topic, index))
-        return left
-
-    def _write_one(self, markers: Markers, coordinator_epoch: int, topic: str, index: int) -> None:
-        if self._metadata.image.partition(topic, index) is None:
-            return  # deleted since, and its records with it
-        marker = EndTxn(markers.committed, coordinator_epoch)
-        try:
-            self.markers.write(
-                topic, index, markers.producer_id, markers.producer_epoch, marker, markers.client_version
-            )
-        except KafkaError as error:
-            if error.code is not ErrorCode.INVALID_PRODUCER_EPOCH:
-                raise
-            logger.warning(
-                "%s-%d has ended the transaction of %s before: %s", topic, index, markers.transactional_id, error
-            )
-
-    def _complete(self, markers: Markers) -> None:
-        # a coordinator that is new here finds in its log what is undone, and does it again
-        with suppress(KafkaError):
-            self.coordinators.of(markers.transactional_id).post(partial(_complete, markers))
+    def _completed(self, ended: Ending, written: asyncio.Future[None]) -> None:
+        if not written.cancelled() and written.exception() is not None:
+            asyncio.get_running_loop().call_later(COMPLETE_RETRY_SECONDS, self._complete, ended)
 
     # --- background work
 

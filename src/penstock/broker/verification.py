@@ -97,6 +97,15 @@ async def ask(
 
 
 _ENDING = ErrorCode.CONCURRENT_TRANSACTIONS
+#: The transaction's coordinator has no answer now.
+UNREACHABLE = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
 
 
 async def _ask_once(
@@ -124,7 +133,7 @@ def produce_refusal(code: ErrorCode, api_version: int) -> KafkaError:
             return KafkaError(ErrorCode.INVALID_TXN_STATE, "The partition was not added to the transaction.")
         case ErrorCode.CONCURRENT_TRANSACTIONS if api_version < IMPLICIT_SINCE:
             return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "The transaction before is ending: send it again.")
-        case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.NOT_COORDINATOR:
+        case _ if code in UNREACHABLE:
             return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "The coordinator can't be asked now: send it again.")
         case _:
             return KafkaError(code, "The transaction's coordinator refused the partition.")

@@ -334,10 +334,10 @@ def test_markers_are_tried_again_until_they_are_written(
     really_write = MarkerWriter.write
     refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 
-    def write(*args: Any) -> None:
+    def write(*args: Any) -> Any:
         if refusals:
             raise KafkaError(refusals.pop())
-        really_write(*args)
+        return really_write(*args)
 
     monkeypatch.setattr(MarkerWriter, "write", write)
     producer.init()

@@ -49,7 +49,10 @@ async def _find(broker: Broker, ctx: RequestContext, key_type: int, key: str) ->
             return _locate(broker, ctx, TRANSACTION_STATE, broker.transactions.coordinators.partition_of(key), key)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"No coordinator serves keys of type {key_type} here.")
     except KafkaError as error:
-        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message)
+        code = error.code
+        if code is ErrorCode.NOT_COORDINATOR:  # the topic is there, and this node has yet to hear of it
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=error.message)
 
 
 async def _ensure_topic(broker: Broker, name: str) -> None:

@@ -7,6 +7,7 @@ producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.broker.group_calls import committed
@@ -33,13 +34,14 @@ BATCHED_SINCE = 4
 
 async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     if ctx.api_version >= BATCHED_SINCE:
+        # all are decided before the first is waited for: they may come from a node with many producers
+        answers = await asyncio.gather(
+            *(_serve(broker, ctx, each, EPOCH_PER_TRANSACTION) for each in request.transactions)
+        )
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
-                AddPartitionsToTxnResult(
-                    transactional_id=each.transactional_id,
-                    topic_results=await _serve(broker, ctx, each, EPOCH_PER_TRANSACTION),
-                )
-                for each in request.transactions
+                AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=results)
+                for each, results in zip(request.transactions, answers)
             ]
         )
     only = AddPartitionsToTxnTransaction(

@@ -1,6 +1,7 @@
 """WriteTxnMarkers v1-2: ends transactions on partitions; sent by coordinators, and by admins for hanging transactions.
 
-Each partition has its own answer. Since v2 the marker says which transaction version it belongs to.
+Each partition has its own answer, when its marker is committed. Since v2 the marker says which transaction version it
+belongs to.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -22,6 +23,7 @@ from penstock.records.control import EndTxn
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
+    from penstock.broker.markers import Written
     from penstock.broker.partition import Partition
 
 
@@ -33,11 +35,11 @@ def handle(
     def write(marker: WritableTxnMarker, topic: str, index: int) -> WritableTxnMarkerPartitionResult:
         result = WritableTxnMarkerPartitionResult(partition_index=index)
         try:
-            partition = _write(broker, marker, topic, index)
-            if partition.log.high_watermark < partition.log.log_end_offset:
-                uncommitted.append((result, partition, partition.log.log_end_offset))
+            partition, end_offset = _write(broker, marker, topic, index)
+            if partition.log.high_watermark < end_offset:
+                uncommitted.append((result, partition, end_offset))
         except KafkaError as error:
-            result.error_code = error.code
+            result.error_code = _told(error.code)
         return result
 
     response = WriteTxnMarkersResponse(
@@ -58,7 +60,7 @@ def handle(
     return _when_committed(response, uncommitted) if uncommitted else response
 
 
-def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) -> Partition:
+def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) -> Written:
     return broker.transactions.markers.write(
         topic,
         index,
@@ -67,6 +69,15 @@ def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) ->
         EndTxn(marker.transaction_result, marker.coordinator_epoch),
         marker.transaction_version,
     )
+
+
+def _told(code: ErrorCode) -> ErrorCode:
+    """A group coordinator that isn't here or ready yet is, to who sends markers, a leader that isn't."""
+    match code:
+        case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        case _:
+            return code
 
 
 async def _when_committed(

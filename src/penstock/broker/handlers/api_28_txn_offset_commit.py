@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.group_calls import committed
-from penstock.broker.verification import ask, start
+from penstock.broker.verification import UNREACHABLE, ask, start
 from penstock.groups.txn_offsets import commit_in_transaction
 from penstock.log.producers import NO_SEQUENCE, Verification
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -83,6 +83,9 @@ async def _verify(
         return None
     verdict = (await ask(broker, request.transactional_id, [look_up]))[partition]
     if isinstance(verdict, ErrorCode):
+        if verdict in UNREACHABLE:
+            # The group's coordinator is the right one: the client tries again and looks for nobody else.
+            verdict = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         raise KafkaError(verdict, "The transaction's coordinator refused the commit.")
     return verdict
 

@@ -1,7 +1,7 @@
 """Transaction coordinators of this node: one per partition of `__transaction_state` that it leads.
 
 Decisions are `penstock.transactions`'; here they get their records written. The markers that a decided transaction
-needs go out through the `MarkerSender`, questions about transactions that are coordinated elsewhere through `Admission`.
+needs go out through the `MarkerSender`, questions about transactions coordinated elsewhere through `Admission`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,107 @@
+"""Questions to transaction coordinators on other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from penstock.broker.admission import Admission
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_24_add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+
+
+class Coordinators:
+    """Refuses partition 9 of anything."""
+
+    def __init__(self) -> None:
+        self.asked: list[AddPartitionsToTxnRequest] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.lost = False
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def ask(self, node_id: int, request: Any, *, lane: str = "") -> Any:
+        self.asked.append(request)
+        await self.gate.wait()
+        if self.lost:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(
+                    transactional_id=each.transactional_id,
+                    topic_results=[
+                        AddPartitionsToTxnTopicResult(
+                            name=topic.name,
+                            results_by_partition=[
+                                AddPartitionsToTxnPartitionResult(
+                                    partition_index=index,
+                                    partition_error_code=ErrorCode.TRANSACTION_ABORTABLE if index == 9 else 0,
+                                )
+                                for index in topic.partitions
+                            ],
+                        )
+                        for topic in each.topics
+                    ],
+                )
+                for each in request.transactions
+            ]
+        )
+
+
+def test_each_partition_gets_its_own_answer() -> None:
+    async def scenario() -> None:
+        peers = Coordinators()
+        codes = await Admission(peers, peers.spawn).ask(2, "tx", 5, 1, [("t", 0), ("t", 9)], add=False)
+        assert codes == {("t", 0): ErrorCode.NONE, ("t", 9): ErrorCode.TRANSACTION_ABORTABLE}
+        [asked] = peers.asked[0].transactions
+        assert (asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.verify_only) == (
+            "tx",
+            5,
+            1,
+            True,
+        )
+
+    asyncio.run(scenario())
+
+
+def test_what_comes_up_while_a_node_is_asked_goes_into_the_next_request_each_transaction_once() -> None:
+    async def scenario() -> None:
+        peers = Coordinators()
+        peers.gate.clear()
+        admission = Admission(peers, peers.spawn)
+        calls = []
+        for name in ("a", "b", "c", "b"):
+            calls.append(asyncio.ensure_future(admission.ask(2, name, 1, 0, [("t", 0)], add=True)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        peers.gate.set()
+        for codes in await asyncio.gather(*calls):
+            assert codes == {("t", 0): ErrorCode.NONE}
+        asked = [[each.transactional_id for each in request.transactions] for request in peers.asked]
+        assert asked == [["a"], ["b", "c"], ["b"]]
+
+    asyncio.run(scenario())
+
+
+def test_no_answer_is_said_so_and_the_next_question_is_asked_anew() -> None:
+    async def scenario() -> None:
+        peers = Coordinators()
+        peers.lost = True
+        admission = Admission(peers, peers.spawn)
+        assert await admission.ask(2, "a", 1, 0, [("t", 0)], add=True) == {("t", 0): ErrorCode.NETWORK_EXCEPTION}
+        peers.lost = False
+        assert await admission.ask(2, "a", 1, 0, [("t", 0)], add=True) == {("t", 0): ErrorCode.NONE}
+
+    asyncio.run(scenario())

@@ -1,0 +1,268 @@
+"""Markers on their way to partitions here and on nodes that move, refuse, vanish or wait for their replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from penstock.broker.coordinator import Phase
+from penstock.broker.marker_sender import Ending, MarkerSender
+from penstock.broker.markers import Written
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_27_write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from penstock.records.control import EndTxn
+from penstock.transactions.turn import Markers
+
+HERE = 1
+EPOCH = 4
+
+
+def answer(request: WriteTxnMarkersRequest, codes: dict[int, ErrorCode] | None = None) -> WriteTxnMarkersResponse:
+    """The same code for every partition of an index, NONE where none is given."""
+    codes = codes or {}
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=i, error_code=codes.get(i, 0))
+                            for i in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in reversed(request.markers)
+        ]
+    )
+
+
+@dataclass
+class World:
+    """Leaders by partition; `scripts` has what the next calls to each node meet, then all is well."""
+
+    leaders: dict[tuple[str, int], int]
+    scripts: dict[int, list[Any]] = field(default_factory=dict)
+    asked: list[tuple[int, WriteTxnMarkersRequest]] = field(default_factory=list)
+    written: list[tuple[str, int, int]] = field(default_factory=list)
+    refusals: list[ErrorCode] = field(default_factory=list)
+    high_watermark: int = 10
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    done: list[Ending] = field(default_factory=list)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.coordinator = SimpleNamespace(phase=Phase.ACTIVE, epoch=EPOCH)
+        self.sender = MarkerSender(
+            HERE,
+            metadata=cast(Any, SimpleNamespace(image=self)),
+            writer=cast(Any, self),
+            peers=self,
+            done=self.finished,
+            spawn=self.spawn,
+        )
+
+    def send(self, *partitions: tuple[str, int], producer_id: int = 7) -> None:
+        markers = Markers(f"tx{producer_id}", producer_id, 3, True, 2, frozenset(partitions))
+        self.sender.send(markers, cast(Any, self.coordinator))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def finished(self, ending: Ending) -> None:
+        self.done.append(ending)
+        self.news.set()
+
+    async def until_done(self, count: int = 1) -> None:
+        while len(self.done) < count:
+            self.news.clear()
+            await self.news.wait()
+
+    # the image, the writer, the peers, and a partition's log
+
+    def partition(self, topic: str, index: int) -> Any:
+        leader = self.leaders.get((topic, index))
+        return None if leader is None else SimpleNamespace(leader=leader)
+
+    def write(self, topic: str, index: int, producer_id: int, epoch: int, marker: EndTxn, version: int) -> Written:
+        if self.refusals:
+            raise KafkaError(self.refusals.pop(0))
+        self.written.append((topic, index, marker.coordinator_epoch))
+        return Written(cast(Any, self), 10)
+
+    @property
+    def log(self) -> World:
+        return self
+
+    async def committed(self, offset: int) -> None:
+        while self.high_watermark < offset:
+            await self.moved.wait()
+
+    async def ask(self, node_id: int, request: Any, *, lane: str = "") -> Any:
+        self.asked.append((node_id, request))
+        script = self.scripts.get(node_id)
+        step = script.pop(0) if script else {}
+        if isinstance(step, asyncio.Event):
+            await step.wait()
+            step = {}
+        if isinstance(step, KafkaError):
+            raise step
+        return answer(request, step)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def test_partitions_led_here_are_done_at_once() -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): HERE, ("t", 1): HERE})
+        world.send(("t", 0), ("t", 1))
+        assert len(world.done) == 1
+        assert world.written == [("t", 0, EPOCH), ("t", 1, EPOCH)]
+
+    run(scenario)
+
+
+def test_a_marker_counts_when_it_is_committed() -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): HERE}, high_watermark=9)
+        world.send(("t", 0))
+        await asyncio.sleep(0)
+        assert not world.done
+        world.high_watermark = 10
+        world.moved.set()
+        await world.until_done()
+
+    run(scenario)
+
+
+def test_another_leader_gets_one_request_with_all_that_came_together() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+        world = World({("t", 0): 2, ("t", 1): 2, ("u", 0): 3}, scripts={2: [gate]})
+        world.send(("t", 0), producer_id=1)
+        await asyncio.sleep(0)
+        world.send(("t", 0), ("t", 1), ("u", 0), producer_id=2)
+        world.send(("t", 1), producer_id=3)
+        gate.set()
+        await world.until_done(3)
+        to_two = [request for node, request in world.asked if node == 2]
+        assert [[marker.producer_id for marker in request.markers] for request in to_two] == [[1], [2, 3]]
+        assert all(marker.coordinator_epoch == EPOCH for request in to_two for marker in request.markers)
+
+    run(scenario)
+
+
+def test_what_is_lost_or_refused_is_sent_again_and_what_was_written_is_not() -> None:
+    async def scenario() -> None:
+        lost = KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
+        world = World({("t", 0): 2, ("t", 1): 2}, scripts={2: [lost, {1: ErrorCode.NOT_LEADER_OR_FOLLOWER}]})
+        world.send(("t", 0), ("t", 1))
+        await world.until_done()
+        indexes = [request.markers[0].topics[0].partition_indexes for _, request in world.asked]
+        assert indexes == [[0, 1], [0, 1], [1]]
+
+    run(scenario)
+
+
+def test_a_new_leader_is_told_as_soon_as_it_is_known() -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): -1})
+        world.send(("t", 0))
+        assert not world.asked
+        world.leaders["t", 0] = 3
+        world.sender.image_changed()
+        await world.until_done()
+        assert [node for node, _ in world.asked] == [3]
+
+    run(scenario)
+
+
+def test_a_dead_node_does_not_hold_up_the_others() -> None:
+    async def scenario() -> None:
+        silence = asyncio.Event()
+        world = World({("t", 0): 2, ("u", 0): 3}, scripts={2: [silence]})
+        world.send(("t", 0), producer_id=1)
+        await asyncio.sleep(0)
+        world.send(("u", 0), producer_id=2)
+        await world.until_done()
+        assert world.done[0].markers.producer_id == 2
+        silence.set()
+        await world.until_done(2)
+
+    run(scenario)
+
+
+def test_a_partition_that_knows_a_newer_coordinator_ends_the_attempt() -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): 2, ("t", 1): HERE}, scripts={2: [{0: ErrorCode.TRANSACTION_COORDINATOR_FENCED}]})
+        world.send(("t", 0), ("t", 1))
+        await asyncio.gather(*world.tasks)
+        assert not world.done
+        assert len(world.asked) == 1
+
+    run(scenario)
+
+
+def test_a_partition_that_has_ended_the_transaction_before_is_done() -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): 2}, scripts={2: [{0: ErrorCode.INVALID_PRODUCER_EPOCH}]})
+        world.send(("t", 0))
+        await world.until_done()
+
+    run(scenario)
+
+
+def test_nothing_more_is_sent_for_a_coordinator_that_lost_its_partition() -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): HERE}, refusals=[ErrorCode.NOT_ENOUGH_REPLICAS])
+        world.send(("t", 0))
+        world.coordinator.phase = Phase.CLOSED
+        world.sender.image_changed()
+        assert world.written == []
+        assert not world.done
+
+    run(scenario)
+
+
+def test_a_deleted_partition_needs_no_marker() -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): -1})
+        world.send(("t", 0), ("gone", 0))
+        del world.leaders["t", 0]
+        world.sender.image_changed()
+        assert len(world.done) == 1
+
+    run(scenario)
+
+
+def test_many_partitions_here_are_written_in_slices() -> None:
+    async def scenario() -> None:
+        names = [("t", index) for index in range(250)]
+        world = World(dict.fromkeys(names, HERE))
+        world.send(*names)
+        assert world.written == []
+        await world.until_done()
+        assert len(world.written) == 250
+
+    run(scenario)

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from penstock.metadata.image import (
     NO_LEADER,
-    UNASSIGNED_DIRECTORY,
-    BrokerImage,
     Endpoint,
     MetadataImage,
     PartitionImage,
@@ -64,9 +62,4 @@ class ClusterView:
     def _serves(self, broker_id: int, partition: PartitionImage) -> bool:
         if broker_id not in self.alive:
             return False
-        directory = partition.directory(broker_id)
-        return directory == UNASSIGNED_DIRECTORY or _has_directory(self.image.brokers[broker_id], directory)
-
-
-def _has_directory(broker: BrokerImage, directory: bytes) -> bool:
-    return not broker.log_dirs or directory in broker.log_dirs
+        return self.image.brokers[broker_id].has_online(partition.directory(broker_id))

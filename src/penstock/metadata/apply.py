@@ -201,11 +201,15 @@ def _partition_change(delta: _Delta, record: Any) -> None:
     old = partitions.get(record.partition_id)
     check(old is not None, "a change record names a partition that does not exist")
     assert old is not None
+    partitions[record.partition_id] = changed_partition(old, record, delta.intern)
 
+
+def changed_partition(
+    old: PartitionImage, record: Any, intern: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple
+) -> PartitionImage:
     leads = record.leader != NO_LEADER_CHANGE
     recovery = record.leader_recovery_state
-    intern = delta.intern
-    partitions[record.partition_id] = PartitionImage(
+    return PartitionImage(
         replicas=old.replicas if record.replicas is None else intern(record.replicas),
         isr=old.isr if record.isr is None else intern(record.isr),
         leader=record.leader if leads else old.leader,

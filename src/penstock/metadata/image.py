@@ -8,7 +8,11 @@ from enum import IntEnum
 from typing import Any
 
 NO_LEADER = -1
-UNASSIGNED_DIRECTORY = bytes(16)
+# Ids that name no directory: not told since before there were ids, not chosen yet, lost with its disk.
+MIGRATING_DIRECTORY = bytes(16)
+UNASSIGNED_DIRECTORY = bytes(15) + b"\1"
+LOST_DIRECTORY = bytes(15) + b"\2"
+RESERVED_DIRECTORIES = 100
 KRAFT_VERSION = "kraft.version"
 METADATA_VERSION = "metadata.version"
 
@@ -41,7 +45,7 @@ class PartitionImage:
     leader_recovery_state: int = 0
 
     def directory(self, broker_id: int) -> bytes:
-        """The log directory id that holds the broker's replica; all zeros while nobody has said."""
+        """The log directory id that holds the broker's replica; a reserved one while nobody has said."""
         if broker_id in self.replicas:
             index = self.replicas.index(broker_id)
             if index < len(self.directories):
@@ -80,6 +84,18 @@ class BrokerImage:
     def usable(self) -> bool:
         """May lead and may be given new leaderships."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    def has_online(self, directory: bytes) -> bool:
+        """Whether a replica in this directory can be served. One that nobody has placed yet can."""
+        if directory in (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY):
+            return True
+        if directory == LOST_DIRECTORY:
+            return False
+        return not self.log_dirs or directory in self.log_dirs
+
+
+def is_reserved(directory: bytes) -> bool:
+    return int.from_bytes(directory, "big") < RESERVED_DIRECTORIES
 
 
 @dataclass(frozen=True, slots=True)

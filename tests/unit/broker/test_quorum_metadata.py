@@ -83,7 +83,7 @@ def with_controllers(test: Callable[[Controllers], Awaitable[None]]) -> None:
 
 async def register(log: MetadataLog) -> None:
     endpoints = {"PLAINTEXT": Endpoint("localhost", 9092, 0)}
-    registration = Registration(1, bytes(15) + b"\x09", endpoints, [bytes(15) + b"\x05"])
+    registration = Registration(1, bytes(15) + b"\x09", endpoints, [bytes(14) + b"\x01\x05"])
     epoch = await log.submit(lambda image: register_broker(image, registration))
     await log.submit(lambda image: unfence_broker(image, 1, epoch))
 

@@ -102,20 +102,21 @@ def test_a_controller_registers_with_its_listeners() -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (partition("1"), partition("1", leader_epoch=1, partition_epoch=1)),
         (partition("12", leader=2), None),
         (partition("12", "1", leader=-1), partition("12", "1", 1, leader_epoch=1, partition_epoch=1)),
         (partition("1", "", leader=-1, elr=(1,)), partition("1", leader_epoch=1, partition_epoch=1)),
         (
-            partition("12", "", leader=-1, elr=(2, 1)),
-            partition("12", "1", 1, leader_epoch=1, partition_epoch=1, elr=(2,)),
+            partition("123", "", leader=-1, elr=(2, 1)),
+            partition("123", "1", 1, leader_epoch=1, partition_epoch=1, elr=(2,)),
         ),
-        (partition("1", "", leader=-1, last_known_elr=(1,)), partition("1", leader_epoch=1, partition_epoch=1)),
+        (
+            partition("1", "", leader=-1, last_known_elr=(1,)),
+            partition("1", leader_epoch=1, partition_epoch=1, leader_recovery_state=1),
+        ),
         (partition("12", "", leader=-1, elr=(2,)), None),
         (partition("23"), None),
     ],
     ids=[
-        "led",
         "led by another",
         "in sync",
         "eligible",
@@ -126,7 +127,8 @@ def test_a_controller_registers_with_its_listeners() -> None:
     ],
 )
 def test_a_broker_that_is_ready_leads_what_is_its_to_lead(before: PartitionImage, after: PartitionImage | None) -> None:
-    image = image_of(before, brokers="1!23")
+    configs = {(2, "t"): {"min.insync.replicas": "2"}}
+    image = image_of(before, brokers="1!2!3!", features={"eligible.leader.replicas.version": 1}, configs=configs)
     changed = apply(image, unfence_broker(image, 1, 5).records)
     assert changed.brokers[1].usable
     assert changed.topics["t"].partitions[0] == (before if after is None else after)
@@ -145,7 +147,7 @@ def test_a_broker_is_forgotten_only_when_it_is_gone() -> None:
     image = image_of(partition("12", leader=1), brokers="1!2")
     after = apply(image, unregister_broker(image, 1).records)
     assert set(after.brokers) == {2}
-    assert after.topics["t"].partitions[0].leader == -1
+    assert (after.topics["t"].partitions[0].leader, after.topics["t"].partitions[0].isr) == (2, (2,))
     for broker_id, code in [(2, ErrorCode.INVALID_REQUEST), (7, ErrorCode.BROKER_ID_NOT_REGISTERED)]:
         with pytest.raises(KafkaError) as refusal:
             unregister_broker(image, broker_id)

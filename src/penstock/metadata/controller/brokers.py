@@ -1,17 +1,20 @@
-"""Brokers that come, become usable and go; and the blocks of producer ids they ask for."""
+"""Brokers and controllers that register; and the blocks of producer ids that brokers ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.metadata.controller.broker_states import after_unclean_shutdown, without_broker
+from penstock.metadata.controller.broker_states import unfence_broker as unfence_broker
+from penstock.metadata.controller.broker_states import unregister_broker as unregister_broker
+from penstock.metadata.controller.partition_change import DEFAULT_RULES, DIRECTORIES_SINCE, Rules
 from penstock.metadata.decision import Decision
 from penstock.metadata.features import SUPPORTED_FEATURES
-from penstock.metadata.image import NO_LEADER, Endpoint, MetadataImage, PartitionImage
+from penstock.metadata.image import METADATA_VERSION, BrokerImage, Endpoint, MetadataImage, is_reserved
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.persisted.metadata.broker_registration_change_record import BrokerRegistrationChangeRecord
-from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
+from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationRequest
 from penstock.protocol.persisted.metadata.producer_ids_record import ProducerIdsRecord
 from penstock.protocol.persisted.metadata.register_broker_record import (
     BrokerEndpoint,
@@ -23,11 +26,9 @@ from penstock.protocol.persisted.metadata.register_controller_record import (
     ControllerFeature,
     RegisterControllerRecord,
 )
-from penstock.protocol.persisted.metadata.unregister_broker_record import UnregisterBrokerRecord
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
-UNFENCE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +41,51 @@ class Registration:
     log_dirs: Sequence[bytes]
     rack: str | None = None
     features: Mapping[str, tuple[int, int]] | None = None
+    # The epoch that its last clean shutdown wrote down; -1 when the last life ended otherwise.
+    previous_broker_epoch: int = -1
 
 
-def register_broker(image: MetadataImage, registration: Registration) -> Decision[int]:
-    """Takes the broker in, fenced until it says it is ready. The reply is its epoch: its record's own offset."""
+def registration_of(request: BrokerRegistrationRequest) -> Registration:
+    return Registration(
+        request.broker_id,
+        request.incarnation_id,
+        {one.name: Endpoint(one.host, one.port, one.security_protocol) for one in request.listeners},
+        request.log_dirs,
+        request.rack,
+        {one.name: (one.min_supported_version, one.max_supported_version) for one in request.features},
+        request.previous_broker_epoch,
+    )
+
+
+def check_cluster(own: str, theirs: str, broker_id: int) -> None:
+    if own != theirs:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Broker {broker_id} has a disk of cluster {theirs}, and this is cluster {own}: check "
+            "controller.quorum.bootstrap.servers, or format another directory for this cluster.",
+        )
+
+
+def register_broker(
+    image: MetadataImage, registration: Registration, rules: Rules = DEFAULT_RULES, *, is_live: bool = False
+) -> Decision[int]:
+    """Takes the broker in, fenced until it says it is ready. The reply is its epoch: its record's own offset.
+
+    The same incarnation keeps its epoch and its state. Another one ends the life before it: `is_live` says that this
+    hasn't ended by itself yet.
+    """
     known = image.brokers.get(registration.broker_id)
-    if known is not None and not known.fenced and known.incarnation_id == registration.incarnation_id:
-        return Decision([], known.epoch)
+    same = known is not None and known.incarnation_id == registration.incarnation_id
+    if is_live and not same:
+        raise KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"Another process runs as broker {registration.broker_id}: give this one a node.id of its own, "
+            "or wait until the other has stopped.",
+        )
     features = SUPPORTED_FEATURES if registration.features is None else registration.features
-    for name, level in image.features.items():
-        low, high = features.get(name, (0, 0))
-        if not low <= level <= high:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"Broker {registration.broker_id} supports {name} {low}-{high}, and the cluster runs it at {level}: "
-                "upgrade the broker first.",
-            )
-    epoch = image.offset + 1
+    _check_features(image, registration.broker_id, features)
+    _check_directories(image, registration)
+    epoch = known.epoch if same and known is not None else image.offset + 1
     record = RegisterBrokerRecord(
         broker_id=registration.broker_id,
         incarnation_id=registration.incarnation_id,
@@ -73,12 +102,72 @@ def register_broker(image: MetadataImage, registration: Registration) -> Decisio
         fenced=True,
         log_dirs=sorted(registration.log_dirs),
     )
-    return Decision([record], epoch)
+    if same and known is not None:
+        record.fenced, record.in_controlled_shutdown = known.fenced, known.in_controlled_shutdown
+        if not known.fenced and _as_registered(known) == _as_registered(registration):
+            return Decision([], epoch)
+        return Decision([record], epoch)
+    return Decision([record, *_end_of_last_life(image, registration, rules)], epoch)
+
+
+def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:
+    return dict(one.endpoints), tuple(sorted(one.log_dirs)), one.rack
+
+
+def _end_of_last_life(image: MetadataImage, registration: Registration, rules: Rules) -> list[Any]:
+    """A broker that stopped in good order has all that it had. Any other may have lost what wasn't on disk yet."""
+    broker_id = registration.broker_id
+    known = image.brokers.get(broker_id)
+    if known is not None and known.epoch == registration.previous_broker_epoch:
+        return without_broker(image, broker_id, rules)
+    return after_unclean_shutdown(image, broker_id, rules)
+
+
+def _check_features(image: MetadataImage, broker_id: int, features: Mapping[str, tuple[int, int]]) -> None:
+    if image.features and METADATA_VERSION not in features:
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"Broker {broker_id} doesn't say which metadata.version it knows: upgrade it.",
+        )
+    for name, level in sorted(image.features.items()):
+        low, high = features.get(name, (0, 0))
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Broker {broker_id} supports {name} {low}-{high}, and the cluster runs it at {level}: "
+                "upgrade the broker first.",
+            )
+
+
+def _check_directories(image: MetadataImage, registration: Registration) -> None:
+    if image.features.get(METADATA_VERSION, 0) < DIRECTORIES_SINCE:
+        return
+    problem = ""
+    directories = list(registration.log_dirs)
+    if not directories:
+        problem = "names no log directory: give it one that works."
+    elif any(map(is_reserved, directories)):
+        problem = "has a log directory with an id that is reserved: format it anew."
+    elif len(set(directories)) < len(directories):
+        problem = "has two log directories with the same id: one is a copy, format it anew."
+    else:
+        for other in image.brokers.values():
+            if other.broker_id != registration.broker_id and set(other.log_dirs) & set(directories):
+                problem = f"has a log directory of broker {other.broker_id}: use that node.id, or format it anew."
+    if problem:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"Broker {registration.broker_id} {problem}")
 
 
 def register_controller(
-    image: MetadataImage, controller_id: int, incarnation_id: bytes, endpoints: Mapping[str, Endpoint]
+    image: MetadataImage,
+    controller_id: int,
+    incarnation_id: bytes,
+    endpoints: Mapping[str, Endpoint],
+    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
 ) -> Decision[None]:
+    known = image.controllers.get(controller_id)
+    if known is not None and (known.incarnation_id, dict(known.endpoints)) == (incarnation_id, dict(endpoints)):
+        return Decision([], None)
     record = RegisterControllerRecord(
         controller_id=controller_id,
         incarnation_id=incarnation_id,
@@ -89,76 +178,10 @@ def register_controller(
         ],
         features=[
             ControllerFeature(name=name, min_supported_version=low, max_supported_version=high)
-            for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
+            for name, (low, high) in sorted(features.items())
         ],
     )
     return Decision([record], None)
-
-
-def unfence_broker(image: MetadataImage, broker_id: int, epoch: int) -> Decision[None]:
-    """The broker is ready: it leads again what it led, and what is leaderless with it in sync.
-
-    Each such partition starts a new leader epoch, so that a client that read what a crash then lost can tell.
-    """
-    broker = image.brokers.get(broker_id)
-    if broker is None or broker.epoch != epoch:
-        raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is not registered with epoch {epoch}: register again."
-        )
-    if not broker.fenced:
-        return Decision([], None)
-    records: list[Any] = [
-        BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, fenced=UNFENCE),
-    ]
-    records += _taken_up(image, broker_id)
-    return Decision(records, None)
-
-
-def _taken_up(image: MetadataImage, broker_id: int) -> Iterator[PartitionChangeRecord]:
-    for topic in image.topics.values():
-        for index, partition in topic.partitions.items():
-            change = _lead_when_back(partition, broker_id)
-            if change is not None:
-                change.partition_id, change.topic_id = index, topic.topic_id
-                yield change
-
-
-def _lead_when_back(partition: PartitionImage, broker_id: int) -> PartitionChangeRecord | None:
-    """How a broker takes the lead again; None when it isn't its to take."""
-    if partition.leader == broker_id:
-        return PartitionChangeRecord(leader=broker_id)
-    if partition.leader != NO_LEADER:
-        return None
-    if broker_id in partition.isr:
-        return PartitionChangeRecord(leader=broker_id)
-    last_known = not partition.isr and not partition.elr and partition.last_known_elr == (broker_id,)
-    if broker_id not in partition.elr and not last_known:
-        return None
-    # It left the ISR last, so it has everything that was ever acknowledged.
-    others = [one for one in partition.elr if one != broker_id]
-    return PartitionChangeRecord(
-        leader=broker_id, isr=[*partition.isr, broker_id], eligible_leader_replicas=others, last_known_elr=[]
-    )
-
-
-def unregister_broker(image: MetadataImage, broker_id: int) -> Decision[None]:
-    broker = image.brokers.get(broker_id)
-    if broker is None:
-        raise KafkaError(
-            ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id} to unregister: check the id."
-        )
-    if not broker.fenced:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running: stop it before it is unregistered."
-        )
-    records: list[Any] = [
-        PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=NO_LEADER)
-        for topic in image.topics.values()
-        for index, partition in topic.partitions.items()
-        if partition.leader == broker_id
-    ]
-    records.append(UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch))
-    return Decision(records, None)
 
 
 def allocate_producer_ids(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[tuple[int, int]]:

@@ -1,10 +1,19 @@
-"""ElectLeaders as a decision: back to the preferred replica, or to any live one when the partition has no leader."""
+"""Elections that are asked for (ElectLeaders) or done from time to time: back to the preferred replica, or to any
+live one when the partition has no leader.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
+from penstock.metadata.controller.partition_change import (
+    DEFAULT_RULES,
+    Change,
+    Election,
+    Rules,
+    partitions_where,
+)
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -16,7 +25,7 @@ from penstock.protocol.messages.api_43_elect_leaders import (
 )
 from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
 
-RECOVERING = 1
+MAX_ELECTIONS = 1000
 
 
 class ElectionType(IntEnum):
@@ -24,7 +33,9 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
+def elect_leaders(
+    image: MetadataImage, request: ElectLeadersRequest, rules: Rules = DEFAULT_RULES
+) -> Decision[ElectLeadersResponse]:
     everything = request.topic_partitions is None
     records: list[PartitionChangeRecord] = []
     results: list[ReplicaElectionResult] = []
@@ -33,7 +44,7 @@ def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decisio
         results.append(outcome)
         for index in partitions:
             try:
-                records.append(_elect(image, topic, index, request.election_type))
+                records.append(_elect(image, topic, index, request.election_type, rules))
                 result = PartitionResult(partition_id=index, error_message=None)
             except KafkaError as error:
                 if everything and error.code is ErrorCode.ELECTION_NOT_NEEDED:
@@ -54,7 +65,9 @@ def _wanted(image: MetadataImage, request: ElectLeadersRequest) -> Iterator[tupl
             yield asked.topic, asked.partitions
 
 
-def _elect(image: MetadataImage, topic_name: str, index: int, election_type: int) -> PartitionChangeRecord:
+def _elect(
+    image: MetadataImage, topic_name: str, index: int, election_type: int, rules: Rules
+) -> PartitionChangeRecord:
     if election_type not in ElectionType.__members__.values():
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"{election_type} is no election type: use 0 (preferred) or 1 (unclean)."
@@ -67,47 +80,46 @@ def _elect(image: MetadataImage, topic_name: str, index: int, election_type: int
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic_name}' has no partition {index}: check the number."
         )
-    if election_type == ElectionType.PREFERRED:
-        leader = _preferred(image, partition)
-        return PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=leader)
-    leader = _any_live(image, partition)
-    return PartitionChangeRecord(
-        partition_id=index,
-        topic_id=topic.topic_id,
-        leader=leader,
-        isr=None if leader in partition.isr else [leader],
-        leader_recovery_state=-1 if leader in partition.isr else RECOVERING,
-    )
-
-
-def _not_needed() -> KafkaError:
-    return KafkaError(
-        ErrorCode.ELECTION_NOT_NEEDED, "The partition has the leader that it should have: nothing is to be done."
-    )
-
-
-def _usable(image: MetadataImage, broker_id: int) -> bool:
-    broker = image.brokers.get(broker_id)
-    return broker is not None and broker.usable
-
-
-def _preferred(image: MetadataImage, partition: PartitionImage) -> int:
-    preferred = partition.replicas[0]
-    if partition.leader == preferred:
-        raise _not_needed()
-    if preferred not in partition.isr or not _usable(image, preferred):
+    unclean = election_type == ElectionType.UNCLEAN
+    if partition.leader == partition.replicas[0] or (unclean and partition.leader != NO_LEADER):
         raise KafkaError(
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"Broker {preferred} is the preferred leader and is not alive and in sync.",
+            ErrorCode.ELECTION_NOT_NEEDED, "The partition has the leader that it should have: nothing is to be done."
         )
-    return preferred
+    election = Election.UNCLEAN if unclean else Election.PREFERRED
+    record = Change(image, topic, index, rules, election).record()
+    if record is not None:
+        return record
+    if unclean:
+        raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "None of the partition's replicas is alive.")
+    raise KafkaError(
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        f"Broker {partition.replicas[0]} is the preferred leader and is not alive and in sync.",
+    )
 
 
-def _any_live(image: MetadataImage, partition: PartitionImage) -> int:
-    if partition.leader != NO_LEADER:
-        raise _not_needed()
-    in_order = sorted(partition.replicas, key=lambda broker_id: broker_id not in partition.isr)
-    for broker_id in in_order:
-        if _usable(image, broker_id):
-            return broker_id
-    raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "None of the partition's replicas is alive.")
+# --- by itself --------------------------------------------------------------------------------------
+
+
+def balance_leaders(image: MetadataImage, rules: Rules, limit: int = MAX_ELECTIONS) -> Decision[bool]:
+    """Leaderships back to the preferred replicas that can take them. The reply says that there may be more to do."""
+    return _some(image, rules, Election.PREFERRED, lambda one: one.leader != one.replicas[0], limit)
+
+
+def elect_unclean(image: MetadataImage, rules: Rules, limit: int = MAX_ELECTIONS) -> Decision[bool]:
+    """A leader for what has none, where the topic would rather lose records than wait."""
+    return _some(image, rules, Election.UNCLEAN, lambda one: one.leader == NO_LEADER, limit)
+
+
+def _some(
+    image: MetadataImage, rules: Rules, election: Election, wanted: Callable[[PartitionImage], bool], limit: int
+) -> Decision[bool]:
+    records: list[PartitionChangeRecord] = []
+    for topic, index in partitions_where(image, wanted):
+        if election is Election.UNCLEAN and not rules.allows_unclean(image, topic.name):
+            continue
+        record = Change(image, topic, index, rules, election).record()
+        if record is not None:
+            records.append(record)
+            if len(records) >= limit:
+                return Decision(records, True)
+    return Decision(records, False)

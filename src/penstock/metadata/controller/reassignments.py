@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.metadata.controller.assignments import check_manual, default_directory
+from penstock.metadata.controller.assignments import check_manual
+from penstock.metadata.controller.partition_change import DEFAULT_RULES, Change, Election, Rules
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import MetadataImage, PartitionImage
+from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -28,7 +29,7 @@ from penstock.protocol.persisted.metadata.partition_change_record import Partiti
 
 
 def alter_reassignments(
-    image: MetadataImage, request: AlterPartitionReassignmentsRequest
+    image: MetadataImage, request: AlterPartitionReassignmentsRequest, rules: Rules = DEFAULT_RULES
 ) -> Decision[AlterPartitionReassignmentsResponse]:
     if not request.topics:
         return Decision([], AlterPartitionReassignmentsResponse())
@@ -41,7 +42,12 @@ def alter_reassignments(
             result = ReassignablePartitionResponse(partition_index=asked.partition_index, error_message=None)
             try:
                 change = _reassign(
-                    image, topic.name, asked.partition_index, asked.replicas, request.allow_replication_factor_change
+                    image,
+                    topic.name,
+                    asked.partition_index,
+                    asked.replicas,
+                    request.allow_replication_factor_change,
+                    rules,
                 )
                 if change is not None:
                     records.append(change)
@@ -57,7 +63,7 @@ def alter_reassignments(
 
 
 def _reassign(
-    image: MetadataImage, name: str, index: int, target: Sequence[int] | None, factor_may_change: bool
+    image: MetadataImage, name: str, index: int, target: Sequence[int] | None, factor_may_change: bool, rules: Rules
 ) -> PartitionChangeRecord | None:
     topic = image.topics.get(name)
     if topic is None:
@@ -68,7 +74,7 @@ def _reassign(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' has no partition {index}: check the number."
         )
     if target is None:
-        return _cancel(topic.topic_id, index, partition)
+        return _cancel(image, topic, index, rules)
     check_manual(image.brokers, target, None)
     settled = [broker_id for broker_id in partition.replicas if broker_id not in partition.adding_replicas]
     if not factor_may_change and len(target) != len(settled):
@@ -76,39 +82,40 @@ def _reassign(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"The request forbids going from {len(settled)} to {len(target)} replica(s): allow it or keep the number.",
         )
-    if tuple(target) == partition.replicas and not partition.adding_replicas and not partition.removing_replicas:
-        return None
-    adding = [broker_id for broker_id in target if broker_id not in settled]
-    removing = [broker_id for broker_id in settled if broker_id not in target]
-    replicas = [*target, *removing]
-    return PartitionChangeRecord(
-        partition_id=index,
-        topic_id=topic.topic_id,
-        replicas=replicas,
-        adding_replicas=adding,
-        removing_replicas=removing,
-        directories=[
-            partition.directory(broker_id)
-            if broker_id in partition.replicas
-            else default_directory(image.brokers[broker_id])
-            for broker_id in replicas
-        ],
-    )
+    removing = sorted(broker_id for broker_id in partition.replicas if broker_id not in target)
+    # What a move before this one adds stays marked, also where it has to go again: a cancel leads back to before both.
+    new = {broker_id for broker_id in target if broker_id not in partition.replicas}
+    adding = sorted(new | set(partition.adding_replicas))
+    return Change(image, topic, index, rules, replicas=[*target, *removing], removing=removing, adding=adding).record()
 
 
-def _cancel(topic_id: bytes, index: int, partition: PartitionImage) -> PartitionChangeRecord:
+def _cancel(image: MetadataImage, topic: TopicImage, index: int, rules: Rules) -> PartitionChangeRecord | None:
+    """Back to the replicas before the move."""
+    partition = topic.partitions[index]
     if not partition.adding_replicas and not partition.removing_replicas:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     kept = [broker_id for broker_id in partition.replicas if broker_id not in partition.adding_replicas]
-    return PartitionChangeRecord(
-        partition_id=index,
-        topic_id=topic_id,
+    unclean_allowed = rules.allows_unclean(image, topic.name)
+    trusted = partition.isr or partition.elr
+    lossy = bool(trusted) and not any(broker_id in kept for broker_id in trusted)
+    if lossy and not unclean_allowed:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Only replicas that the move adds are in sync, and going back would lose records: wait until another is, "
+            "or allow unclean.leader.election.enable for this topic.",
+        )
+    in_sync = [broker_id for broker_id in partition.isr if broker_id in kept]
+    return Change(
+        image,
+        topic,
+        index,
+        rules,
+        Election.UNCLEAN if unclean_allowed else Election.ONLINE,
+        isr=kept[:1] if lossy else in_sync,
         replicas=kept,
-        isr=[broker_id for broker_id in partition.isr if broker_id in kept],
-        adding_replicas=[],
-        removing_replicas=[],
-        directories=[partition.directory(broker_id) for broker_id in kept],
-    )
+        removing=[],
+        adding=[],
+    ).record()
 
 
 def list_reassignments(

@@ -1,0 +1,224 @@
+"""Brokers that are fenced, unfenced, shut down in good order, lose a disk, or are forgotten.
+
+    FENCED ──caught up──► UNFENCED ──wants to stop──► CONTROLLED_SHUTDOWN ──leads nothing, all know──► SHUTDOWN_NOW
+       ▲                     │ silent, or asks for it
+       └─────────────────────┘
+
+Each step takes the broker out of the ISRs, or lets it lead what waits for it, in the same commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from penstock.metadata.controller.partition_change import (
+    DEFAULT_RULES,
+    DIRECTORIES_SINCE,
+    Rules,
+    leader_and_isr_changes,
+    partitions_where,
+)
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import METADATA_VERSION, NO_LEADER, BrokerImage, MetadataImage
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
+from penstock.protocol.persisted.metadata.broker_registration_change_record import BrokerRegistrationChangeRecord
+from penstock.protocol.persisted.metadata.unregister_broker_record import UnregisterBrokerRecord
+
+FENCE, UNFENCE, SHUTTING_DOWN = 1, -1, 1
+CORDONED_SINCE = 30
+
+
+class State(Enum):
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN_NOW = "shutdown now"
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    is_caught_up: bool
+    state: State
+    # Where the controlled shutdown that begins here ends; None when none does.
+    shutdown_offset: int | None = None
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.state in (State.FENCED, State.SHUTDOWN_NOW)
+
+
+def registered_broker(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage:
+    """The broker, if it is the one that is registered."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.epoch != epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is not registered with epoch {epoch}: register again."
+        )
+    return broker
+
+
+# --- steps ------------------------------------------------------------------------------------------
+
+
+def fence_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAULT_RULES) -> Decision[int]:
+    """Out of every ISR and every leadership. The reply is how many partitions changed."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.fenced:
+        return Decision([], 0)
+    changes = without_broker(image, broker_id, rules)
+    records = [
+        *changes,
+        BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, fenced=FENCE),
+    ]
+    return Decision(records, len(changes))
+
+
+def without_broker(image: MetadataImage, broker_id: int, rules: Rules) -> list[Any]:
+    in_sync = partitions_where(image, lambda partition: broker_id in partition.isr or partition.leader == broker_id)
+    return list(leader_and_isr_changes(image, rules, in_sync, leaving=broker_id))
+
+
+def unfence_broker(image: MetadataImage, broker_id: int, epoch: int, rules: Rules = DEFAULT_RULES) -> Decision[None]:
+    """The broker is ready: it leads what has no leader and is its to lead."""
+    broker = registered_broker(image, broker_id, epoch)
+    if not broker.fenced:
+        return Decision([], None)
+    records: list[Any] = [
+        BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, fenced=UNFENCE),
+    ]
+    leaderless = partitions_where(
+        image, lambda partition: partition.leader == NO_LEADER and broker_id in partition.replicas
+    )
+    records += leader_and_isr_changes(image, rules, leaderless, coming=broker_id)
+    return Decision(records, None)
+
+
+def begin_controlled_shutdown(image: MetadataImage, broker_id: int, rules: Rules) -> list[Any]:
+    broker = image.brokers[broker_id]
+    records: list[Any] = []
+    if not broker.in_controlled_shutdown:
+        records.append(
+            BrokerRegistrationChangeRecord(
+                broker_id=broker_id, broker_epoch=broker.epoch, in_controlled_shutdown=SHUTTING_DOWN
+            )
+        )
+    return records + without_broker(image, broker_id, rules)
+
+
+def unregister_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAULT_RULES) -> Decision[None]:
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id} to unregister: check the id."
+        )
+    if not broker.fenced:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running: stop it before it is unregistered."
+        )
+    records = after_unclean_shutdown(image, broker_id, rules)
+    records.append(UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch))
+    return Decision(records, None)
+
+
+def after_unclean_shutdown(image: MetadataImage, broker_id: int, rules: Rules) -> list[Any]:
+    """What the broker had may be gone: it is neither in sync nor eligible until it has caught up again."""
+    trusted = partitions_where(
+        image,
+        lambda partition: broker_id in partition.isr or broker_id in partition.elr or partition.leader == broker_id,
+    )
+    return list(leader_and_isr_changes(image, rules, trusted, unclean_shutdown=broker_id))
+
+
+def offline_directories(image: MetadataImage, broker_id: int, offline: list[bytes], rules: Rules) -> list[Any]:
+    """Replicas in a directory that has failed leave their ISRs; the others of the broker stay."""
+    broker = image.brokers[broker_id]
+    failed = [directory for directory in broker.log_dirs if directory in offline]
+    if not failed:
+        return []
+    affected = partitions_where(
+        image,
+        lambda partition: (
+            (broker_id in partition.isr or partition.leader == broker_id) and partition.directory(broker_id) in failed
+        ),
+    )
+    records: list[Any] = list(leader_and_isr_changes(image, rules, affected, leaving=broker_id))
+    online = sorted(directory for directory in broker.log_dirs if directory not in failed)
+    # A list that is empty would say "unchanged": a broker without any directory stops by itself.
+    if online:
+        records.append(BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, log_dirs=online))
+    return records
+
+
+# --- heartbeats -------------------------------------------------------------------------------------
+
+
+def heartbeat(
+    image: MetadataImage,
+    request: BrokerHeartbeatRequest,
+    rules: Rules = DEFAULT_RULES,
+    *,
+    shutdown_offset: int | None = None,
+    lowest_active_offset: int | None = None,
+) -> Decision[HeartbeatReply]:
+    """What a broker's heartbeat leads to. The offsets are what `Heartbeats` knows of it and of the others."""
+    broker_id = request.broker_id
+    broker = registered_broker(image, broker_id, request.broker_epoch)
+    caught_up = request.current_metadata_offset >= broker.epoch
+    shutting_down = shutdown_offset is not None and not broker.fenced
+    current = State.CONTROLLED_SHUTDOWN if shutting_down else State.FENCED if broker.fenced else State.UNFENCED
+    if current is State.CONTROLLED_SHUTDOWN:
+        assert shutdown_offset is not None
+        known_to_all = lowest_active_offset is None or shutdown_offset <= lowest_active_offset
+        upcoming: State = State.SHUTDOWN_NOW if known_to_all and not leads_any(image, broker_id) else current
+    else:
+        upcoming = next_state(image, broker, request, caught_up)
+    records: list[Any] = []
+    new_offset = None
+    if upcoming is not current:
+        if upcoming in (State.FENCED, State.SHUTDOWN_NOW):
+            records += fence_broker(image, broker_id, rules).records
+        elif upcoming is State.UNFENCED:
+            records += unfence_broker(image, broker_id, broker.epoch, rules).records
+        else:
+            records += begin_controlled_shutdown(image, broker_id, rules)
+            new_offset = image.offset + len(records)
+    if not records:
+        records += _directory_changes(image, broker, request, rules)
+    return Decision(records, HeartbeatReply(caught_up, upcoming, new_offset))
+
+
+def next_state(image: MetadataImage, broker: BrokerImage, request: BrokerHeartbeatRequest, caught_up: bool) -> State:
+    if broker.fenced:
+        if request.want_shut_down:
+            return State.SHUTDOWN_NOW
+        return State.UNFENCED if not request.want_fence and caught_up else State.FENCED
+    if request.want_fence:
+        return State.SHUTDOWN_NOW if request.want_shut_down else State.FENCED
+    if request.want_shut_down:
+        return State.CONTROLLED_SHUTDOWN if leads_any(image, broker.broker_id) else State.SHUTDOWN_NOW
+    return State.UNFENCED
+
+
+def leads_any(image: MetadataImage, broker_id: int) -> bool:
+    return next(partitions_where(image, lambda partition: partition.leader == broker_id), None) is not None
+
+
+def _directory_changes(
+    image: MetadataImage, broker: BrokerImage, request: BrokerHeartbeatRequest, rules: Rules
+) -> list[Any]:
+    """Told again with the next heartbeat if the broker's state changes with this one."""
+    level = image.features.get(METADATA_VERSION, CORDONED_SINCE)
+    records: list[Any] = []
+    if level >= DIRECTORIES_SINCE and request.offline_log_dirs:
+        records += offline_directories(image, broker.broker_id, request.offline_log_dirs, rules)
+    cordoned = request.cordoned_log_dirs
+    if level >= CORDONED_SINCE and cordoned is not None and set(cordoned) != set(broker.cordoned_log_dirs):
+        records.append(
+            BrokerRegistrationChangeRecord(
+                broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=sorted(cordoned)
+            )
+        )
+    return records

@@ -1,0 +1,112 @@
+"""When each broker was last heard of: times in, judgements out. Only the active controller has one.
+
+A broker's session begins with its registration, or for all of them when the controller takes over; it ends when the
+broker stays silent for the session timeout. Whether a broker is fenced is the image's to say, not this one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.metadata.image import MetadataImage
+
+
+@dataclass(slots=True)
+class Session:
+    epoch: int
+    last_contact_ms: int
+    metadata_offset: int = -1
+    # Where its controlled shutdown was written down; None while it isn't shutting down.
+    shutdown_offset: int | None = None
+    # Whether it has spoken to this controller, and still has a connection to do so.
+    heard: bool = False
+    connected: bool = True
+
+
+class Heartbeats:
+    def __init__(self, session_timeout_ms: int) -> None:
+        self.session_timeout_ms = session_timeout_ms
+        self.sessions: dict[int, Session] = {}
+
+    def begin(self, image: MetadataImage, now_ms: int) -> None:
+        """A new controller knows nobody's times: it gives every broker a whole session to say something."""
+        self.sessions = {broker_id: Session(one.epoch, now_ms) for broker_id, one in sorted(image.brokers.items())}
+
+    def registered(self, broker_id: int, epoch: int, now_ms: int) -> None:
+        known = self.sessions.get(broker_id)
+        if known is None or known.epoch != epoch:
+            self.sessions[broker_id] = Session(epoch, now_ms, heard=True)
+        else:
+            known.last_contact_ms, known.heard, known.connected = now_ms, True, True
+
+    def forget(self, broker_id: int) -> None:
+        self.sessions.pop(broker_id, None)
+
+    def session(self, broker_id: int, epoch: int, now_ms: int) -> Session:
+        """The session of this registration; a new one if none was kept."""
+        found = self.sessions.get(broker_id)
+        if found is None or found.epoch != epoch:
+            found = self.sessions[broker_id] = Session(epoch, now_ms)
+        return found
+
+    def touch(self, broker_id: int, epoch: int, now_ms: int, metadata_offset: int) -> Session:
+        session = self.session(broker_id, epoch, now_ms)
+        session.last_contact_ms = now_ms
+        session.metadata_offset = metadata_offset
+        session.heard = session.connected = True
+        return session
+
+    def disconnected(self, broker_id: int, epoch: int) -> None:
+        session = self.sessions.get(broker_id)
+        if session is not None and session.epoch == epoch:
+            session.connected = False
+
+    def is_live(self, image: MetadataImage, broker_id: int, now_ms: int) -> bool:
+        """Whether this registration is in use by a process that may still be there.
+
+        One that this controller never heard of doesn't count: after a restart of everything each broker comes back with
+        another incarnation at once, and shouldn't have to wait for its own former self to time out.
+        """
+        broker, session = image.brokers.get(broker_id), self.sessions.get(broker_id)
+        if broker is None or broker.fenced or session is None or session.epoch != broker.epoch:
+            return False
+        return session.heard and session.connected and not self._is_over(session, now_ms)
+
+    def stale(self, image: MetadataImage, now_ms: int) -> list[int]:
+        """Unfenced brokers whose session is over, the longest silent first."""
+        silent = [
+            (session.last_contact_ms, broker_id)
+            for broker_id, session in self._of_unfenced(image, now_ms)
+            if self._is_over(session, now_ms)
+        ]
+        return [broker_id for _, broker_id in sorted(silent)]
+
+    def next_check_ms(self, image: MetadataImage, now_ms: int) -> int:
+        """When the next session could be over."""
+        contacts = [session.last_contact_ms for _, session in self._of_unfenced(image, now_ms)]
+        return min(contacts, default=now_ms) + self.session_timeout_ms + 1
+
+    def lowest_active_offset(self, image: MetadataImage) -> int | None:
+        """How far every broker has followed that neither is fenced nor leaves; None when there is none of them."""
+        offsets = [
+            session.metadata_offset
+            for broker_id, session in self.sessions.items()
+            if (broker := image.brokers.get(broker_id)) is not None
+            and broker.usable
+            and session.shutdown_offset is None
+        ]
+        return min(offsets, default=None)
+
+    def forgive(self, lost_ms: int) -> None:
+        """The controller itself was held up: nobody can be blamed for silence that it couldn't have heard through."""
+        for session in self.sessions.values():
+            session.last_contact_ms += lost_ms
+
+    def _of_unfenced(self, image: MetadataImage, now_ms: int) -> Iterator[tuple[int, Session]]:
+        for broker_id, broker in image.brokers.items():
+            if not broker.fenced:
+                yield broker_id, self.session(broker_id, broker.epoch, now_ms)
+
+    def _is_over(self, session: Session, now_ms: int) -> bool:
+        return now_ms - session.last_contact_ms > self.session_timeout_ms

@@ -1,0 +1,336 @@
+"""Every change of a partition's leader, ISR, eligible leaders and replicas goes through here.
+
+    Change (a wished ISR, replicas, an election) → is a reassignment complete? → eligible leaders → leader → record
+
+A leader comes from the ISR; from the eligible leader replicas (KIP-966) when the ISR is empty; from elsewhere only in
+an unclean election, or when the last known leader is back and nobody better can ever come. The record
+says only what changes, and none is made when nothing does. A record that names a leader starts a new leader epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.metadata.controller.assignments import default_directory
+from penstock.metadata.image import METADATA_VERSION, NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
+
+ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+NO_LEADER_CHANGE = -2
+RECOVERED, RECOVERING = 0, 1
+# The first level that keeps directories, and the first at which a smaller ISR needs no new leader epoch.
+DIRECTORIES_SINCE = 17
+SHRINK_KEEPS_EPOCH_SINCE = 12
+
+
+class Election(IntEnum):
+    PREFERRED = 0
+    ONLINE = 1
+    UNCLEAN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a topic goes by where neither it nor the cluster's dynamic configs say otherwise."""
+
+    min_insync_replicas: int = 1
+    unclean_leader_election: bool = False
+    node_id: int | None = None
+
+    def min_isr(self, image: MetadataImage, topic: TopicImage) -> int:
+        """How many replicas must be in sync; a topic with fewer replicas needs all of them."""
+        value = self._config(image, topic.name, "min.insync.replicas")
+        wanted = self.min_insync_replicas if value is None else int(value)
+        first = topic.partitions.get(0)
+        return wanted if first is None else min(wanted, len(first.replicas))
+
+    def allows_unclean(self, image: MetadataImage, topic: str) -> bool:
+        value = self._config(image, topic, "unclean.leader.election.enable")
+        return self.unclean_leader_election if value is None else value.strip().lower() == "true"
+
+    def _config(self, image: MetadataImage, topic: str, name: str) -> str | None:
+        value = image.topic_config(topic).get(name)
+        if value is None and self.node_id is not None:
+            value = image.broker_config(self.node_id).get(name)
+        return image.broker_config(None).get(name) if value is None else value
+
+
+DEFAULT_RULES = Rules()
+
+
+def is_usable(image: MetadataImage, broker_id: int) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.usable
+
+
+def can_lead(image: MetadataImage, partition: PartitionImage, broker_id: int) -> bool:
+    """Alive, staying, and with the replica's disk."""
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.usable and broker.has_online(partition.directory(broker_id))
+
+
+@dataclass(slots=True)
+class Change:
+    """What is wished for one partition. `None` leaves a part as it is."""
+
+    image: MetadataImage
+    topic: TopicImage
+    index: int
+    rules: Rules = DEFAULT_RULES
+    election: Election = Election.ONLINE
+    isr: Sequence[int] | None = None
+    replicas: Sequence[int] | None = None
+    removing: Sequence[int] | None = None
+    adding: Sequence[int] | None = None
+    recovery_state: int | None = None
+    directories: dict[int, bytes] = field(default_factory=dict)
+    # Brokers that are about to stop being usable, or to become so; and those that may have lost what they had.
+    leaving: frozenset[int] = frozenset()
+    coming: frozenset[int] = frozenset()
+    unclean_shutdown: frozenset[int] = frozenset()
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.topic.partitions[self.index]
+
+    def may_lead(self, broker_id: int) -> bool:
+        if broker_id in self.leaving or broker_id in self.unclean_shutdown:
+            return False
+        if broker_id in self.coming:
+            return self.image.brokers[broker_id].has_online(self.partition.directory(broker_id))
+        return can_lead(self.image, self.partition, broker_id)
+
+    def record(self) -> PartitionChangeRecord | None:
+        return _build(self)
+
+
+class Elected(NamedTuple):
+    leader: int
+    unclean: bool = False
+
+
+@dataclass(slots=True)
+class _Target:
+    """What the partition is to become, while it is worked out."""
+
+    isr: list[int]
+    replicas: list[int]
+    removing: list[int]
+    adding: list[int]
+    elr: list[int]
+
+
+def _build(change: Change) -> PartitionChangeRecord | None:
+    partition, image = change.partition, change.image
+    elr_enabled = image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
+    target = _Target(
+        list(partition.isr if change.isr is None else change.isr),
+        list(partition.replicas if change.replicas is None else change.replicas),
+        list(partition.removing_replicas if change.removing is None else change.removing),
+        list(partition.adding_replicas if change.adding is None else change.adding),
+        list(partition.elr),
+    )
+    complete_reassignment(target)
+    target.elr = eligible_leaders(change, target) if elr_enabled else []
+    record = PartitionChangeRecord(partition_id=change.index, topic_id=change.topic.topic_id)
+    _elect(change, target, record, elr_enabled)
+    if record.leader == NO_LEADER_CHANGE and not set(partition.replicas) <= set(target.replicas):
+        record.leader = partition.leader  # a replica that is gone must not be taken for one that still follows
+    if target.elr != list(partition.elr):
+        record.eligible_leader_replicas = target.elr
+    # Without eligible leaders the last one in sync stays in the ISR: only it may come back as the leader.
+    if record.isr is None and (target.isr or elr_enabled) and target.isr != list(partition.isr):
+        record.isr = target.isr
+    shrinks = record.isr is not None and not set(partition.isr) <= set(record.isr)
+    if shrinks and record.leader == NO_LEADER_CHANGE and _shrink_needs_epoch(image):
+        record.leader = partition.leader
+    if elr_enabled:
+        _remember_last_leader(partition, record)
+    _assign(change, target, record)
+    if change.recovery_state is not None and change.recovery_state != partition.leader_recovery_state:
+        record.leader_recovery_state = change.recovery_state
+    return None if _is_nothing(record) else record
+
+
+# --- reassignment -----------------------------------------------------------------------------------
+
+
+def complete_reassignment(target: _Target) -> None:
+    """Once every replica that stays is in sync, those that go are gone."""
+    if not target.removing and not target.adding:
+        return
+    staying = [broker_id for broker_id in target.replicas if broker_id not in target.removing]
+    in_sync = [broker_id for broker_id in target.isr if broker_id not in target.removing]
+    if not staying or not in_sync or not set(staying) <= set(in_sync):
+        return
+    target.replicas, target.isr = staying, in_sync
+    target.adding, target.removing = [], []
+
+
+# --- eligible leaders -------------------------------------------------------------------------------
+
+
+def eligible_leaders(change: Change, target: _Target) -> list[int]:
+    """Who left the ISR below min.insync.replicas has everything that was acknowledged since: nothing could be.
+
+    In the order of their leaving. Only replicas count: one that is reassigned away has nothing any more.
+    """
+    if len(target.isr) >= change.rules.min_isr(change.image, change.topic):
+        return []
+    before = dict.fromkeys((*change.partition.elr, *change.partition.isr))
+    return [
+        broker_id
+        for broker_id in before
+        if broker_id not in target.isr and broker_id not in change.unclean_shutdown and broker_id in target.replicas
+    ]
+
+
+def _remember_last_leader(partition: PartitionImage, record: PartitionChangeRecord) -> None:
+    """Who led last is written down when nobody does any more, and forgotten when somebody does."""
+    if record.leader == NO_LEADER and not partition.last_known_elr and partition.leader != NO_LEADER:
+        record.last_known_elr = [partition.leader]
+    elif record.leader >= 0 and partition.last_known_elr:
+        record.last_known_elr = []
+    elif record.isr == [] and not record.eligible_leader_replicas and not partition.last_known_elr:
+        # Leaderless since before there were eligible leaders: the last one in sync is as good as the last leader.
+        record.last_known_elr = list(partition.isr[:1])
+
+
+# --- election ---------------------------------------------------------------------------------------
+
+
+def choose_leader(change: Change, target: _Target, elr_enabled: bool) -> Elected:
+    """The current leader if it may stay, then the first of the replicas that has everything."""
+    replicas, current = target.replicas, change.partition.leader
+    first = [replicas[0], current] if change.election is Election.PREFERRED else [current]
+    for broker_id in (*first, *replicas):
+        if has_everything(target, broker_id) and change.may_lead(broker_id):
+            return Elected(broker_id)
+    last_known = change.partition.last_known_elr
+    if elr_enabled and may_resurrect(target, last_known) and change.may_lead(last_known[0]):
+        return Elected(last_known[0], unclean=True)
+    if change.election is Election.UNCLEAN:
+        for broker_id in replicas:
+            if change.may_lead(broker_id):
+                return Elected(broker_id, unclean=True)
+    return Elected(NO_LEADER)
+
+
+def has_everything(target: _Target, broker_id: int) -> bool:
+    """In sync; or eligible, when nobody is in sync."""
+    return broker_id in target.isr or (not target.isr and broker_id in target.elr)
+
+
+def may_resurrect(target: _Target, last_known: Sequence[int]) -> bool:
+    """Nobody has everything and nobody ever will: who led last has more than any other."""
+    return not target.isr and not target.elr and len(last_known) == 1 and last_known[0] in target.replicas
+
+
+def _elect(change: Change, target: _Target, record: PartitionChangeRecord, elr_enabled: bool) -> None:
+    partition = change.partition
+    leader, unclean = choose_leader(change, target, elr_enabled)
+    if leader == partition.leader:
+        return
+    record.leader = leader
+    if leader in target.elr:
+        target.isr = [leader]
+        target.elr = [broker_id for broker_id in target.elr if broker_id != leader]
+    elif unclean:
+        record.isr = target.isr = [leader]
+        target.elr = []  # what the others have beyond the new leader is given up
+        if partition.leader_recovery_state != RECOVERING:
+            record.leader_recovery_state = RECOVERING
+
+
+def _shrink_needs_epoch(image: MetadataImage) -> bool:
+    return image.features.get(METADATA_VERSION, SHRINK_KEEPS_EPOCH_SINCE) < SHRINK_KEEPS_EPOCH_SINCE
+
+
+# --- the record -------------------------------------------------------------------------------------
+
+
+def _assign(change: Change, target: _Target, record: PartitionChangeRecord) -> None:
+    partition, image = change.partition, change.image
+    if image.features.get(METADATA_VERSION, DIRECTORIES_SINCE) >= DIRECTORIES_SINCE:
+        directories = [_directory(change, broker_id) for broker_id in target.replicas]
+        known = [partition.directory(broker_id) for broker_id in partition.replicas]
+        if directories != known:
+            record.directories = directories
+    if target.replicas != list(partition.replicas):
+        record.replicas = target.replicas
+    if target.removing != list(partition.removing_replicas):
+        record.removing_replicas = target.removing
+    if target.adding != list(partition.adding_replicas):
+        record.adding_replicas = target.adding
+
+
+def _directory(change: Change, broker_id: int) -> bytes:
+    chosen = change.directories.get(broker_id)
+    if chosen is not None:
+        return chosen
+    if broker_id in change.partition.replicas:
+        return change.partition.directory(broker_id)
+    return default_directory(change.image.brokers[broker_id])
+
+
+def _is_nothing(record: PartitionChangeRecord) -> bool:
+    return (
+        record.leader == NO_LEADER_CHANGE
+        and record.leader_recovery_state < 0
+        and record.isr is None
+        and record.replicas is None
+        and record.removing_replicas is None
+        and record.adding_replicas is None
+        and record.directories is None
+        and record.eligible_leader_replicas is None
+        and record.last_known_elr is None
+    )
+
+
+# --- many partitions --------------------------------------------------------------------------------
+
+
+def partitions_where(
+    image: MetadataImage, wanted: Callable[[PartitionImage], bool]
+) -> Iterator[tuple[TopicImage, int]]:
+    for topic in image.topics.values():
+        for index, partition in topic.partitions.items():
+            if wanted(partition):
+                yield topic, index
+
+
+def leader_and_isr_changes(
+    image: MetadataImage,
+    rules: Rules,
+    partitions: Iterable[tuple[TopicImage, int]],
+    *,
+    leaving: int | None = None,
+    coming: int | None = None,
+    unclean_shutdown: int | None = None,
+) -> list[PartitionChangeRecord]:
+    """What a broker that goes, comes or may have lost data means for these partitions."""
+    gone, back, lossy = (frozenset(() if one is None else (one,)) for one in (leaving, coming, unclean_shutdown))
+    out = gone | lossy
+    records = []
+    unclean_allowed: dict[str, bool] = {}
+    for topic, index in partitions:
+        allowed = unclean_allowed.get(topic.name)
+        if allowed is None:
+            allowed = unclean_allowed[topic.name] = rules.allows_unclean(image, topic.name)
+        record = Change(
+            image,
+            topic,
+            index,
+            rules,
+            Election.UNCLEAN if allowed else Election.ONLINE,
+            isr=[broker_id for broker_id in topic.partitions[index].isr if broker_id not in out],
+            leaving=gone,
+            coming=back,
+            unclean_shutdown=lossy,
+        ).record()
+        if record is not None:
+            records.append(record)
+    return records

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PROFILES = ("calm", "network", "crash", "power", "disk", "hostile")
 DEFAULT_SECONDS = 60.0
+MOST_NODES = 7
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +70,8 @@ def _indexes(text: str) -> frozenset[int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.nodes > 1:
-        raise Failure("this version has no clusters yet: --nodes 1", Exit.USAGE)
+    if args.nodes > MOST_NODES:
+        raise Failure(f"--nodes: from 1 to {MOST_NODES}", Exit.USAGE)
     if args.plant == "list":
         from penstock.sim.planted import PLANTS
 
@@ -143,7 +144,7 @@ def _tell(verdict: Verdict, seconds: float) -> None:
     plan = verdict.plan
     actors = ", ".join(f"{actor.kind[:5]}{actor.index}" for actor in plan.actors)
     fsync = "  fsync everywhere" if plan.fsync_everywhere else ""
-    print(f"seed {plan.seed}  profile {plan.profile}  {plan.duration_s:g} s{fsync}")
+    print(f"seed {plan.seed}  profile {plan.profile}  {plan.duration_s:g} s{fsync}{_cluster(plan)}")
     topics = (f"{topic.name}×{topic.partitions}{' fsync' if topic.fsync else ''}" for topic in plan.topics)
     print(f"topics  {', '.join(topics)}")
     print(f"actors  {actors}")
@@ -157,6 +158,21 @@ def _tell(verdict: Verdict, seconds: float) -> None:
     for violation in verdict.violations:
         print(f"BROKEN  {violation}")
     print("verdict: " + ("all promises kept" if verdict.ok else f"{len(verdict.violations)} promises broken"))
+
+
+def _cluster(plan: Plan) -> str:
+    shape = plan.shape
+    if shape.alone:
+        return ""
+    if shape.brokers == shape.controllers:
+        nodes = f"  {plan.nodes} nodes"
+    else:
+        nodes = f"  brokers {_ids(shape.brokers)}  controllers {_ids(shape.controllers)}"
+    return f"{nodes}  {shape.replication_factor} replicas, {shape.min_insync} in sync at least"
+
+
+def _ids(ids: tuple[int, ...]) -> str:
+    return ",".join(f"n{each}" for each in ids)
 
 
 def _show_smaller(args: argparse.Namespace, verdict: Verdict, whole: Plan) -> None:

@@ -30,6 +30,7 @@ class Administration:
     partitions: Sequence[TopicPartition]
     pause_s: float = 3.0
     delete_records: bool = False
+    replication_factor: int = 1
 
 
 class Administrator:
@@ -79,7 +80,9 @@ class Administrator:
 
     async def _create(self, admin: Admin, change: TopicChange, fsync: bool) -> None:
         configs = {"penstock.acks.fsync": "true"} if fsync else {}
-        await admin.create_topics([NewTopic(change.topic, change.partitions, 1, configs=configs)])
+        await admin.create_topics(
+            [NewTopic(change.topic, change.partitions, self.how.replication_factor, configs=configs)]
+        )
 
     async def _use(self, client: AsyncClient, name: str) -> None:
         """What is written to a topic that has just been made is as safe as anything."""

@@ -2,7 +2,8 @@
 
 A killed process loses nothing that was acknowledged. A machine that loses power may lose what was not synced, from some
 offset on, except where acknowledgements wait for fsync: then it loses nothing acknowledged either. Nothing else is an
-excuse, but deletions that were asked for and damage done to files from outside.
+excuse, but deletions that were asked for and damage done to files from outside. In a cluster, acks=all survives power
+loss of fewer than min.insync.replicas machines before they have recovered: those are not among `power_losses`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def _deleted_below(history: History, partition: TopicPartition) -> int:
 def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Write]:
     for write in history.writes:
         judged = write.partition in view.records and write.partition not in history.damaged
-        if write.outcome is Outcome.DONE and write.acks != 0 and judged and not _epoch_used_twice(plan, history, write):
+        promised = write.outcome is Outcome.DONE and plan.promises(write.acks)
+        if promised and judged and not _epoch_used_twice(plan, history, write):
             yield write
 
 
@@ -127,7 +129,8 @@ def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iter
 def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     seen: dict[tuple[TopicPartition, int], list[tuple[float, float, bytes, str]]] = defaultdict(list)
     for write in history.writes:
-        if write.outcome is Outcome.DONE and write.offset >= 0 and not _epoch_used_twice(plan, history, write):
+        promised = write.outcome is Outcome.DONE and write.offset >= 0 and plan.promises(write.acks)
+        if promised and not _epoch_used_twice(plan, history, write):
             seen[write.partition, write.offset].append((write.began, write.ended, write.value, write.writer))
     for read in history.reads:
         seen[read.partition, read.offset].append((read.began, read.ended, read.value, read.reader))

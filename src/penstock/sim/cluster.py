@@ -10,12 +10,14 @@
 
         SimCluster(seed=1).run(app)
 
+`SimCluster(nodes=3)` has three machines n1, n2 and n3 with three replicas of everything, of which two must be in sync.
 The code runs in a process of its own on the host `app`. An hour of sleep takes no time, and the same seed gives the
 same run. `faults` are the broker's own rules, by API, topic, partition and count.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import TypeVar
@@ -25,10 +27,13 @@ from penstock.check import check
 from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
 from penstock.client.retry import Retry
+from penstock.sim.among import isolated
 from penstock.sim.clock import SimClock
 from penstock.sim.loop import Timeline, collected_by_hand
+from penstock.sim.losses import newest_image
 from penstock.sim.machine import Machine
 from penstock.sim.network import Fabric, SimNetwork
+from penstock.sim.shape import simple_shape
 from penstock.sim.trace import Trace
 
 T = TypeVar("T")
@@ -36,17 +41,28 @@ T = TypeVar("T")
 APP = "app"
 #: A week: code that waits longer for something waits for ever.
 LONGEST_RUN_S = 7 * 86_400.0
+MOST_NODES = 7
 
 
 class SimCluster:
-    def __init__(self, *, seed: int = 0, settings: Mapping[str, str] | None = None, keep_trace: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        nodes: int = 1,
+        seed: int = 0,
+        settings: Mapping[str, str] | None = None,
+        keep_trace: bool = False,
+    ) -> None:
+        check(1 <= nodes <= MOST_NODES, f"a simulated cluster has 1 to {MOST_NODES} nodes")
         self.seed = seed
         self.timeline = Timeline(Random(f"{seed}/order"))  # noqa: S311
         self.trace = Trace(self.timeline, keep=keep_trace)
         self.fabric = Fabric(self.timeline, Random(f"{seed}/network"), self.trace)  # noqa: S311
         self.clock = SimClock(self.timeline)
+        shape = simple_shape(nodes)
         self.machines = [
-            Machine(1, self.fabric, self.trace, SimClock(self.timeline), str(seed), settings or {}),
+            Machine(number, self.fabric, self.trace, SimClock(self.timeline), str(seed), settings or {}, shape)
+            for number in shape.nodes
         ]
         self._app = self.timeline.process(APP)
         self._clients = 0
@@ -55,8 +71,9 @@ class SimCluster:
         """Starts the machines, runs the code to its end, and lets everything go. Once for each cluster."""
 
         async def main() -> T:
-            for machine in self.machines:
-                check(await machine.start(), f"{machine.name} starts on an empty disk")
+            started = await asyncio.gather(*(machine.start() for machine in self.machines))
+            for machine, serves in zip(self.machines, started):
+                check(serves, f"{machine.name} starts on an empty disk")
                 machine.platter.sync_all()
             return await app(self)
 
@@ -100,6 +117,20 @@ class SimCluster:
         there, back = self.fabric.between(APP, self.machine(node_id).name)
         there.cut = there.cut or towards in ("machine", "both")
         back.cut = back.cut or towards in ("app", "both")
+
+    def leader(self, topic: str, partition: int = 0) -> Machine | None:
+        """The machine whose node leads a partition, as the newest metadata has it. None while nobody does."""
+        image = newest_image(self.machines)
+        found = image.partition(topic, partition) if image is not None else None
+        if found is None or found.leader < 0:
+            return None
+        return self.machine(found.leader)
+
+    def isolate(self, node_id: int, *, direction: str = "both") -> None:
+        """Cuts a machine off from the other machines, not from the app: `direction` is "in", "out" or "both"."""
+        names = [machine.name for machine in self.machines]
+        for pair in isolated(self.machine(node_id).name, names, direction):
+            self.fabric.link(*pair).cut = True
 
     def mend(self) -> None:
         self.fabric.mend_all()

@@ -103,6 +103,13 @@ class Stream:
         self.drop()
         self._channel.send(signal)
 
+    def hold(self) -> None:
+        """What is on its way stays there, and what is sent joins it."""
+        self._channel.hold()
+
+    def release(self) -> None:
+        self._channel.release()
+
     def drop(self) -> None:
         self._unsent.clear()
         self.unsent_bytes = 0

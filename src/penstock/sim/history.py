@@ -109,6 +109,9 @@ class History:
     committed: list[Committed] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
     power_losses: list[float] = field(default_factory=list)
+    """Those that may have taken what was acknowledged and not synced."""
+    covered_losses: int = 0
+    """Power losses of so few machines that nothing acknowledged may be lost."""
     damaged: set[TopicPartition] = field(default_factory=set)
     """Partitions whose files were damaged behind the node's back."""
 

@@ -93,13 +93,23 @@ class Link:
 class Channel:
     """Things in flight from one host to another; they arrive in the order in which they were sent."""
 
-    __slots__ = ("_in_flight", "_receive", "last_arrival", "link")
+    __slots__ = ("_held", "_in_flight", "_receive", "last_arrival", "link")
 
     def __init__(self, link: Link, receive: Callable[[Any], None]) -> None:
         self.link = link
         self.last_arrival = 0.0
         self._receive = receive
         self._in_flight: deque[Any] = deque()
+        #: How many arrivals wait for a release; None: it isn't held.
+        self._held: int | None = None
+
+    def hold(self) -> None:
+        self._held = self._held or 0
+
+    def release(self) -> None:
+        count, self._held = self._held, None
+        for _ in range(count or 0):
+            self.link.carry(self, 0)
 
     def send(self, item: Any, size: int = 0) -> None:
         self._in_flight.append(item)
@@ -108,5 +118,8 @@ class Channel:
     def arrived(self) -> None:
         if self.link.cut:
             self.link.stall(self)
+            return
+        if self._held is not None:
+            self._held += 1
             return
         self._receive(self._in_flight.popleft())

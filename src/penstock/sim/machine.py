@@ -13,19 +13,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 from random import Random
+from typing import TYPE_CHECKING
 
 from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import KRAFT_VERSION, MetadataImage
 from penstock.node.local import ALONE, format_if_new
 from penstock.node.node import Node
+from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 from penstock.sim.clock import SimClock
 from penstock.sim.disk import DiskConditions, SimDisk
 from penstock.sim.loop import ProcessDied, ProcessKilled, ProcessLoop, run_in
 from penstock.sim.network import Fabric, SimNetwork
 from penstock.sim.platter import Platter, Severity
+from penstock.sim.shape import Shape
 from penstock.sim.trace import Trace
 
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
 DATA = "/data"
+META = "/meta"
 PORT = 9092
+CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"
+
+
+ALONE_SHAPE = Shape()
 
 
 class State(Enum):
@@ -45,7 +57,9 @@ class Machine:
         clock: SimClock,
         seed: str,
         overrides: Mapping[str, str],
+        shape: Shape = ALONE_SHAPE,
     ) -> None:
+        self.shape = shape
         self.node_id = node_id
         self.name = f"n{node_id}"
         self.fabric = fabric
@@ -65,6 +79,8 @@ class Machine:
         self.disk: SimDisk | None = None
         #: Told about every change of state, with a sentence.
         self.on_event: Callable[[Machine, str], None] = lambda machine, what: None
+        #: Told when the node has started.
+        self.on_serving: Callable[[Machine], None] = lambda machine: None
         #: A start that failed though its disk did nothing wrong, or a stop that failed at all.
         self.on_failure: Callable[[Machine, Exception], None] = lambda machine, error: None
         fabric.host(self.name)
@@ -83,8 +99,27 @@ class Machine:
     @property
     def offline(self) -> bool:
         """Whether the node has given up a directory, or all of them."""
-        broker = getattr(self.node, "broker", None)
+        broker = self.broker
         return broker is not None and any(each.offline for each in broker.logs.all_dirs)
+
+    @property
+    def broker(self) -> Broker | None:
+        """The parts of the node that runs there, once it has them."""
+        return getattr(self.node, "broker", None)
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """What the node that serves here knows of the cluster."""
+        broker = self.broker
+        return broker.metadata.image if broker is not None and self.state is State.SERVING else None
+
+    @property
+    def holds_partitions(self) -> bool:
+        return self.node_id in self.shape.brokers
+
+    @property
+    def votes(self) -> bool:
+        return self.node_id in self.shape.controllers
 
     def settings(self) -> Settings:
         own = {
@@ -92,6 +127,8 @@ class Machine:
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
             "log.dirs": DATA,
         }
+        if not self.shape.alone:
+            own |= {"metadata.log.dir": META, **self.shape.node_settings(self.node_id, self.name, PORT)}
         return Settings({**ALONE, **own, **self.overrides})
 
     # Coming and going.
@@ -117,6 +154,7 @@ class Machine:
                     self.on_failure(self, error)
             return False
         self._enter(State.SERVING, "serves")
+        self.on_serving(self)
         return True
 
     async def _boot(self, loop: ProcessLoop, disk: SimDisk) -> None:
@@ -128,8 +166,25 @@ class Machine:
             random=Random(self.random.random()),  # noqa: S311
             on_fatal=lambda error: self._fatal(loop, error),
         )
-        format_if_new(node)
+        if self.shape.alone:
+            format_if_new(node)
+        else:
+            self._format(node)
         await node.start()
+
+    def _format(self, node: Node) -> None:
+        """As an operator does with each new disk."""
+        directories = [path for path in (DATA, META) if read_meta_properties(node.disk, path) is None]
+        if directories:
+            plan = FormatPlan(
+                (META, DATA),
+                self.node_id,
+                cluster_id=CLUSTER_ID,
+                metadata_directory=META,
+                features={KRAFT_VERSION: 0},
+                ignore_formatted=True,
+            )
+            format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
 
     def _fatal(self, loop: ProcessLoop, error: Exception) -> None:
         """The node can't go on: the process ends, as a service manager would see it."""
@@ -226,8 +281,13 @@ class Machine:
         self.resume()
 
     def wipe(self) -> None:
-        """A new disk in the old machine."""
-        self.platter = Platter(self.clock.wall_ms)
+        """A new disk in the old machine. A machine that votes has its votes on a disk of their own, and keeps that."""
+        if self.votes and not self.shape.alone:
+            if self.platter.find(DATA) is not None:
+                self.platter.remove_tree(DATA)
+            self.platter.sync_all()
+        else:
+            self.platter = Platter(self.clock.wall_ms)
         self._tell("has a new, empty disk")
 
     def _enter(self, state: State, what: str) -> None:

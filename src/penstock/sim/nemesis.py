@@ -8,7 +8,9 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.sim.among import Among
 from penstock.sim.links import Conditions, Link
+from penstock.sim.losses import POWER
 from penstock.sim.machine import DATA, Machine, State
 from penstock.sim.plan import FaultPlan
 
@@ -42,7 +44,7 @@ class Nemesis:
             "read errors": self._errors,
             "rot": self._rot,
             "clock jump": self._clock_jump,
-        }
+        } | Among(world).does
 
     async def run(self, fault: FaultPlan) -> None:
         await asyncio.sleep(max(0.0, self._world.began + fault.at - self._world.timeline.now))
@@ -78,13 +80,31 @@ class Nemesis:
             self._world.restart(machine, fault.lasts)
 
     async def _power(self, fault: FaultPlan, random: Random) -> None:
-        self._world.lose_power(self._machine(random), fault.params["severity"], fault.lasts)
+        machine = self._machine(random)
+        if self._may_lose_power(fault, machine):
+            self._world.lose_power(machine, fault.params["severity"], fault.lasts)
+
+    def _may_lose_power(self, fault: FaultPlan, machine: Machine) -> bool:
+        """Beyond what is promised there is nothing to see, where anything is promised at all."""
+        world = self._world
+        allowed = not world.plan.losses_covered or world.losses.covered(machine, POWER)
+        if not allowed:
+            self._tell(fault, f"spares {machine.name}: too many have not recovered yet")
+        return allowed
 
     async def _power_in_write(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
         severity = fault.params["severity"]
+
+        def how() -> None:
+            if self._may_lose_power(fault, machine):
+                self._world.lose_power(machine, severity, fault.lasts)
+            else:
+                machine.kill()
+                self._world.restart(machine, fault.lasts)
+
         self._tell(fault, f"{machine.name} will lose power in its {fault.params['changes']}. change of the disk")
-        machine.die_at_change(fault.params["changes"], lambda: self._world.lose_power(machine, severity, fault.lasts))
+        machine.die_at_change(fault.params["changes"], how)
 
     async def _pause(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)

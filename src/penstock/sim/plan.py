@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.sim.links import Conditions
 from penstock.sim.platter import Severity
+from penstock.sim.shape import Shape, draw_shape
 
 DEFAULT_DURATION_S = 60.0
 #: Topics that actors make for themselves with acknowledgements that promise fsync are named so.
@@ -27,6 +28,8 @@ class Profile:
     about: str
     faults: tuple[str, ...] = ()
     every_s: float = 6.0
+    among: tuple[str, ...] = ()
+    """What a cluster of several machines may have on top."""
 
 
 NETWORK = ("cut", "cut one way", "lossy", "slow", "reset")
@@ -34,14 +37,27 @@ PROCESS = ("kill", "kill in write", "restart", "pause", "client kill")
 POWER = ("power", "power in write")
 DISK = ("stall", "slow sync", "full", "write errors", "read errors", "rot")
 CLOCK = ("clock jump",)
+#: Between machines, or about the one that leads something.
+SPLITS = ("isolate", "isolate one way", "isolate a leader", "split", "ring", "cut two", "cut two one way", "hold")
+WIRES = ("slow two", "lossy two")
+LEADERS = ("kill a leader", "kill the controller", "pause a leader", "rolling restart", "kill all")
+LOSSES = ("wipe",)
+LASTING_S = (0.3, 1.5, 5.0, 12.0)
 
 PROFILES: dict[str, Profile] = {
     "calm": Profile("no faults at all"),
-    "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 4.0),
-    "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 4.0),
-    "power": Profile("machines that lose power, at any moment", (*POWER, "kill", "restart"), 5.0),
-    "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0),
-    "hostile": Profile("everything at once", (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK), 3.0),
+    "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 4.0, (*SPLITS, *WIRES)),
+    "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 4.0, LEADERS),
+    "power": Profile(
+        "machines that lose power, at any moment", (*POWER, "kill", "restart"), 5.0, ("kill a leader", *LOSSES)
+    ),
+    "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0, ("kill a leader",)),
+    "hostile": Profile(
+        "everything at once",
+        (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK),
+        3.0,
+        (*SPLITS, *WIRES, *LEADERS, *LOSSES),
+    ),
 }
 
 
@@ -96,6 +112,21 @@ class Plan:
     turn_cost_s: float = 0.0
     skew_ms: int = 0
     drift: float = 1.0
+    shape: Shape = field(default_factory=Shape)
+    clocks: tuple[tuple[int, float], ...] = ()
+    """Skew and drift of the second machine and those after it."""
+
+    def clock(self, node_id: int) -> tuple[int, float]:
+        return (self.skew_ms, self.drift) if node_id == 1 else self.clocks[node_id - 2]
+
+    @property
+    def losses_covered(self) -> int:
+        """How many machines may lose their page cache or their disk at the same time, and nothing acknowledged goes."""
+        return self.shape.min_insync - 1
+
+    def promises(self, acks: int) -> bool:
+        """Whether an answer to a write says that it stays. With acks=1, only its leader has it: alone that is all."""
+        return acks == -1 or (acks == 1 and self.shape.replication_factor == 1)
 
     def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:
         """The same run with these faults and actors and no others."""
@@ -111,6 +142,7 @@ class Plan:
 
 def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s: float = DEFAULT_DURATION_S) -> Plan:
     random = _stream(seed, "setup")
+    shape = draw_shape(_stream(seed, f"shape/{nodes}"), nodes)
     fsync_everywhere = random.random() < 0.35
     topics = _topics(_stream(seed, "topics"), fsync_everywhere)
     return Plan(
@@ -120,14 +152,23 @@ def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s
         duration_s,
         _settings(random, fsync_everywhere),
         topics,
-        _actors(seed, topics),
-        _faults(seed, PROFILES[profile], duration_s),
+        _actors(seed, topics, shape),
+        _faults(seed, PROFILES[profile], duration_s, nodes),
         network=Conditions(delay_s=random.choice((0.0001, 0.001, 0.02)), jitter_s=random.choice((0.0, 0.0005, 0.02))),
         split=random.choice((0.0, 0.1, 0.5)),
         fsync_everywhere=fsync_everywhere,
         turn_cost_s=random.choice((0.0, 0.0, 0.0005)),
         skew_ms=random.choice((0, random.randint(-100_000, 100_000))),
         drift=random.choice((1.0, 1.0, random.uniform(0.99, 1.01))),
+        shape=shape,
+        clocks=tuple(_clock(_stream(seed, f"clock/{node_id}")) for node_id in range(2, nodes + 1)),
+    )
+
+
+def _clock(random: Random) -> tuple[int, float]:
+    return (
+        random.choice((0, random.randint(-100_000, 100_000))),
+        random.choice((1.0, 1.0, random.uniform(0.99, 1.01))),
     )
 
 
@@ -181,13 +222,15 @@ def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
     return tuple(topics)
 
 
-def _actors(seed: int, topics: tuple[TopicPlan, ...]) -> tuple[ActorPlan, ...]:
+def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape) -> tuple[ActorPlan, ...]:
     """Their first is always an idempotent producer: without a writer there is nothing to see."""
     kinds = ["idempotent"]
     for kind, (share, most, _) in ACTORS.items():
         random = _stream(seed, f"actors/{kind}")
         if random.random() < share:
             kinds += [kind] * random.randint(1, most)
+    if not shape.alone and _stream(seed, "actors/mover").random() < 0.5:
+        kinds.append("mover")
     partitions = [(topic.name, index) for topic in topics if topic.mixed for index in range(topic.partitions)]
     return tuple(
         ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
@@ -264,6 +307,10 @@ def _admin(random: Random, partitions: Partitions, index: int) -> dict[str, Any]
     }
 
 
+def _mover(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {"partitions": tuple(partitions), "pause_s": random.choice((2.0, 5.0)), "elects": random.random() < 0.5}
+
+
 def _table(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
     return _writing(random, [("table", 0)], keys=random.choice((3, 20)), burst=random.choice((5, 20)))
 
@@ -278,20 +325,25 @@ ACTORS: dict[str, tuple[float, int, Callable[[Random, Partitions, int], dict[str
     "copier": (0.4, 1, _copier),
     "table": (0.4, 2, _table),
     "admin": (0.5, 1, _admin),
+    "mover": (0.0, 1, _mover),
 }
 
 
-def _faults(seed: int, profile: Profile, duration_s: float) -> tuple[FaultPlan, ...]:
-    on = [kind for kind in profile.faults if _stream(seed, f"swarm/{kind}").random() < 0.5]
+def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple[FaultPlan, ...]:
+    kinds = profile.faults if nodes == 1 else profile.faults + profile.among
+    on = [kind for kind in kinds if _stream(seed, f"swarm/{kind}").random() < 0.5]
     random = _stream(seed, "faults")
     every_s = profile.every_s * random.choice((0.6, 1.0, 2.0))
-    if not on and profile.faults:
-        on = [random.choice(profile.faults)]
+    if not on and kinds:
+        on = [random.choice(kinds)]
     faults: list[FaultPlan] = []
     at = random.expovariate(1 / every_s)
     while at < duration_s and on:
         index = len(faults) + 1
-        faults.append(_fault(_stream(seed, f"fault/{index}"), index, on[int(random.random() * len(on))], at))
+        fault = _fault(_stream(seed, f"fault/{index}"), index, on[int(random.random() * len(on))], at)
+        if nodes > 1:  # what is over before anybody notices is over
+            fault = replace(fault, lasts=_stream(seed, f"lasts/{index}").choice(LASTING_S))
+        faults.append(fault)
         at += random.expovariate(1 / every_s)
     return tuple(faults)
 

@@ -10,6 +10,7 @@
     > read t
     a@0 b@1
 
+A script that begins with `> nodes 3` has three machines; commands about machines then name one: `> kill n2`.
 A line that begins with `>` is a command, the lines below it are its answer, `#` begins a remark. `run_script` gives the
 text back with the answers that the commands really have: equal to the file if nothing has changed.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -29,13 +30,19 @@ from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from penstock.client.producer import Producer, ProducerSettings
 from penstock.protocol.errors import KafkaError
+from penstock.records.batches import split_batches
+from penstock.records.record import read_records
+from penstock.sim.among import isolated
 from penstock.sim.clock import SimClock
 from penstock.sim.history import History, TopicPartition
 from penstock.sim.loop import ProcessLoop, Timeline, collected_by_hand, run_in
+from penstock.sim.losses import newest_image
 from penstock.sim.machine import DATA, Machine
 from penstock.sim.network import Fabric, SimNetwork
 from penstock.sim.platter import Severity
+from penstock.sim.replicas import read_copy
 from penstock.sim.session import Session
+from penstock.sim.shape import simple_shape
 from penstock.sim.trace import Trace
 
 BOUND_S = 100_000.0
@@ -44,7 +51,9 @@ READ_BOUND_S = 30.0
 
 def run_script(text: str, *, seed: int = 1, settings: dict[str, str] | None = None) -> str:
     """The same script with the answers it gets now."""
-    stage = Stage(seed, settings or {})
+    first = next((line for line in text.splitlines() if line.startswith(">")), "").split()
+    nodes = int(first[2]) if first[1:2] == ["nodes"] else 1
+    stage = Stage(seed, settings or {}, nodes)
     with collected_by_hand():
         try:
             return stage.timeline.run(stage.perform(text), stage.loop, until=BOUND_S)
@@ -64,7 +73,7 @@ class Role:
         network = SimNetwork(stage.fabric, name, self.loop)
         self.session = Session(
             name,
-            [machine.address for machine in stage.machines],
+            [machine.address for machine in stage.machines if machine.holds_partitions],
             network,
             SimClock(stage.timeline),
             Random(f"{stage.seed}/{name}"),  # noqa: S311
@@ -96,13 +105,17 @@ class Role:
 
 
 class Stage:
-    def __init__(self, seed: int, settings: dict[str, str]) -> None:
+    def __init__(self, seed: int, settings: dict[str, str], nodes: int = 1) -> None:
         self.seed = seed
         self.timeline = Timeline(Random(f"{seed}/order"))  # noqa: S311
         self.trace = Trace(self.timeline)
         self.fabric = Fabric(self.timeline, Random(f"{seed}/network"), self.trace)  # noqa: S311
         own = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1", **settings}
-        self.machines = [Machine(1, self.fabric, self.trace, SimClock(self.timeline), str(seed), own)]
+        shape = simple_shape(nodes)
+        self.machines = [
+            Machine(number, self.fabric, self.trace, SimClock(self.timeline), str(seed), own, shape)
+            for number in shape.nodes
+        ]
         self.loop = self.timeline.process("stage")
         self.roles: dict[str, Role] = {}
         self.heard: list[str] = []
@@ -120,8 +133,9 @@ class Stage:
         logger.propagate = False
         logger.addHandler(handler)
         try:
-            await self.machines[0].start()
-            self.machines[0].platter.sync_all()
+            await asyncio.gather(*(machine.start() for machine in self.machines))
+            for machine in self.machines:
+                machine.platter.sync_all()
             return await self._perform(text)
         finally:
             logger.removeHandler(handler)
@@ -167,9 +181,14 @@ class Stage:
 
     # Topics, records, transactions and offsets.
 
-    async def do_topic(self, name: str, partitions: str = "1", **configs: str) -> str:
+    async def do_topic(self, name: str, partitions: str = "1", replicas: str = "", **configs: str) -> str:
+        """`replicas=2,1,3` puts its one partition there, the first being preferred as its leader."""
+        wanted = [[int(each) for each in replicas.split(",")]] if replicas else []
+        factor = self.machines[0].shape.replication_factor
+
         async def work(role: Role) -> str:
-            await Admin(await role.connected()).create_topics([NewTopic(name, int(partitions), 1, configs=configs)])
+            topic = NewTopic(name, int(partitions), factor, assignments=wanted, configs=configs)
+            await Admin(await role.connected()).create_topics([topic])
             return "created"
 
         return await self._as("admin", work)
@@ -270,33 +289,48 @@ class Stage:
 
     # Machines, wires, disks and time.
 
-    async def do_kill(self) -> str:
-        self.machines[0].kill()
+    def _machine(self, name: str) -> Machine:
+        return next(machine for machine in self.machines if machine.name == name)
+
+    async def do_nodes(self, count: str) -> str:
+        """How many machines there are; they have started when the script begins."""
         return ""
 
-    async def do_stop(self) -> str:
-        return "n1 has stopped" if await self.machines[0].stop() else "n1 could not stop"
+    async def do_kill(self, *names: str) -> str:
+        for name in names or ("n1",):
+            self._machine(name).kill()
+        return ""
 
-    async def do_start(self) -> str:
-        return "n1 serves" if await self.machines[0].start() else "n1 could not start"
+    async def do_stop(self, name: str = "n1") -> str:
+        return f"{name} has stopped" if await self._machine(name).stop() else f"{name} could not stop"
 
-    async def do_power(self, what: str = "everything") -> str:
+    async def do_start(self, *names: str) -> str:
+        chosen = names or ("n1",)
+        started = await asyncio.gather(*(self._machine(name).start() for name in chosen))
+        return "\n".join(f"{name} {'serves' if done else 'could not start'}" for name, done in zip(chosen, started))
+
+    async def do_power(self, what: str = "everything", name: str = "n1") -> str:
         """Takes what was not synced: everything or nothing of it."""
-        self.machines[0].lose_power(Severity.EVERYTHING if what == "everything" else Severity.NOTHING)
+        self._machine(name).lose_power(Severity.EVERYTHING if what == "everything" else Severity.NOTHING)
         return ""
 
-    async def do_die_in_change(self, count: str, what: str = "kill") -> str:
-        machine = self.machines[0]
+    async def do_wipe(self, name: str) -> str:
+        """A new disk, in a machine that is down."""
+        self._machine(name).wipe()
+        return ""
+
+    async def do_die_in_change(self, count: str, what: str = "kill", name: str = "n1") -> str:
+        machine = self._machine(name)
         how = machine.kill if what == "kill" else lambda: machine.lose_power(Severity.EVERYTHING)
         machine.die_at_change(int(count), how)
         return ""
 
-    async def do_pause(self) -> str:
-        self.machines[0].pause()
+    async def do_pause(self, name: str = "n1") -> str:
+        self._machine(name).pause()
         return ""
 
-    async def do_resume(self) -> str:
-        self.machines[0].resume()
+    async def do_resume(self, name: str = "n1") -> str:
+        self._machine(name).resume()
         return ""
 
     async def do_cut(self, source: str, target: str) -> str:
@@ -331,6 +365,58 @@ class Stage:
         """What the node has warned of since the last time."""
         heard, self.heard = self.heard, []
         return "\n".join(heard)
+
+    # A cluster.
+
+    async def do_isolate(self, name: str, direction: str = "both") -> str:
+        """From the other machines; clients still reach it."""
+        for pair in isolated(name, [machine.name for machine in self.machines], direction):
+            self.fabric.link(*pair).cut = True
+        return ""
+
+    async def do_leader(self, place: str) -> str:
+        """Who leads a partition, by the newest metadata of any machine."""
+        topic, index = _partition(place)
+        image = newest_image(self.machines)
+        found = image.partition(topic, index) if image is not None else None
+        if found is None:
+            return "nobody knows"
+        leader = "nobody" if found.leader < 0 else f"n{found.leader}"
+        said = f"{leader} in epoch {found.leader_epoch}, in sync {_ids(found.isr)}"
+        return said + (f", eligible {_ids(found.elr)}" if found.elr else "")
+
+    async def do_has(self, name: str, place: str) -> str:
+        """What a machine has of a partition, as it is in its log, and how much of it counts."""
+        topic, index = _partition(place)
+        broker = self._machine(name).broker
+        if broker is None:
+            return "it doesn't run"
+        try:
+            log = broker.partitions.get(topic, index).log
+            batches = read_copy(name, log).batches.values()
+        except KafkaError as error:
+            return f"error {error.code.name}"
+        found = [
+            f"{(record.value or b'').decode()}@{record.offset}" if not header.is_control else f"marker@{record.offset}"
+            for header, view in (pair for batch in batches for pair in split_batches(batch))
+            for record in read_records(view)
+        ]
+        return f"{' '.join(found) or '(nothing)'}, committed to {log.high_watermark}"
+
+    async def do_in_sync(self, place: str, within: str = "60") -> str:
+        """Waits until every replica is in sync."""
+        topic, index = _partition(place)
+        async with asyncio.timeout(float(within)):
+            while True:
+                image = newest_image(self.machines)
+                found = image.partition(topic, index) if image is not None else None
+                if found is not None and found.leader >= 0 and {*found.isr} == {*found.replicas}:
+                    return await self.do_leader(place)
+                await asyncio.sleep(0.1)
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return " ".join(f"n{each}" for each in sorted(ids)) or "nobody"
 
 
 def _partition(place: str) -> TopicPartition:

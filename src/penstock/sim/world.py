@@ -20,21 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.admin import Admin, NewTopic
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.sim.administering import Administration, Administrator
+from penstock.sim.acting import Actor
 from penstock.sim.checkers import Violation, judge
 from penstock.sim.clock import SimClock
-from penstock.sim.consuming import Copier, Member, Reader, Reading
 from penstock.sim.disk import DiskConditions
 from penstock.sim.history import FinalView, History
-from penstock.sim.loop import ProcessDied, ProcessLoop, SimulationError, Timeline, collected_by_hand, run_in
+from penstock.sim.loop import ProcessLoop, SimulationError, Timeline, collected_by_hand, run_in
+from penstock.sim.losses import POWER, Losses, newest_image
 from penstock.sim.machine import Machine, State
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.network import Fabric, SimNetwork
-from penstock.sim.plan import ActorPlan, Plan
-from penstock.sim.producing import TransactionalWriter, Writer, Writing
+from penstock.sim.plan import Plan
+from penstock.sim.replicas import replicas_agree
 from penstock.sim.session import Session
 from penstock.sim.trace import Trace
 from penstock.sim.verify import read_everything
+from penstock.sim.watching import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,9 +46,14 @@ if TYPE_CHECKING:
 START_BOUND_S = 60.0
 FINISH_BOUND_S = 90.0
 VERIFY_BOUND_S = 180.0
+CONVERGE_BOUND_S = 90.0
 SUPERVISE_S = 0.2
+#: How often the machines of a cluster are held against each other.
+WATCH_S = 0.25
 #: A node whose start failed is started again this often.
 RETRY_START_S = 2.0
+#: What a node logs about its part in the quorum.
+QUORUM_NEWS = "the quorum: %s in epoch %d, leader %d"
 #: Lives of a machine between two collections of garbage.
 COLLECT_EVERY = 10
 
@@ -74,67 +80,11 @@ class Verdict:
     counts: dict[str, int]
     history: History
     trace: list[str] = field(default_factory=list)
+    watcher: Watcher | None = None
 
     @property
     def ok(self) -> bool:
         return not self.violations
-
-
-class Actor:
-    """Somebody who does something, one life after another."""
-
-    def __init__(self, world: World, plan: ActorPlan) -> None:
-        self._world = world
-        self.plan = plan
-        self.host = f"c{plan.index}"
-        self.lives = 0
-        self.loop: ProcessLoop | None = None
-        world.fabric.host(self.host)
-
-    @property
-    def name(self) -> str:
-        return f"{self.plan.kind[:5]}{self.plan.index}"
-
-    @property
-    def alive(self) -> bool:
-        return self.loop is not None and not self.loop.dead
-
-    def kill(self) -> None:
-        if self.loop is not None:
-            self.loop.kill()
-            self._world.fabric.process_died(self.host, self.loop)
-
-    async def run(self) -> None:
-        world = self._world
-        while not world.stopping[0]:
-            self.lives += 1
-            self.loop = world.timeline.process(f"{self.host}.{self.lives}")
-            self.loop.turn_cost_s = world.plan.turn_cost_s
-            session = world.session(f"{self.name}#{self.lives}", self.host, self.loop)
-            try:
-                await run_in(self.loop, _role(session, self.plan).run())
-                return
-            except ProcessDied:
-                await asyncio.sleep(1.0)
-
-
-def _role(session: Session, plan: ActorPlan) -> Writer | Reader | Administrator:
-    params = dict(plan.params)
-    match plan.kind:
-        case "plain" | "idempotent" | "table":
-            return Writer(session, Writing(**params))
-        case "transactional":
-            return TransactionalWriter(session, Writing(**params))
-        case "reader":
-            return Reader(session, Reading(**params))
-        case "member":
-            return Member(session, Reading(**params))
-        case "copier":
-            writing = Writing((params["target"],), transactional_id=params.pop("transactional_id"))
-            return Copier(session, Reading(**params), writing)
-        case "admin":
-            return Administrator(session, Administration(**params))
-    raise AssertionError(plan.kind)
 
 
 class World:
@@ -153,16 +103,21 @@ class World:
         self.normal_sync_s = DiskConditions().sync_s
         self.loop = self.timeline.process("world")
         self.machines = [self._machine(number) for number in range(1, plan.nodes + 1)]
+        self.watcher = Watcher(self.machines, lambda: self.timeline.now, self.tell, self.violated)
+        self.losses = Losses(plan, self.machines, self.history.damaged)
         self.actors = [Actor(self, actor) for actor in plan.actors]
         self._restart_at: dict[Machine, float] = {}
 
     def _machine(self, number: int) -> Machine:
         plan = self.plan
-        clock = SimClock(self.timeline, offset_ms=plan.skew_ms, rate=plan.drift)
-        machine = Machine(number, self.fabric, self.trace, clock, str(plan.seed), plan.settings)
+        skew_ms, drift = plan.clock(number)
+        clock = SimClock(self.timeline, offset_ms=skew_ms, rate=drift)
+        machine = Machine(number, self.fabric, self.trace, clock, str(plan.seed), plan.settings, plan.shape)
         machine.turn_cost_s = plan.turn_cost_s
         machine.on_event = lambda which, what: self._story(which.name, what)
         machine.on_failure = self._start_failed
+        if not plan.shape.alone:
+            machine.on_serving = lambda which: self.watcher.serves(which)
         return machine
 
     # Telling.
@@ -188,7 +143,11 @@ class World:
         self._restart_at[machine] = self.timeline.now + after_s
 
     def lose_power(self, machine: Machine, severity: Severity, off_s: float) -> None:
-        self.history.power_losses.append(self.timeline.now)
+        if not self.plan.shape.alone and self.losses.covered(machine, POWER):
+            self.history.covered_losses += 1
+        else:
+            self.history.power_losses.append(self.timeline.now)
+        self.losses.note(machine, POWER)
         machine.lose_power(severity)
         self.restart(machine, off_s)
 
@@ -205,7 +164,7 @@ class World:
     def session(self, name: str, host: str, loop: ProcessLoop) -> Session:
         return Session(
             name,
-            [machine.address for machine in self.machines],
+            [machine.address for machine in self.machines if machine.holds_partitions],
             SimNetwork(self.fabric, host, loop),
             SimClock(self.timeline),
             Random(f"{self.plan.seed}/{name}"),  # noqa: S311
@@ -241,14 +200,13 @@ class World:
             self.violated("no exceptions", f"{failure}\n{where}")
 
     async def _run(self) -> FinalView | None:
-        for machine in self.machines:
-            machine.conditions.sync_s = self.normal_sync_s
-            if not await machine.start():
-                return None
-            machine.platter.sync_all()
+        if not await self._power_on():
+            return None
         await self._bounded("setting up", START_BOUND_S, self._create_topics())
         self.began = self.timeline.now
         supervisors = [asyncio.ensure_future(self._supervise(machine)) for machine in self.machines]
+        if not self.plan.shape.alone:
+            supervisors.append(asyncio.ensure_future(self._watch()))
         acting = [asyncio.ensure_future(actor.run()) for actor in self.actors]
         nemesis = Nemesis(self)
         faults = [asyncio.ensure_future(nemesis.run(fault)) for fault in self.plan.faults]
@@ -260,8 +218,23 @@ class World:
             task.cancel()
         return view
 
+    async def _power_on(self) -> bool:
+        for machine in self.machines:
+            machine.conditions.sync_s = self.normal_sync_s
+        started = await asyncio.gather(*(machine.start() for machine in self.machines))
+        for machine in self.machines:
+            machine.platter.sync_all()
+        return all(started)
+
+    async def _watch(self) -> None:
+        while True:
+            excused = bool(self.history.power_losses) and not self.plan.fsync_everywhere
+            self.watcher.look(excused=excused, lost=list(self.losses.open()), damaged=self.history.damaged)
+            await asyncio.sleep(WATCH_S)
+
     async def _create_topics(self) -> None:
-        wanted = [NewTopic(each.name, each.partitions, 1, configs=each.configs) for each in self.plan.topics]
+        factor = self.plan.shape.replication_factor
+        wanted = [NewTopic(each.name, each.partitions, factor, configs=each.configs) for each in self.plan.topics]
         loop = self.timeline.process("setup")
         session = self.session("setup", "setup", loop)
 
@@ -303,11 +276,16 @@ class World:
 
     async def _verify(self) -> FinalView | None:
         """Everything is read, the nodes are restarted cleanly, everything is read again: it must be the same."""
+        if not self.plan.shape.alone:
+            await self._bounded("coming back into sync", CONVERGE_BOUND_S, self._converge())
         first = await self._bounded("reading everything", VERIFY_BOUND_S, self._read("verify1"))
         if first is None:
             return None
         for machine in self.machines:
             await self._bounded(f"stopping {machine.name}", START_BOUND_S, machine.stop())
+            if not self.plan.shape.alone:
+                what = f"coming back into sync after a restart of {machine.name}"
+                await self._bounded(what, CONVERGE_BOUND_S, self._converge())
         again = await self._bounded("reading everything again", VERIFY_BOUND_S, self._read("verify2"))
         if again is not None:
             again.problems += first.problems
@@ -317,7 +295,35 @@ class World:
                     continue
                 if records != again.records.get(partition):
                     again.problems.append(f"{partition[0]}-{partition[1]} changed with a clean restart")
+            if not self.plan.shape.alone:
+                again.problems += replicas_agree(self.machines, changing, self.history.damaged)
         return again if isinstance(again, FinalView) else None
+
+    async def _converge(self) -> None:
+        """Every machine serves and knows the same, and every partition is led and in sync everywhere."""
+        while self._apart():  # noqa: ASYNC110 - nodes don't know that they are watched
+            await asyncio.sleep(SUPERVISE_S)
+
+    def _apart(self) -> str:
+        """What is still missing."""
+        image = newest_image(self.machines)
+        for machine in self.machines:
+            if image is None or not machine.serving:
+                return f"{machine.name} doesn't serve"
+            known = machine.image
+            if known is None or known.offset < image.offset:
+                return f"{machine.name} doesn't know the newest metadata"
+            broker = image.brokers.get(machine.node_id)
+            if machine.holds_partitions and (broker is None or broker.fenced or broker.in_controlled_shutdown):
+                return f"{machine.name} is fenced"
+        assert image is not None
+        for topic in image.topics.values():
+            for index, part in topic.partitions.items():
+                if (topic.name, index) in self.history.damaged:
+                    continue
+                if part.leader < 0 or {*part.isr} != {*part.replicas} or part.adding_replicas or part.removing_replicas:
+                    return f"{topic.name}-{index} is {part}"
+        return ""
 
     async def _read(self, name: str) -> FinalView:
         loop = self.timeline.process(name)
@@ -331,7 +337,8 @@ class World:
             async with asyncio.timeout(seconds):
                 return await work
         except TimeoutError:
-            self.violated("liveness", f"{what} took more than {seconds:.0f} s")
+            apart = "" if self.plan.shape.alone else f": {self._apart()}"
+            self.violated("liveness", f"{what} took more than {seconds:.0f} s{apart}")
         except KafkaError as error:
             self.violated("liveness", f"{what} failed: {error.code.name} {error.message}")
         return None
@@ -362,7 +369,7 @@ class World:
         history = self.history
         counts = {
             "machine starts": sum(machine.incarnation for machine in self.machines),
-            "power losses": len(history.power_losses),
+            "power losses": len(history.power_losses) + history.covered_losses,
             "writes": len(history.writes),
             "transactions": len(history.transactions),
             "reads": len(history.reads),
@@ -378,6 +385,7 @@ class World:
             counts,
             history,
             self.trace.lines,
+            None if self.plan.shape.alone else self.watcher,
         )
 
 
@@ -394,6 +402,9 @@ class _LogHandler(logging.Handler):
         if running is None or running.dead:
             return
         message = record.getMessage()
+        if record.msg == QUORUM_NEWS and isinstance(record.args, tuple):
+            role, epoch, leader = record.args
+            world.watcher.quorum(running.name.partition(".")[0], str(role), int(str(epoch)), int(str(leader)))
         world.trace.note(running.name, f"log {record.levelname} {message}")
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and record.levelno >= logging.ERROR and not _excused(error):

@@ -1,0 +1,109 @@
+"""What a cluster is made of: which machines vote, which hold partitions, and how many must have a record.
+
+Drawn from streams of their own: a cluster of one is what it always was, and a seed's workload is the same for any
+number of machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+CONTROLLER_PORT = 9093
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    brokers: tuple[int, ...] = (1,)
+    controllers: tuple[int, ...] = (1,)
+    replication_factor: int = 1
+    min_insync: int = 1
+    dynamic: bool = True
+    """Voters are what the log says (KIP-853), rather than what every node's properties say."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What a cluster adds to a node's settings."""
+
+    @property
+    def alone(self) -> bool:
+        return self.brokers == self.controllers == (1,)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.brokers, *self.controllers}))
+
+    def roles(self, node_id: int) -> str:
+        roles = [name for name, ids in (("broker", self.brokers), ("controller", self.controllers)) if node_id in ids]
+        return ",".join(roles)
+
+    def node_settings(self, node_id: int, host: str, port: int) -> dict[str, str]:
+        """Properties of one node of several."""
+        listeners = []
+        if node_id in self.brokers:
+            listeners.append(f"PLAINTEXT://{host}:{port}")
+        if node_id in self.controllers:
+            listeners.append(f"CONTROLLER://{host}:{CONTROLLER_PORT}")
+        voters = [(voter, f"n{voter}:{CONTROLLER_PORT}") for voter in self.controllers]
+        quorum = {"controller.quorum.bootstrap.servers": ",".join(address for _, address in voters)}
+        if not self.dynamic:
+            quorum = {"controller.quorum.voters": ",".join(f"{voter}@{address}" for voter, address in voters)}
+        return {
+            "process.roles": self.roles(node_id),
+            "listeners": ",".join(listeners),
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            **quorum,
+            **replicated(self.replication_factor, self.min_insync),
+            **self.settings,
+        }
+
+
+def replicated(replication_factor: int, min_insync: int) -> dict[str, str]:
+    return {
+        "default.replication.factor": str(replication_factor),
+        "min.insync.replicas": str(min_insync),
+        "offsets.topic.replication.factor": str(replication_factor),
+        "transaction.state.log.replication.factor": str(replication_factor),
+        "transaction.state.log.min.isr": str(min_insync),
+    }
+
+
+def simple_shape(nodes: int) -> Shape:
+    """Everyone does everything, as `penstock up --nodes K` has it."""
+    if nodes == 1:
+        return Shape()
+    ids = tuple(range(1, nodes + 1))
+    factor = min(3, nodes)
+    return Shape(ids, ids[: 3 if nodes < 5 else 5], factor, min(2, factor - 1) or 1)
+
+
+def draw_shape(random: Random, nodes: int) -> Shape:
+    if nodes == 1:
+        return Shape()
+    ids = tuple(range(1, nodes + 1))
+    brokers, controllers = ids, ids
+    separate = random.random() < 0.35
+    if separate and nodes >= 4:
+        count = 1 if nodes == 4 else 3
+        controllers, brokers = ids[:count], ids[count:]
+    elif nodes > 3:
+        controllers = ids[: random.choice((3, 3, 5 if nodes >= 5 else 3))]
+    factor = min(len(brokers), random.choice((2, 3, 3, 3, 3)))
+    min_insync = min(factor, random.choice((1, 2, 2, 2, 2)))
+    return Shape(brokers, controllers, factor, min_insync, dynamic=random.random() < 0.5, settings=_timing(random))
+
+
+def _timing(random: Random) -> dict[str, str]:
+    """Kafka's defaults or shorter: more happens in a minute."""
+    session = random.choice((3_000, 3_000, 9_000))
+    return {
+        "broker.session.timeout.ms": str(session),
+        "broker.heartbeat.interval.ms": str(session // 4),
+        "replica.lag.time.max.ms": str(random.choice((1_500, 5_000, 30_000))),
+        "replica.fetch.wait.max.ms": "500",
+        "num.replica.fetchers": str(random.choice((1, 1, 2))),
+        "leader.imbalance.check.interval.seconds": str(random.choice((5, 30))),
+        "auto.leader.rebalance.enable": random.choice(("true", "true", "false")),
+        "unclean.leader.election.enable": "false",
+    }

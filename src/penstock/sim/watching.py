@@ -1,0 +1,198 @@
+"""What nodes believe of each other, held against each other while they run.
+
+Everything here looks at machines from outside, between their turns: which node leads what in which epoch, how far the
+high watermark is, and whether everyone in sync has what it covers. Nodes don't know that they are watched.
+
+    one leader per epoch     nobody, ever, sees two leaders of one epoch of the quorum or of a partition
+    one state per change     a partition epoch is one set of leader, ISR and replicas for everyone
+    leader completeness      a new leader's log reaches what any leader before it had committed
+    in sync                  every member of the ISR has everything below the high watermark
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, topic_changes
+from penstock.sim.history import TopicPartition
+from penstock.sim.machine import Machine, State
+
+if TYPE_CHECKING:
+    from penstock.broker.partition import Partition
+
+NOBODY = -1
+#: Changes of leaders named in one line of the story, at most.
+NAMED = 6
+
+Key = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """From this moment on."""
+
+    time: float
+    leader: int
+    epoch: int
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How far a partition was."""
+
+    time: float
+    high_watermark: int
+    log_end: int
+
+
+class Watcher:
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        now: Callable[[], float],
+        tell: Callable[[str, str], None],
+        violated: Callable[[str, str], None],
+    ) -> None:
+        self._machines = machines
+        self._now = now
+        self._tell = tell
+        self._violated = violated
+        self.quorum_leader = NOBODY
+        self.quorum_epoch = NOBODY
+        self.led: dict[TopicPartition, list[Led]] = {}
+        self.levels: dict[TopicPartition, list[Level]] = {}
+        self._quorum: dict[int, int] = {}
+        self._leaders: dict[tuple[bytes, int, int], int] = {}
+        self._states: dict[tuple[bytes, int, int], PartitionImage] = {}
+        self._epochs: dict[Key, int] = {}
+        self._committed: dict[Key, tuple[int, int]] = {}
+        self._seen_offset = -1
+        self._told: set[tuple[str, Key]] = set()
+
+    def _broken(self, rule: str, key: Key, what: str) -> None:
+        """Once for each partition: the rest is more of the same."""
+        if (rule, key) not in self._told:
+            self._told.add((rule, key))
+            self._violated(rule, what)
+
+    # The quorum.
+
+    def quorum(self, node: str, role: str, epoch: int, leader: int) -> None:
+        if leader == NOBODY:
+            return
+        known = self._quorum.setdefault(epoch, leader)
+        if known != leader:
+            self._violated(
+                "one leader per epoch", f"epoch {epoch} of the quorum has leaders {known} and {leader}, says {node}"
+            )
+        if epoch > self.quorum_epoch:
+            self.quorum_epoch, self.quorum_leader = epoch, leader
+        if role == "leader":
+            self._tell(node, f"leads the quorum in epoch {epoch}")
+
+    # Images.
+
+    def serves(self, machine: Machine) -> None:
+        """A node has started: what it knows now, and whatever it learns from now on."""
+        broker = machine.broker
+        if broker is None:
+            return
+        self._learn(EMPTY_IMAGE, broker.metadata.image)
+        broker.metadata.subscribe(self._learn)
+
+    def _learn(self, old: MetadataImage, new: MetadataImage) -> None:
+        changes = topic_changes(old, new)
+        moved: list[str] = []
+        for topic in (*changes.created, *(after for _, after in changes.changed)):
+            before = old.topics.get(topic.name)
+            for index, partition in topic.partitions.items():
+                if before is not None and before.partitions.get(index) is partition:
+                    continue
+                told = self._partition(topic.topic_id, topic.name, index, partition)
+                if told:
+                    moved.append(told)
+        if moved:
+            more = f" and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
+            self._tell("leaders", ", ".join(moved[:NAMED]) + more)
+
+    def _partition(self, topic_id: bytes, name: str, index: int, partition: PartitionImage) -> str:
+        """What is new about who leads it, as words."""
+        where = f"{name}-{index}"
+        if partition.leader != NOBODY:
+            known = self._leaders.setdefault((topic_id, index, partition.leader_epoch), partition.leader)
+            if known != partition.leader:
+                what = f"{where} epoch {partition.leader_epoch} is led by {known} and by {partition.leader}"
+                self._broken("one leader per epoch", (topic_id, index), what)
+        state = self._states.setdefault((topic_id, index, partition.partition_epoch), partition)
+        if _essence(state) != _essence(partition):
+            what = f"{where} in partition epoch {partition.partition_epoch} is {state} and {partition}"
+            self._broken("one state per change", (topic_id, index), what)
+        key = (topic_id, index)
+        if partition.partition_epoch < self._epochs.get(key, 0) and key in self._epochs:
+            return ""  # somebody who is late
+        self._epochs[key] = partition.partition_epoch
+        history = self.led.setdefault((name, index), [])
+        last = history[-1] if history else None
+        if last is not None and (last.leader, last.epoch, last.isr) == (
+            partition.leader,
+            partition.leader_epoch,
+            partition.isr,
+        ):
+            return ""
+        history.append(Led(self._now(), partition.leader, partition.leader_epoch, partition.isr))
+        if last is not None and last.leader == partition.leader:
+            return ""
+        return f"{where} {'nobody' if partition.leader == NOBODY else f'n{partition.leader}'}"
+
+    # Logs.
+
+    def look(self, *, excused: bool, lost: Sequence[Machine], damaged: set[TopicPartition]) -> None:
+        """How far everybody is, now. `lost`: machines that are not back in sync after losing something."""
+        hosted: dict[Key, dict[Machine, Partition]] = {}
+        for machine in self._machines:
+            broker = machine.broker
+            if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:
+                continue
+            for partition in broker.partitions:
+                if partition.is_open and not partition.log.offline:
+                    hosted.setdefault((partition.topic_id, partition.index), {})[machine] = partition
+        for key, replicas in hosted.items():
+            for machine, partition in replicas.items():
+                if partition.image.leader == machine.node_id:
+                    name = (partition.topic, partition.index)
+                    log = partition.log
+                    self.levels.setdefault(name, []).append(Level(self._now(), log.high_watermark, log.log_end_offset))
+                    if not excused and name not in damaged:
+                        self._leader(key, machine, partition, replicas, lost)
+
+    def _leader(
+        self,
+        key: Key,
+        machine: Machine,
+        partition: Partition,
+        replicas: dict[Machine, Partition],
+        lost: Sequence[Machine],
+    ) -> None:
+        epoch, log = partition.image.leader_epoch, partition.log
+        where = f"{partition.topic}-{partition.index}"
+        high, by = self._committed.get(key, (0, NOBODY))
+        if epoch > by and log.log_end_offset < high:
+            what = f"{machine.name} leads {where} in epoch {epoch}, has {log.log_end_offset}"
+            self._broken("leader completeness", key, f"{what}, and {high} was committed in epoch {by}")
+        if log.high_watermark > high:
+            self._committed[key] = (log.high_watermark, epoch)
+        for other, replica in replicas.items():
+            if other.node_id not in partition.image.isr or other is machine or other in lost:
+                continue
+            if replica.image.partition_epoch > partition.image.partition_epoch:
+                continue  # it knows of a change that this leader hasn't heard of: it may have been fenced by it
+            if replica.log.log_end_offset < log.high_watermark:
+                what = f"{other.name} has {replica.log.log_end_offset} of {where} and is in the ISR"
+                self._broken("in sync", key, f"{what}, where {machine.name} has committed {log.high_watermark}")
+
+
+def _essence(partition: PartitionImage) -> tuple[object, ...]:
+    return partition.leader, partition.leader_epoch, frozenset(partition.isr), frozenset(partition.replicas)

@@ -1,0 +1,97 @@
+"""Networks that fall apart: who hears whom in each shape."""
+
+from itertools import permutations
+from random import Random
+
+import pytest
+
+from penstock.sim.among import isolated, ring, split
+from penstock.sim.links import Channel, Link
+from penstock.sim.loop import Timeline
+from penstock.sim.plan import PROFILES, draw_plan
+from penstock.sim.shape import draw_shape, simple_shape
+
+NAMES = ["n1", "n2", "n3", "n4", "n5"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_split_leaves_two_camps_that_hear_themselves_and_not_each_other(seed: int) -> None:
+    cut = set(split(NAMES, Random(seed)))
+    assert cut
+    assert all((other, one) in cut for one, other in cut)
+    camp = {"n1"} | {other for one, other in permutations(NAMES, 2) if one == "n1" and (one, other) not in cut}
+    for one, other in permutations(NAMES, 2):
+        assert ((one, other) in cut) == ((one in camp) != (other in camp))
+
+
+@pytest.mark.parametrize(("count", "neighbours"), [(4, 2), (5, 2), (7, 2)])
+def test_in_a_ring_everyone_hears_two_others(count: int, neighbours: int) -> None:
+    names = [f"n{number}" for number in range(1, count + 1)]
+    cut = set(ring(names, Random(3)))
+    for name in names:
+        assert sum((name, other) not in cut for other in names if other != name) == neighbours
+
+
+def test_of_three_the_two_ends_do_not_hear_each_other() -> None:
+    assert len(ring(NAMES[:3], Random(1))) == 2
+    assert ring(NAMES[:2], Random(1)) == []
+
+
+def test_a_machine_can_be_cut_off_one_way() -> None:
+    assert isolated("n1", NAMES[:3], "out") == [("n1", "n2"), ("n1", "n3")]
+    assert isolated("n1", NAMES[:3], "in") == [("n2", "n1"), ("n3", "n1")]
+    assert len(isolated("n1", NAMES[:3])) == 4
+
+
+def test_what_is_held_back_arrives_in_order_after_the_release() -> None:
+    timeline = Timeline(Random(1))
+    link = Link("n1", "n2", timeline, Random(2))
+    got: list[object] = []
+    held, other = Channel(link, got.append), Channel(link, got.append)
+    held.send("a")
+    held.hold()
+    held.send("b")
+    other.send("x")
+    while timeline._events:
+        timeline.step()
+    assert got == ["x"]
+    held.release()
+    held.send("c")
+    while timeline._events:
+        timeline.step()
+    assert got == ["x", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("nodes", range(1, 8))
+def test_every_shape_has_enough_brokers_for_its_replicas(nodes: int) -> None:
+    for seed in range(40):
+        shape = draw_shape(Random(seed), nodes)
+        assert shape.nodes == tuple(range(1, nodes + 1))
+        assert 1 <= shape.min_insync <= shape.replication_factor <= len(shape.brokers)
+        assert len(shape.controllers) in (1, 2, 3, 5) or nodes == 4
+    assert simple_shape(nodes).nodes == tuple(range(1, nodes + 1))
+
+
+def test_some_clusters_have_controllers_of_their_own() -> None:
+    shapes = [draw_shape(Random(seed), 6) for seed in range(40)]
+    separate = [shape for shape in shapes if not set(shape.brokers) & set(shape.controllers)]
+    assert separate
+    assert len(separate) < len(shapes)
+    assert separate[0].roles(separate[0].controllers[0]) == "controller"
+    assert separate[0].roles(separate[0].brokers[0]) == "broker"
+
+
+def test_only_clusters_have_faults_among_machines() -> None:
+    for profile in PROFILES.values():
+        kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, "hostile", nodes=1).faults}
+        assert not kinds & set(profile.among)
+    kinds = {fault.kind for seed in range(80) for fault in draw_plan(seed, "hostile", nodes=3, duration_s=300).faults}
+    assert kinds >= set(PROFILES["hostile"].among)
+
+
+def test_more_machines_do_not_change_what_a_seed_does_with_one() -> None:
+    alone, three = draw_plan(5, "hostile"), draw_plan(5, "hostile", nodes=3)
+    assert alone.actors == three.actors[: len(alone.actors)]
+    assert alone.topics == three.topics
+    assert alone.shape.alone
+    assert not three.shape.alone

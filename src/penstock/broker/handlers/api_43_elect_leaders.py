@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.controller import rules_of
 from penstock.metadata.controller.elections import elect_leaders
 from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
@@ -13,4 +14,5 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    return await broker.metadata.submit(lambda image: elect_leaders(image, request))
+    rules = rules_of(broker.settings)
+    return await broker.metadata.submit(lambda image: elect_leaders(image, request, rules))

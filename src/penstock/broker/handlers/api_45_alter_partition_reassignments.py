@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.controller import rules_of
 from penstock.metadata.controller.reassignments import alter_reassignments
 from penstock.protocol.messages.api_45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -18,4 +19,5 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, ctx: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    return await broker.metadata.submit(lambda image: alter_reassignments(image, request))
+    rules = rules_of(broker.settings)
+    return await broker.metadata.submit(lambda image: alter_reassignments(image, request, rules))

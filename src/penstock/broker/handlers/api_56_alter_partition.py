@@ -1,0 +1,14 @@
+"""AlterPartition v2-3: a leader's wish for another ISR, with the replicas' broker epochs from v3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.protocol.messages.api_56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    return await broker.controller.alter_partition(request)

@@ -1,0 +1,17 @@
+"""BrokerRegistration v0-4: a broker introduces itself, or another life of it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.protocol.messages.api_62_broker_registration import (
+        BrokerRegistrationRequest,
+        BrokerRegistrationResponse,
+    )
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+    return await broker.controller.register(request, ctx, broker.cluster_id)

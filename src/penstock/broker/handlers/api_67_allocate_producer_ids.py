@@ -1,0 +1,24 @@
+"""AllocateProducerIds v0: a block of producer ids for one broker, never given twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.metadata.controller.brokers import allocate_producer_ids
+from penstock.protocol.messages.api_67_allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(
+    broker: Broker, ctx: RequestContext, request: AllocateProducerIdsRequest
+) -> AllocateProducerIdsResponse:
+    first, count = await broker.metadata.submit(
+        lambda image: allocate_producer_ids(image, request.broker_id, request.broker_epoch)
+    )
+    return AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=count)

@@ -1,0 +1,19 @@
+"""AssignReplicasToDirs v0: in which of its directories a broker keeps which replica."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+    from penstock.protocol.messages.api_73_assign_replicas_to_dirs import (
+        AssignReplicasToDirsRequest,
+        AssignReplicasToDirsResponse,
+    )
+
+
+async def handle(
+    broker: Broker, ctx: RequestContext, request: AssignReplicasToDirsRequest
+) -> AssignReplicasToDirsResponse:
+    return await broker.controller.assign_replicas(request)

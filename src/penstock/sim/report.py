@@ -1,4 +1,6 @@
-"""A run as a page: one lane for each machine, fault and actor over virtual time, and the verdict above them.
+"""A run as a page: one lane for each machine, partition, fault and actor over virtual time, and the verdict above.
+
+A partition's lane has a bar for each leader, in its colour, and the high watermark as a line that climbs over it.
 
 The page is one file without scripts or anything to fetch; what a bar or a dot stands for is its tooltip.
 """
@@ -13,13 +15,16 @@ from penstock.sim.history import Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.sim.watching import Watcher
     from penstock.sim.world import Event, Verdict
 
-WIDTH, LEFT, LANE = 1200, 110, 26
+WIDTH, LEFT, LANE = 1200, 130, 26
+LEVELS_SHOWN = 300
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2733; --faint: #8795a5; --line: #dde3ea; --good: #2f855a; --bad: #c53030;
-  --down: #e2e8f0; --fault: #dd6b20; --read: #4a78c2; --paper: #ffffff }
+  --down: #e2e8f0; --fault: #dd6b20; --read: #4a78c2; --paper: #ffffff; --n1: #7fb3d5; --n2: #f0b27a; --n3: #82c091;
+  --n4: #c39bd3; --n5: #d7c36b; --n6: #e59aa6; --n7: #8fd0cd }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf5; --faint: #8b9bb0; --line: #2c3846; --down: #3a4656;
   --paper: #141a21 } }
 body { font: 14px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
@@ -27,6 +32,7 @@ body { font: 14px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.3rem } .ok { color: var(--good) } .broken { color: var(--bad) } pre { white-space: pre-wrap }
 svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px }
 svg text { fill: var(--ink); font-size: 12px } svg .axis { fill: var(--faint) } svg line { stroke: var(--line) }
+svg .level { fill: none; stroke: var(--ink); stroke-width: 1.2 }
 table { border-collapse: collapse } td { padding: .1rem .8rem .1rem 0; vertical-align: top } td:first-child {
   text-align: right; font-variant-numeric: tabular-nums; color: var(--faint) }
 """
@@ -62,6 +68,11 @@ class _Lanes:
             f'fill="var(--{colour})"><title>{escape(title)}</title></rect>'
         )
 
+    def climb(self, top: float, points: list[tuple[float, float]], title: str) -> None:
+        """A line from the lower edge of a lane to its upper one; heights are shares."""
+        drawn = " ".join(f"{self.x(time):.1f},{top + LANE - 4 - share * (LANE - 8):.1f}" for time, share in points)
+        self._shapes.append(f'<polyline class="level" points="{drawn}"><title>{escape(title)}</title></polyline>')
+
     def svg(self) -> str:
         height = 34 + self._count * LANE
         step = max(1, round(self._end / 12))
@@ -85,6 +96,25 @@ def _machine_bars(story: list[Event], name: str, end: float) -> Iterable[tuple[f
     yield start, end, colour, title
 
 
+def _partition_lanes(lanes: _Lanes, watcher: Watcher, end: float) -> None:
+    for (topic, index), led in sorted(watcher.led.items()):
+        top = lanes.lane(f"{topic}-{index}"[:16])
+        for number, each in enumerate(led):
+            stop = led[number + 1].time if number + 1 < len(led) else end
+            in_sync = ", ".join(f"n{node}" for node in each.isr)
+            if each.leader >= 0:
+                what = f"{each.time:.3f} s: n{each.leader} leads in epoch {each.epoch}, in sync {in_sync}"
+                lanes.bar(top, each.time, stop, f"n{each.leader}", what)
+            else:
+                lanes.bar(top, each.time, stop, "bad", f"{each.time:.3f} s: nobody leads, in sync {in_sync}")
+        levels = watcher.levels.get((topic, index), [])
+        highest = max((level.high_watermark for level in levels), default=0)
+        if highest:
+            step = max(1, len(levels) // LEVELS_SHOWN)
+            points = [(level.time, level.high_watermark / highest) for level in levels[::step]]
+            lanes.climb(top, points, f"high watermark, up to {highest}")
+
+
 def render(verdict: Verdict) -> str:
     plan = verdict.plan
     end = verdict.virtual_s
@@ -93,6 +123,8 @@ def render(verdict: Verdict) -> str:
         top = lanes.lane(f"n{number}")
         for start, stop, colour, title in _machine_bars(verdict.story, f"n{number}", end):
             lanes.bar(top, start, stop, colour, title)
+    if verdict.watcher is not None:
+        _partition_lanes(lanes, verdict.watcher, end)
     for fault in plan.faults:
         lanes.bar(lanes.lane(fault.kind), fault.at, fault.at + fault.lasts, "fault", str(fault))
     history = verdict.history

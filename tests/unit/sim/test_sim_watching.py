@@ -1,0 +1,108 @@
+"""Who leads what, held against what everyone else believes; and replicas held against each other."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
+from penstock.records.build import build_batch
+from penstock.sim.replicas import Copy, compare
+from penstock.sim.watching import Watcher
+
+TOPIC = b"t" * 16
+FIRST = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=0, partition_epoch=0)
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.broken: list[str] = []
+        self.watcher = Watcher(
+            [],
+            lambda: 1.0,
+            lambda who, what: self.told.append(f"{who}: {what}"),
+            lambda rule, what: self.broken.append(rule),
+        )
+
+    def learn(self, *partitions: PartitionImage) -> None:
+        for partition in partitions:
+            self.watcher._learn(EMPTY_IMAGE, image(partition))
+
+
+def image(partition: PartitionImage) -> MetadataImage:
+    topic = TopicImage("t", TOPIC, {0: partition})
+    return MetadataImage(offset=5, version=1, topics={"t": topic}, topics_by_id={TOPIC: topic})
+
+
+def test_changes_of_leaders_are_told() -> None:
+    watched = Watched()
+    watched.learn(FIRST, replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1, isr=(2, 3)))
+    assert watched.told == ["leaders: t-0 n1", "leaders: t-0 n2"]
+    assert [each.leader for each in watched.watcher.led["t", 0]] == [1, 2]
+    assert not watched.broken
+
+
+def test_a_node_that_is_late_is_neither_news_nor_wrong() -> None:
+    watched = Watched()
+    later = replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1)
+    watched.learn(FIRST, later, FIRST)
+    assert watched.told == ["leaders: t-0 n1", "leaders: t-0 n2"]
+    assert not watched.broken
+
+
+def test_two_leaders_of_one_epoch_are_reported_once() -> None:
+    watched = Watched()
+    other = replace(FIRST, leader=2, partition_epoch=1)
+    watched.learn(FIRST, other, other)
+    assert watched.broken == ["one leader per epoch"]
+
+
+def test_two_states_of_one_partition_epoch_are_reported() -> None:
+    watched = Watched()
+    watched.learn(FIRST, replace(FIRST, isr=(1, 2)))
+    assert watched.broken == ["one state per change"]
+
+
+def test_two_leaders_of_one_epoch_of_the_quorum_are_reported() -> None:
+    watched = Watched()
+    watched.watcher.quorum("n1", "leader", 3, 1)
+    watched.watcher.quorum("n2", "follower", 3, 1)
+    watched.watcher.quorum("n3", "unattached", 4, -1)
+    assert watched.watcher.quorum_leader == 1
+    assert not watched.broken
+    watched.watcher.quorum("n3", "leader", 3, 3)
+    assert watched.broken == ["one leader per epoch"]
+
+
+def batch(offset: int, value: bytes) -> bytes:
+    return build_batch([(1, b"k", value, ())], base_offset=offset)
+
+
+def copy(name: str, *values: bytes, start: int = 0) -> Copy:
+    batches = {offset: batch(offset, value) for offset, value in enumerate(values) if offset >= start}
+    return Copy(name, start, len(values), batches)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_replicas_that_have_the_same_agree_also_where_one_begins_later(compacted: bool) -> None:
+    copies = [copy("n1", b"a", b"b", b"c"), copy("n2", b"a", b"b", b"c", start=1)]
+    assert list(compare("t-0", copies, compacted=compacted)) == []
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_another_value_at_the_same_offset_is_found(compacted: bool) -> None:
+    copies = [copy("n1", b"a", b"b"), copy("n2", b"a", b"x")]
+    assert list(compare("t-0", copies, compacted=compacted)) == ["t-0 offset 1 differs between n1 and n2"]
+
+
+def test_a_replica_that_ends_earlier_is_found() -> None:
+    assert list(compare("t-0", [copy("n1", b"a", b"b"), copy("n2", b"a")], compacted=False)) == [
+        "t-0 ends at 1 on n2 and at 2 on n1"
+    ]
+
+
+def test_what_only_one_has_compacted_away_is_no_difference() -> None:
+    thin = copy("n2", b"a", b"b", b"c")
+    del thin.batches[1]
+    assert list(compare("t-0", [copy("n1", b"a", b"b", b"c"), thin], compacted=True)) == []
+    assert list(compare("t-0", [copy("n1", b"a", b"b", b"c"), thin], compacted=False)) != []

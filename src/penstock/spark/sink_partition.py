@@ -1,0 +1,63 @@
+"""Which partition each row goes to, for a column of keys at once: Kafka's own choice for a key. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+_M = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+_WORD = 4
+
+
+def partitions_of(keys: Array, partitions: int, for_none: int) -> Array:
+    """The partition of each key of an Arrow binary array; rows without one go to `for_none`."""
+    if keys.null_count == len(keys):
+        return np.full(len(keys), for_none, np.int64)
+    chosen = (murmur2(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
+    if keys.null_count:
+        chosen[keys.is_null().to_numpy(zero_copy_only=False)] = for_none
+    return chosen
+
+
+def murmur2(keys: Array) -> Array:
+    """The hash of Kafka's producers, as uint32. One step for each word of the longest key, on the keys that have it."""
+    offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
+    data = keys.buffers()[2]
+    # Words are read past the end of the last key: bytes that belong to nobody are masked away.
+    padded = np.zeros((len(data) if data is not None else 0) + _WORD, np.uint8)
+    if data is not None:
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    by_length = np.argsort(-lengths, kind="stable")
+    starts, lengths = starts[by_length], lengths[by_length]
+    words = lengths // _WORD
+    h = _SEED ^ lengths.astype(np.uint32)
+    with np.errstate(over="ignore"):
+        for index in range(int(words[0]) if len(words) else 0):
+            active = int(np.searchsorted(-words, -index, side="left"))  # the longest come first
+            k = _word_at(padded, starts[:active] + index * _WORD) * _M
+            k = (k ^ (k >> np.uint32(24))) * _M
+            h[:active] = (h[:active] * _M) ^ k
+        left = lengths % _WORD
+        tails = np.flatnonzero(left)
+        if len(tails):
+            mask = (np.uint32(1) << (left[tails] * 8).astype(np.uint32)) - np.uint32(1)
+            rest = _word_at(padded, starts[tails] + words[tails] * _WORD) & mask
+            h[tails] = (h[tails] ^ rest) * _M
+        h = (h ^ (h >> np.uint32(13))) * _M
+        h = h ^ (h >> np.uint32(15))
+    found = np.empty_like(h)
+    found[by_length] = h
+    return found
+
+
+def _word_at(data: Array, positions: Array) -> Array:
+    """Little-endian words at any positions."""
+    word = data[positions].astype(np.uint32)
+    for index in range(1, _WORD):
+        word |= data[positions + index].astype(np.uint32) << np.uint32(8 * index)
+    return word

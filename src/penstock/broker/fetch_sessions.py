@@ -34,6 +34,7 @@ class Wanted:
         "last_fetched_epoch",
         "last_high_watermark",
         "last_log_start_offset",
+        "log_start_offset",
         "max_bytes",
         "name",
         "partition",
@@ -52,6 +53,7 @@ class Wanted:
 
     def update(self, spec: FetchPartition) -> None:
         self.fetch_offset = spec.fetch_offset
+        self.log_start_offset = spec.log_start_offset  # a follower's own
         self.max_bytes = spec.partition_max_bytes
         self.current_leader_epoch = max(NO_EPOCH, spec.current_leader_epoch)  # any negative one is none
         self.last_fetched_epoch = max(NO_EPOCH, spec.last_fetched_epoch)

@@ -2,26 +2,32 @@
 appended.
 
 A pass decides and locates (segment, position, size); bytes are read once, when the answer is certain. What the page
-cache holds is read on the spot; the rest is read in a thread and the answer follows.
+cache holds is read on the spot; the rest is read in a thread and the answer follows. Consumers read up to the high
+watermark (or the last stable offset) and wait for it; followers read up to the end of the log and wait for that, and
+what they have by now counts before they are answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.partition import NO_EPOCH, Partition
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.replication.leader import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from penstock.broker.fetch_sessions import Wanted
     from penstock.broker.partitions import Partitions
-    from penstock.log.log import LogSlice
+    from penstock.log.log import Log, LogSlice
     from penstock.log.txn_index import AbortedTransaction
 
 READ_COMMITTED = 1
 CONSUMER = -1
+NO_REPLICA = -1
+NOWHERE = -1  # as the end of what may be read: nothing
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 MAX_WAIT_MS = 600_000  # a longer poll than this is answered empty; the client polls again
 
@@ -37,6 +43,7 @@ class PartitionRead:
         "last_stable_offset",
         "log_start_offset",
         "partition",
+        "preferred",
         "slice",
         "wanted",
     )
@@ -51,10 +58,17 @@ class PartitionRead:
         self.slice: LogSlice | None = None
         self.aborted: list[AbortedTransaction] | None = None
         self.diverging: tuple[int, int] | None = None
+        self.preferred = NO_REPLICA
 
     def fail(self, error: KafkaError) -> None:
         """The disk failed, or what it holds is damaged: this partition's error, not the fetch's."""
         self.error, self.slice = error.code, None
+
+    def found(self, log: Log, piece: LogSlice | None) -> None:
+        self.slice = piece
+        self.high_watermark = log.high_watermark
+        self.last_stable_offset = log.last_stable_offset
+        self.log_start_offset = log.log_start_offset
 
     @property
     def unknown(self) -> bool:
@@ -66,10 +80,27 @@ class PartitionRead:
         return self.slice.size if self.slice is not None else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who fetches: a consumer, perhaps one that may be sent to a closer replica, or a follower."""
+
+    replica_id: int = CONSUMER
+    broker_epoch: int = NO_BROKER_EPOCH
+    any_replica: bool = False
+    #: The replica that a consumer should rather read from at this offset, if any (KIP-392).
+    prefer: Callable[[Partition, int], int] | None = None
+    #: Whether a follower gets nothing of this partition for now.
+    holds_back: Callable[[Partition, int], bool] | None = None
+
+
+ANY_CONSUMER = Reader()
+
+
 class Fetching:
     """One Fetch from its first pass to its answer."""
 
     __slots__ = (
+        "_again",
         "_finish",
         "_future",
         "_missing",
@@ -80,7 +111,7 @@ class Fetching:
         "max_bytes",
         "min_bytes",
         "partitions",
-        "replica_id",
+        "reader",
         "wanted",
     )
 
@@ -94,7 +125,7 @@ class Fetching:
         isolation: int,
         finish: Callable[[list[PartitionRead], list[Any]], Any],
         by_id: bool = False,
-        replica_id: int = CONSUMER,
+        reader: Reader = ANY_CONSUMER,
     ) -> None:
         self.partitions = partitions
         self.wanted = wanted
@@ -102,7 +133,8 @@ class Fetching:
         self.max_bytes = max_bytes
         self.isolation = isolation
         self.by_id = by_id
-        self.replica_id = replica_id
+        self.reader = reader
+        self._again = False
         self._finish = finish
         self._future: asyncio.Future[Any] | None = None
         self._parked: list[Partition] = []
@@ -116,10 +148,15 @@ class Fetching:
             return self._answer(reads)
         loop = asyncio.get_running_loop()
         future = self._future = loop.create_future()
+        self._again = True
         self._missing = self.min_bytes - total
         self._parked = [read.partition for read in reads if read.partition is not None]
+        from_follower = self.reader.replica_id >= 0
         for partition in self._parked:
-            partition.park(self)
+            if from_follower:
+                partition.park_follower(self)
+            else:
+                partition.park(self)
         self._timer = loop.call_later(min(max_wait_ms, MAX_WAIT_MS) / 1000, self.abandon)
         future.add_done_callback(self._unpark)
         return future
@@ -169,7 +206,7 @@ class Fetching:
                 read.fail(error)
                 urgent = urgent or not read.unknown
             total += read.size
-            urgent = urgent or read.diverging is not None
+            urgent = urgent or read.diverging is not None or read.preferred != NO_REPLICA
         return reads, total, urgent
 
     def _read(self, read: PartitionRead, budget: int, *, whole_batch: bool) -> None:
@@ -179,21 +216,39 @@ class Fetching:
         else:
             partition = self.partitions.get(wanted.topic, wanted.partition)
         read.partition = partition
-        log = partition.leader_log(wanted.current_leader_epoch)
-        if self.replica_id >= 0:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Node {self.replica_id} holds no replica of this.")
+        reader = self.reader
+        if reader.replica_id >= 0:
+            self._read_as_follower(read, partition, budget, whole_batch=whole_batch)
+            return
+        log = (partition.replica_log if reader.any_replica else partition.leader_log)(wanted.current_leader_epoch)
         if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, partition):
             return
         upper = log.last_stable_offset if self.isolation == READ_COMMITTED else log.high_watermark
-        found = log.read(
-            wanted.fetch_offset, max(0, min(wanted.max_bytes, budget)), upper_bound=upper, min_one_batch=whole_batch
-        )
-        read.slice = found
-        read.high_watermark = log.high_watermark
-        read.last_stable_offset = log.last_stable_offset
-        read.log_start_offset = log.log_start_offset
+        limit = max(0, min(wanted.max_bytes, budget))
+        if reader.prefer is not None:
+            read.preferred = reader.prefer(partition, wanted.fetch_offset)
+            if read.preferred != NO_REPLICA:
+                upper, limit = NOWHERE, 0
+        found = log.read(wanted.fetch_offset, limit, upper_bound=upper, min_one_batch=whole_batch)
+        read.found(log, found)
         if self.isolation == READ_COMMITTED and found.size:
             read.aborted = found.aborted(wanted.fetch_offset, upper)
+
+    def _read_as_follower(self, read: PartitionRead, partition: Partition, budget: int, *, whole_batch: bool) -> None:
+        wanted, reader = read.wanted, self.reader
+        log = partition.leader_log(wanted.current_leader_epoch)
+        if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, partition):
+            return  # what it has is not ours: it counts for nothing
+        end = log.log_end_offset
+        limit = max(0, min(wanted.max_bytes, budget))
+        if reader.holds_back is not None and reader.holds_back(partition, reader.replica_id):
+            end, limit = NOWHERE, 0
+        found = log.read(wanted.fetch_offset, limit, upper_bound=end, min_one_batch=whole_batch)
+        if not self._again:  # when the poll ends, it has no more than it had at its beginning
+            partition.on_replica_fetch(
+                reader.replica_id, reader.broker_epoch, wanted.fetch_offset, wanted.log_start_offset
+            )
+        read.found(log, found)
 
     def _by_id(self, wanted: Wanted) -> Partition:
         try:
@@ -215,9 +270,7 @@ class Fetching:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "The last fetched epoch is unknown here.")
         if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
             read.diverging = (epoch, end_offset)
-            read.high_watermark = log.high_watermark
-            read.last_stable_offset = log.last_stable_offset
-            read.log_start_offset = log.log_start_offset
+            read.found(log, None)
             return True
         return False
 

@@ -1,29 +1,39 @@
-"""One partition as its leader serves it: the log, its epoch, and who waits for what on it.
+"""One partition on this node: its log, the part this node plays for it, and who waits for what.
 
 Order of an append, all in one pass of the loop: the log takes the batch, the high watermark moves as far as the
-in-sync replicas allow (here: to the end of the log, the node being the only replica), then the parked fetches are
-told. An answer with acks=all therefore never goes out before the record is visible to consumers. Where a topic's
-acknowledgements promise fsync, a replica counts what it has synced: the high watermark follows the disk, and
-everybody who waits for it (consumers, coordinators, markers) gets the same promise.
+in-sync replicas allow (of a sole replica: to the end of the log), then the parked fetches are told. With followers it
+is the fetch of the slowest one that moves it, and whoever waits is answered in that very pass. An answer with acks=all
+therefore never goes out before the record is visible to consumers. Where a topic's acknowledgements promise fsync, a
+replica counts what it has synced: the high watermark follows the disks, and everybody who waits for it (consumers,
+coordinators, markers) gets the same promise.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.replication.leader import NO_BROKER_EPOCH, Figures, Leading, Verdict
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.log.log import AppendInfo, Log
     from penstock.log.producers import Verification
-    from penstock.metadata.image import PartitionImage
+    from penstock.metadata.image import BrokerImage, PartitionImage
 
 NO_EPOCH = -1
+DEFAULT_MAX_LAG_MS = 30_000
+
+Pending = tuple[int, "asyncio.Future[None]"]
+_offset_of = itemgetter(0)
 
 
 class Waiter(Protocol):
@@ -36,42 +46,81 @@ class Waiter(Protocol):
         ...
 
 
-class Partition:
-    __slots__ = ("_following", "_log", "_open_log", "_waiters", "image", "index", "node_id", "topic", "topic_id")
+def _nobody(_: Partition) -> None:
+    """A node without a controller to ask."""
 
-    def __init__(
-        self,
-        topic: str,
-        topic_id: bytes,
-        index: int,
-        image: PartitionImage,
-        node_id: int,
-        open_log: Callable[[Partition], Log],
-    ) -> None:
+
+@dataclass(slots=True)
+class Hosting:
+    """What the partitions of a node share."""
+
+    node_id: int
+    open_log: Callable[[Partition], Log]
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    max_lag_ms: int = DEFAULT_MAX_LAG_MS
+    #: A change of the in-sync set waits in `partition.leading.proposal`.
+    propose: Callable[[Partition], None] = _nobody
+    broker_epoch: Callable[[], int] = lambda: NO_BROKER_EPOCH
+
+    def is_alive(self, broker_id: int) -> bool:
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.fenced
+
+
+class Partition:
+    __slots__ = (
+        "_commits",
+        "_deletions",
+        "_fetchers",
+        "_following",
+        "_hosting",
+        "_log",
+        "_waiters",
+        "image",
+        "index",
+        "leading",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, index: int, image: PartitionImage, hosting: Hosting) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
         self.image = image
-        self.node_id = node_id
-        self._open_log = open_log
+        #: What is known of the followers, while this node leads and has any.
+        self.leading: Leading | None = None
+        self._hosting = hosting
         self._log: Log | None = None
-        self._waiters: dict[Waiter, None] | None = None
+        self._waiters: dict[Waiter, None] | None = None  # for the high watermark
+        self._fetchers: dict[Waiter, None] | None = None  # followers, for the end of the log
+        self._commits: deque[Pending] | None = None  # in the order of their offsets
+        self._deletions: list[Pending] | None = None
         self._following: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index})"
 
     @property
+    def node_id(self) -> int:
+        return self._hosting.node_id
+
+    @property
     def log(self) -> Log:
         """Opened or created on first use, so that ten thousand new partitions don't hold up the loop at once."""
         log = self._log
         if log is None:
-            log = self._log = self._open_log(self)
+            log = self._log = self._hosting.open_log(self)
+            self._take_role(log)
         return log
 
     @property
     def is_open(self) -> bool:
         return self._log is not None
+
+    @property
+    def is_leader(self) -> bool:
+        return self.image.leader == self._hosting.node_id
 
     @property
     def leader_epoch(self) -> int:
@@ -83,14 +132,22 @@ class Partition:
 
     def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
         """The log, if this node leads the partition in the epoch that the client believes in."""
-        image = self.image
-        if current_leader_epoch != NO_EPOCH and current_leader_epoch != image.leader_epoch:
-            if current_leader_epoch < image.leader_epoch:
-                raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"The leader epoch is {image.leader_epoch}.")
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"The leader epoch is {image.leader_epoch}.")
-        if image.leader != self.node_id:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {image.leader}.")
+        self._check_epoch(current_leader_epoch)
+        if self.image.leader != self._hosting.node_id:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
         return self.log
+
+    def replica_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
+        """The log, also where this node only follows: consumers may read there (KIP-392)."""
+        self._check_epoch(current_leader_epoch)
+        return self.log
+
+    def _check_epoch(self, current_leader_epoch: int) -> None:
+        epoch = self.image.leader_epoch
+        if current_leader_epoch not in (NO_EPOCH, epoch):
+            older = current_leader_epoch < epoch
+            code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+            raise KafkaError(code, f"The leader epoch is {epoch}.")
 
     def epoch_at(self, offset: int) -> int:
         """The epoch of the record at this offset, or the one the next record will have."""
@@ -112,6 +169,57 @@ class Partition:
             return latest, log.log_end_offset
         return log.epochs.end_offset_for(epoch, log.log_end_offset)
 
+    # The part that this node plays.
+
+    def follow_image(self, image: PartitionImage) -> None:
+        """The controller has changed something of this partition."""
+        old, self.image = self.image, image
+        log = self._log
+        same_epoch = old.leader_epoch == image.leader_epoch and old.leader == image.leader
+        if image.leader != self._hosting.node_id:
+            self.leading = None
+            self._fail_commits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {image.leader}."))
+            if not same_epoch:
+                self._release()
+        elif log is None:
+            pass  # it will, once it is opened
+        elif same_epoch and self.leading is not None and len(image.replicas) > 1:
+            self.leading.follow(image, _now_ms())
+            self._isr_changed(log)
+        elif not same_epoch or len(old.replicas) != len(image.replicas):
+            self._take_role(log)
+
+    def _take_role(self, log: Log) -> None:
+        image, me = self.image, self._hosting.node_id
+        self.leading = None
+        if image.replicas == (me,):
+            self._advance(log)
+        elif image.leader == me:
+            latest = log.epochs.latest_epoch
+            start = log.epochs.starts[-1] if latest == image.leader_epoch else log.log_end_offset
+            self.leading = Leading(me, image, start, _now_ms())
+            self._isr_changed(log)
+
+    def stop(self) -> None:
+        """This node hosts it no more, or stops: nobody waits here any longer."""
+        self.leading = None
+        self._fail_commits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition has left this node."))
+        self._release()
+
+    # Appending as the leader.
+
+    def check_replicas(self) -> None:
+        """Raises NOT_ENOUGH_REPLICAS where acks=all could not be kept."""
+        need = min(self.log.config.min_insync_replicas, len(self.image.replicas))
+        have = len(self.isr)
+        if have < need:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{have} in-sync replicas: min.insync.replicas={need}.")
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """The in-sync set as committed: the leader may have heard of a change before the image has it."""
+        return self.image.isr if self.leading is None else self.leading.isr
+
     def append(
         self,
         records: Buffer,
@@ -124,9 +232,8 @@ class Partition:
     ) -> AppendInfo:
         """A client's transactional batch needs `verification`, unless its transaction is open here already."""
         log = self.leader_log()
-        if required_acks == -1 and len(self.image.isr) < log.config.min_insync_replicas:
-            have, need = len(self.image.isr), log.config.min_insync_replicas
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{have} in-sync replicas: min.insync.replicas={need}.")
+        if required_acks == -1 and self.leading is not None:
+            self.check_replicas()
         before = log.size
         info = log.append_as_leader(
             records,
@@ -138,39 +245,101 @@ class Partition:
             transaction_version=transaction_version,
         )
         if not info.duplicate:
-            if self.acks_need_fsync:
-                self.follow_disk(log)
-            else:
+            if self.leading is None and not log.config.fsync_before_ack:
                 log.update_high_watermark(log.log_end_offset)
-                if self._waiters:
+                if self._waiters or self._commits:
                     self._notify(log.size - before)
+            else:
+                self._advance(log)
+                if self._fetchers:
+                    self._tell_fetchers(log.size - before)
         return info
+
+    # The high watermark.
+
+    def _advance(self, log: Log) -> None:
+        """Move it as far as the replicas that count allow, and tell who waits for it."""
+        mark = log.log_end_offset
+        if log.config.fsync_before_ack and log.flushed_offset < mark:
+            mark = log.flushed_offset
+            self.follow_disk(log)
+        leading, hosting = self.leading, self._hosting
+        if leading is not None:
+            if leading.is_under_min_isr(log.config.min_insync_replicas):
+                return  # KIP-966: what is committed has to be on enough replicas to survive
+            mark = leading.high_watermark(mark, log.log_end_offset, _now_ms(), hosting.max_lag_ms, hosting.brokers)
+        before = log.high_watermark
+        if mark > before:
+            log.update_high_watermark(mark)
+            self._notify(_estimated_bytes(log, log.high_watermark - before))
+
+    def recheck(self) -> None:
+        """Something that the high watermark depends on may have changed: a broker died, or time has passed."""
+        if self._log is not None and self.leading is not None and self._log.high_watermark < self._log.log_end_offset:
+            self._advance(self._log)
+        if self._deletions:
+            self._on_low_watermark()
 
     def follow_disk(self, log: Log) -> None:
         """The high watermark goes where the synced part of the log ends, until that is its end."""
-        if self._following is None and log.high_watermark < log.log_end_offset:
+        if self._following is None and log.flushed_offset < log.log_end_offset:
             self._following = asyncio.get_running_loop().create_task(
                 self._follow_disk(log), name=f"high watermark of {self.topic}-{self.index}"
             )
 
     async def _follow_disk(self, log: Log) -> None:
         try:
-            while log.high_watermark < log.log_end_offset:
+            while log.flushed_offset < log.log_end_offset:
                 await log.flushed(log.log_end_offset)
-                before = log.high_watermark
-                log.update_high_watermark(log.flushed_offset)
-                self._notify(log.high_watermark - before)
-        except KafkaError:
-            pass  # the disk failed or the log was closed: whoever waits for it is told so elsewhere
+                if self.is_leader or self.image.replicas == (self.node_id,):
+                    self._advance(log)
+        except KafkaError as error:
+            self._fail_commits(error)  # the disk failed or the log was closed
         finally:
             self._following = None
 
     async def committed(self, offset: int) -> None:
-        """Returns when the high watermark has passed everything below `offset`. Raises if the disk fails first."""
-        if self.acks_need_fsync and self.log.high_watermark < offset:
-            await self.log.flushed(offset)
+        """Returns when the high watermark has passed everything below `offset`.
+
+        Raises if that won't be: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR.
+        """
+        waiting = self.when_committed(offset)
+        if waiting is not None:
+            await waiting
+
+    def when_committed(self, offset: int) -> asyncio.Future[None] | None:
+        """What `committed` waits for; None if there is nothing to wait for."""
+        log = self.log
+        if log.high_watermark >= offset:
+            return None
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
+        log.check_writable()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        commits = self._commits
+        if commits is None:
+            commits = self._commits = deque()
+        if not commits or commits[-1][0] <= offset:
+            commits.append((offset, future))
+        else:
+            insort(commits, (offset, future), key=_offset_of)
+        return future
+
+    def _fail_commits(self, error: KafkaError) -> None:
+        commits, self._commits = self._commits, None
+        deletions, self._deletions = self._deletions, None
+        for _, future in (*(commits or ()), *(deletions or ())):
+            if not future.done():
+                future.set_exception(KafkaError(error.code, error.message))
 
     def _notify(self, appended_bytes: int) -> None:
+        commits = self._commits
+        if commits:
+            mark = self.log.high_watermark
+            while commits and commits[0][0] <= mark:
+                _, future = commits.popleft()
+                if not future.done():
+                    future.set_result(None)
         for waiter in tuple(self._waiters or ()):
             waiter.notify(appended_bytes)
 
@@ -182,7 +351,157 @@ class Partition:
     def unpark(self, waiter: Waiter) -> None:
         if self._waiters:
             self._waiters.pop(waiter, None)
+        if self._fetchers:
+            self._fetchers.pop(waiter, None)
+
+    def park_follower(self, waiter: Waiter) -> None:
+        if self._fetchers is None:
+            self._fetchers = {}
+        self._fetchers[waiter] = None
+
+    def _tell_fetchers(self, appended_bytes: int) -> None:
+        for waiter in tuple(self._fetchers or ()):
+            waiter.notify(appended_bytes)
+
+    def _release(self) -> None:
+        for waiter in (*(self._waiters or ()), *(self._fetchers or ())):
+            waiter.abandon()
 
     def release_waiters(self) -> None:
-        for waiter in tuple(self._waiters or ()):
-            waiter.abandon()
+        """The node stops."""
+        self.stop()
+
+    # Followers of ours.
+
+    def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
+        """A follower has everything below `offset`. Call before reading: the answer then tells the new mark."""
+        leading, log, hosting = self.leading, self.log, self._hosting
+        follower = leading.followers.get(replica_id) if leading is not None else None
+        if leading is None or follower is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"Node {replica_id} holds no replica of this, as far as is known here."
+            )
+        if NO_BROKER_EPOCH != broker_epoch < follower.broker_epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "A later incarnation of this broker has been here.")
+        follower.broker_epoch = broker_epoch
+        deleted = log_start != follower.log_start
+        follower.on_fetch(offset, log_start, log.log_end_offset, _now_ms())
+        if len(leading.maximal_isr) < len(leading.replicas) and leading.may_join(
+            follower, log.high_watermark, hosting.brokers
+        ):
+            leading.expand(replica_id, hosting.broker_epoch())
+            hosting.propose(self)
+        if log.high_watermark < log.log_end_offset:
+            self._advance(log)
+        if deleted and self._deletions:
+            self._on_low_watermark()
+
+    def check_laggards(self, now_ms: int) -> bool:
+        """Whether the in-sync set is to shrink."""
+        leading = self.leading
+        if leading is None:
+            return False
+        self.recheck()
+        leaving = leading.laggards(self.log.log_end_offset, now_ms, self._hosting.max_lag_ms)
+        if leaving:
+            leading.shrink(leaving, self._hosting.broker_epoch())
+            self._hosting.propose(self)
+        return bool(leaving)
+
+    def isr_accepted(self, isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
+        if self.leading is not None and self.leading.accepted(isr, leader_epoch, partition_epoch):
+            self._isr_changed(self.log)
+
+    def isr_refused(self, code: ErrorCode) -> Verdict:
+        return Verdict.DROPPED if self.leading is None else self.leading.refused(code)
+
+    def _isr_changed(self, log: Log) -> None:
+        self._advance(log)
+        leading = self.leading
+        if self._commits and leading is not None and leading.is_under_min_isr(log.config.min_insync_replicas):
+            self._fail_commits(
+                KafkaError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{len(leading.isr)} in-sync replicas are left: retry."
+                )
+            )
+
+    # Deleting records.
+
+    def low_watermark(self) -> int:
+        start = self.log.log_start_offset
+        return start if self.leading is None else self.leading.low_watermark(start, self._hosting.is_alive)
+
+    def delete_before(self, offset: int) -> asyncio.Future[None] | None:
+        """Moves the log start. What to wait for until all living replicas have done so; None if they have."""
+        log = self.leader_log()
+        log.advance_log_start_offset(offset)
+        if self.low_watermark() >= offset:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._deletions = [*(self._deletions or ()), (offset, future)]
+        for waiter in tuple(self._fetchers or ()):
+            waiter.abandon()  # followers hear of it now, not with the next record
+        return future
+
+    def _on_low_watermark(self) -> None:
+        mark = self.low_watermark()
+        waiting: list[Pending] = []
+        for offset, future in self._deletions or ():
+            if future.done():
+                continue
+            if offset <= mark:
+                future.set_result(None)
+            else:
+                waiting.append((offset, future))
+        self._deletions = waiting or None
+
+    # Following.
+
+    def replicate(self, records: Buffer | None, leader_epoch: int, high_watermark: int, log_start: int) -> int:
+        """Take over what the leader has sent. How many bytes that were."""
+        log = self.log
+        before = log.size
+        if records:
+            log.append_as_follower(records, leader_epoch)
+        appended = log.size - before
+        mark = log.high_watermark
+        if high_watermark > mark and log.update_high_watermark(high_watermark) > mark:
+            self._notify(_estimated_bytes(log, log.high_watermark - mark))
+        if log_start > log.log_start_offset:
+            log.advance_log_start_offset(min(log_start, log.high_watermark))
+        return appended
+
+    # Figures.
+
+    def figures(self) -> Figures:
+        log, leading, now_ms = self.log, self.leading, _now_ms()
+        followers = leading.followers if leading is not None else {}
+        end = log.log_end_offset
+        need = min(log.config.min_insync_replicas, len(self.image.replicas))
+        return Figures(
+            topic=self.topic,
+            partition=self.index,
+            leader_epoch=self.image.leader_epoch,
+            log_start=log.log_start_offset,
+            log_end=end,
+            high_watermark=log.high_watermark,
+            isr=self.isr,
+            replicas=self.image.replicas,
+            lag_records={each: end - max(follower.log_end, 0) for each, follower in followers.items()},
+            lag_ms={
+                each: 0 if follower.log_end == end else max(0, now_ms - max(follower.caught_up_ms, 0))
+                for each, follower in followers.items()
+            },
+            under_replicated=len(self.isr) < len(self.image.replicas),
+            under_min_isr=len(self.isr) < need,
+            isr_change_pending=leading is not None and leading.proposal is not None,
+        )
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+def _estimated_bytes(log: Log, records: int) -> int:
+    """What so many records are about; a poll that waits for more than the next ones goes by it."""
+    return max(1, records * log.size // max(1, log.log_end_offset - log.log_start_offset))

@@ -1,7 +1,8 @@
 """The partitions this node hosts, kept equal to the metadata image.
 
 The image is the only source: a partition appears here when an applied record puts this node among its replicas, and
-goes when its topic does. Logs are opened on first use or by a background pass in small slices, whichever comes first.
+goes, with its log, when its topic does or when it was moved to other nodes. Logs are opened on first use or by a
+background pass in small slices, whichever comes first.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.broker.partition import Partition
+from penstock.broker.partition import Hosting, Partition
+from penstock.broker.readers import Readers
 from penstock.metadata.configs.topic import effective_log_config
-from penstock.metadata.image import EMPTY_IMAGE, ResourceType, topic_changes
+from penstock.metadata.image import EMPTY_IMAGE, UNASSIGNED_DIRECTORY, ResourceType, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.log.manager import LogManager
     from penstock.metadata.configs.settings import Settings
-    from penstock.metadata.image import MetadataImage, TopicImage
+    from penstock.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class Partitions:
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._unopened: deque[Partition] = deque()
         self._opener: asyncio.Task[None] | None = None
+        self.hosting = Hosting(node_id, self._open_log)
+        self.readers = Readers(self.hosting, settings)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._by_name.values())
@@ -70,39 +74,44 @@ class Partitions:
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
         """Follow the image: take on what appeared, drop what went, pass on changed configurations."""
         self._image = new
+        self.hosting.brokers = new.brokers
         changes = topic_changes(old or EMPTY_IMAGE, new)
         for topic in changes.deleted:
-            self._remove(topic)
+            for index in topic.partitions:
+                self._remove(topic, index)
         for topic in changes.created:
-            self._host(topic)
-        for _, topic in changes.changed:
-            self._host(topic)
+            self._host(topic, {})
+        for before, topic in changes.changed:
+            self._host(topic, before.partitions)
         if old is not None and new.configs is not old.configs:
             self._apply_configs(old, new)
         if self._unopened and self._opener is None:
             self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
 
-    def _host(self, topic: TopicImage) -> None:
+    def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage]) -> None:
         for index, image in topic.partitions.items():
-            if self._node_id not in image.replicas:
+            if before.get(index) is image:
                 continue
             known = self._by_name.get((topic.name, index))
-            if known is not None:
-                known.image = image
+            if self._node_id not in image.replicas:
+                if known is not None:
+                    self._remove(topic, index)  # its replicas are elsewhere now
                 continue
-            partition = Partition(topic.name, topic.topic_id, index, image, self._node_id, self._open_log)
+            if known is not None:
+                known.follow_image(image)
+                continue
+            partition = Partition(topic.name, topic.topic_id, index, image, self.hosting)
             self._by_name[topic.name, index] = self._by_id[topic.topic_id, index] = partition
             self._unopened.append(partition)
 
-    def _remove(self, topic: TopicImage) -> None:
-        for index in topic.partitions:
-            partition = self._by_name.get((topic.name, index))
-            if partition is None or partition.topic_id != topic.topic_id:
-                continue
-            del self._by_name[topic.name, index]
-            del self._by_id[topic.topic_id, index]
-            partition.release_waiters()
-            self._logs.delete(topic.name, index)
+    def _remove(self, topic: TopicImage, index: int) -> None:
+        partition = self._by_name.get((topic.name, index))
+        if partition is None or partition.topic_id != topic.topic_id:
+            return
+        del self._by_name[topic.name, index]
+        del self._by_id[topic.topic_id, index]
+        partition.stop()
+        self._logs.delete(topic.name, index)
 
     def put_strays_aside(self) -> None:
         """At start: logs of topics that the metadata no longer has are kept, renamed, for the operator to look at."""
@@ -131,16 +140,19 @@ class Partitions:
             self._logs.set_stray(partition.topic, partition.index)
             log = None
         if log is None:
-            log = self._logs.create(partition.topic, partition.topic_id, partition.index, config)
+            place = self._directory_of(partition.image)
+            log = self._logs.create(partition.topic, partition.topic_id, partition.index, config, directory_id=place)
         else:
             if log.topic_id == ZERO_UUID:
                 self._logs.assign_topic_id(log, partition.topic_id)
             log.update_config(config)
-        if config.fsync_before_ack and log.flushed_offset < log.log_end_offset:
-            partition.follow_disk(log)  # a killed process has left what it wrote, and not what it was to sync
-        else:
-            log.update_high_watermark(log.log_end_offset)  # the only replica: all it has is committed
         return log
+
+    def _directory_of(self, image: PartitionImage) -> bytes | None:
+        """Where the controller has this replica, if that is one of ours: no other may stand in for one that failed."""
+        wanted = image.directory(self._node_id)
+        known = wanted != UNASSIGNED_DIRECTORY and any(each.directory_id == wanted for each in self._logs.dirs)
+        return wanted if known else None
 
     async def _open_rest(self) -> None:
         loop = asyncio.get_running_loop()

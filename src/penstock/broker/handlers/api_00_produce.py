@@ -2,9 +2,10 @@
 
 Served: acks 0, 1 and all; idempotent sequences (duplicates answered with their original offset); topic ids (v13);
 leader hints (v10+, KIP-951). Errors stay with their partition. With acks=0 there is no answer, so an error closes the
-connection: the only way to tell the client. Topics that ask for fsync (`flush.messages=1`, `penstock.acks.fsync`) are
-answered after a shared fsync. Transactional batches: the first of a transaction on a partition waits until the
-coordinator has vouched for it, or since v12 has added the partition (KIP-890).
+connection: the only way to tell the client. acks=all is answered when the high watermark has passed the batch, or
+with REQUEST_TIMED_OUT after the request's time-out. Topics that ask for fsync (`flush.messages=1`,
+`penstock.acks.fsync`) are answered after a shared fsync. Transactional batches: the first of a transaction on a
+partition waits until the coordinator has vouched for it, or since v12 has added the partition (KIP-890).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_IDS = 13
 CODEC = 0x07
+ACKS_ALL = -1
 FIRST_VERSION_WITH_HINTS = 10
 ADMIN_CLIENT_ID = "__admin_client"  # the one client id that may write to internal topics
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER,)
@@ -57,6 +59,7 @@ FROM_THE_LOG = (  # its judgement of a batch, told with where it starts
 )
 
 Answer = ProduceResponse | Close | None
+Waiting = tuple[PartitionProduceResponse, "asyncio.Future[None]"]
 
 
 def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answer | Awaitable[Answer]:
@@ -89,8 +92,8 @@ def _answer(produce: _Produce, request: ProduceRequest) -> Answer | Awaitable[An
                 ctx.connection.mute_for(response.throttle_time_ms / 1000)
             return None
         return Close(f"acks=0 and {produce.failed.code.name}: closing is the only way to tell the client")
-    if produce.unsynced:
-        return _after_fsync(produce.unsynced, response)
+    if produce.waiting:
+        return _when_safe(produce.waiting, response, request.timeout_ms)
     return response
 
 
@@ -104,8 +107,8 @@ class _Produce:
         "hints",
         "internal_allowed",
         "transactional_id",
-        "unsynced",
         "verified",
+        "waiting",
     )
 
     def __init__(self, broker: Broker, ctx: RequestContext, request: ProduceRequest) -> None:
@@ -116,7 +119,7 @@ class _Produce:
         self.failed: KafkaError | None = None
         self.hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
         self.internal_allowed = ctx.client_id == ADMIN_CLIENT_ID
-        self.unsynced: list[tuple[PartitionProduceResponse, Awaitable[None]]] = []
+        self.waiting: list[Waiting] = []
         self.transactional_id = request.transactional_id
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
@@ -142,6 +145,7 @@ class _Produce:
         try:
             partition = self._find(topic, data.index)
             info = self._append(partition, data)
+            safe = self._safe(partition, info.last_offset + 1)
         except KafkaError as error:
             if error.code is ErrorCode.INVALID_TXN_STATE and self.transactional_id is None:
                 error = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transaction needs its id.")
@@ -153,9 +157,17 @@ class _Produce:
             log_append_time_ms=info.log_append_time,
             log_start_offset=info.log_start_offset,
         )
-        if partition.acks_need_fsync and self.acks != 0:
-            self.unsynced.append((answer, partition.log.flushed(info.last_offset + 1)))
+        if safe is not None:
+            self.waiting.append((answer, safe))
         return answer
+
+    def _safe(self, partition: Partition, offset: int) -> asyncio.Future[None] | None:
+        """What the answer has to wait for."""
+        if self.acks == ACKS_ALL:
+            return partition.when_committed(offset)
+        if self.acks and partition.acks_need_fsync:
+            return asyncio.ensure_future(partition.log.flushed(offset))
+        return None
 
     def _find(self, topic: TopicProduceData, index: int) -> Partition:
         partitions = self.broker.partitions
@@ -214,13 +226,34 @@ class _Produce:
         return self.verified is None or not isinstance(self.verified.get(partition), ErrorCode)
 
 
-async def _after_fsync(
-    unsynced: list[tuple[PartitionProduceResponse, Awaitable[None]]], response: ProduceResponse
-) -> ProduceResponse:
-    outcomes = await asyncio.gather(*(flushed for _, flushed in unsynced), return_exceptions=True)
-    for (answer, _), outcome in zip(unsynced, outcomes):
-        if isinstance(outcome, KafkaError):
-            answer.error_code, answer.base_offset, answer.error_message = outcome.code, -1, outcome.message
-        elif isinstance(outcome, BaseException):
-            raise outcome
+async def _when_safe(waiting: list[Waiting], response: ProduceResponse, timeout_ms: int) -> ProduceResponse:
+    """On enough replicas, or on disk, as far as that has been promised; told partition by partition."""
+    timer = asyncio.get_running_loop().call_later(max(0, timeout_ms) / 1000, _time_out, waiting)
+    try:
+        for answer, safe in waiting:
+            try:
+                await safe
+            except KafkaError as error:
+                answer.error_code, answer.base_offset, answer.error_message = error.code, -1, error.message
+    finally:
+        timer.cancel()
+        _forget(waiting)
     return response
+
+
+def _time_out(waiting: list[Waiting]) -> None:
+    for _, safe in waiting:
+        if not safe.done() and not isinstance(safe, asyncio.Task):  # the disk has no time-out
+            safe.set_exception(
+                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The in-sync replicas didn't follow in time: retry.")
+            )
+
+
+def _forget(waiting: list[Waiting]) -> None:
+    """Nobody waits any more: what fails now is nobody's news."""
+    for _, safe in waiting:
+        if safe.done():
+            if not safe.cancelled():
+                safe.exception()
+        else:
+            safe.cancel()

@@ -1,8 +1,10 @@
-"""Fetch v4-18: reads by consumers.
+"""Fetch v4-18: reads by consumers and by followers.
 
 Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after
 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), long polls, both isolation levels. The first batch of
-the first partition with data comes whole even when it exceeds every limit, so that a consumer always gets on.
+the first partition with data comes whole even when it exceeds every limit, so that a consumer always gets on. Since
+v11 consumers may read from any replica, and are told of one in their rack (KIP-392). A follower's fetch says how far
+it is, which is what moves the high watermark; quotas of clients don't concern it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.fetch_sessions import NO_SESSION, FetchSession
-from penstock.broker.fetching import READ_COMMITTED, UNKNOWN, Fetching, PartitionRead
+from penstock.broker.fetching import (
+    ANY_CONSUMER,
+    NO_REPLICA,
+    READ_COMMITTED,
+    UNKNOWN,
+    Fetching,
+    PartitionRead,
+    Reader,
+)
 from penstock.broker.hints import LeaderHints
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
@@ -24,11 +34,13 @@ from penstock.protocol.messages.api_01_fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from penstock.replication.leader import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
 
+FIRST_VERSION_WITH_RACK = 11
 FIRST_VERSION_WITH_IDS = 13
 FIRST_VERSION_WITH_REPLICA_STATE = 15
 FIRST_VERSION_WITH_HINTS = 16
@@ -40,20 +52,23 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
     except KafkaError as error:
         return FetchResponse(error_code=error.code, session_id=NO_SESSION)
 
+    reader = _reader(broker, ctx, request)
+    if reader.replica_id >= 0:
+        max_bytes = request.max_bytes
+    else:
+        max_bytes = min(request.max_bytes, broker.fetch_max_bytes, broker.quotas.max_fetch_bytes(ctx))
+
     def finish(reads: list[PartitionRead], chunks: list[Any]) -> FetchResponse:
-        size = sum(map(len, chunks))
-        throttle_ms = broker.quotas.record_fetch(ctx, size)
+        if reader.replica_id >= 0:
+            broker.partitions.readers.sent(reads, chunks)
+            response = _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
+            response.node_endpoints = []  # brokers know each other's addresses
+            return response
+        throttle_ms = broker.quotas.record_fetch(ctx, sum(map(len, chunks)))
         if throttle_ms:
             return FetchResponse(throttle_time_ms=throttle_ms, session_id=session.id if session else NO_SESSION)
-        response = _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
-        if replica_id >= 0:
-            response.node_endpoints = []  # brokers know each other's addresses
-        return response
+        return _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
 
-    replica_id = request.replica_id
-    if ctx.api_version >= FIRST_VERSION_WITH_REPLICA_STATE:
-        replica_id = request.replica_state.replica_id
-    max_bytes = min(request.max_bytes, broker.fetch_max_bytes, broker.quotas.max_fetch_bytes(ctx))
     fetching = Fetching(
         broker.partitions,
         wanted,
@@ -62,9 +77,20 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
         isolation=request.isolation_level,
         finish=finish,
         by_id=ctx.api_version >= FIRST_VERSION_WITH_IDS,
-        replica_id=replica_id,
+        reader=reader,
     )
     return fetching.run(request.max_wait_ms)
+
+
+def _reader(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Reader:
+    replica_id, broker_epoch = request.replica_id, NO_BROKER_EPOCH
+    if ctx.api_version >= FIRST_VERSION_WITH_REPLICA_STATE:
+        replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+    if replica_id >= 0:
+        return broker.partitions.readers.follower(replica_id, broker_epoch)
+    if ctx.api_version < FIRST_VERSION_WITH_RACK:
+        return ANY_CONSUMER
+    return broker.partitions.readers.consumer(request.rack_id)
 
 
 def _respond(
@@ -113,6 +139,7 @@ def _worth_telling(read: PartitionRead, records: Any) -> bool:
         records
         or read.error
         or read.diverging
+        or read.preferred != NO_REPLICA
         or read.high_watermark != read.wanted.last_high_watermark
         or read.log_start_offset != read.wanted.last_log_start_offset
     )
@@ -132,6 +159,7 @@ def _partition_data(read: PartitionRead, records: Any, isolation: int, hints: Le
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
         aborted_transactions=[] if read.unknown else None,
+        preferred_read_replica=read.preferred,
         records=records,
     )
     if isolation == READ_COMMITTED and not read.error:

@@ -2,7 +2,8 @@
 
 -1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
 greatest timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (nothing is tiered here: -4 is
-the earliest, the others have none).
+the earliest, the others have none). To a follower the latest is the end of the log. A new leader whose high watermark
+has not reached what it started with can't say where the committed records end: OFFSET_NOT_AVAILABLE, ask again.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 LEADER_EPOCH_SINCE = 4
+NOT_AVAILABLE_SINCE = 5
+LEADER_NOT_AVAILABLE = ErrorCode.LEADER_NOT_AVAILABLE
 FIRST_VERSION_WITH = {
     LATEST: 1,
     EARLIEST: 1,
@@ -78,7 +81,12 @@ def _answer(
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"v{ctx.api_version} has no timestamp {spec.timestamp}.")
     partition = broker.partitions.get(topic, spec.partition_index)
     partition.leader_log(spec.current_leader_epoch)
-    timestamp, offset, epoch = _find(partition, spec.timestamp, request.isolation_level)
+    end = _end(partition, request)
+    try:
+        timestamp, offset, epoch = _find(partition, spec.timestamp, end)
+    except _NotYetError:
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if ctx.api_version >= NOT_AVAILABLE_SINCE else LEADER_NOT_AVAILABLE
+        raise KafkaError(code, "The new leader's followers have not caught up: ask again soon.") from None
     return ListOffsetsPartitionResponse(
         partition_index=spec.partition_index,
         timestamp=timestamp,
@@ -87,10 +95,27 @@ def _answer(
     )
 
 
-def _find(partition: Partition, timestamp: int, isolation: int) -> tuple[int, int, int]:
+class _NotYetError(Exception):
+    """The leader doesn't know yet what its predecessor had committed."""
+
+
+def _end(partition: Partition, request: ListOffsetsRequest) -> int:
+    """What the asker may see ends here."""
     log = partition.log
-    end = log.last_stable_offset if isolation == READ_COMMITTED else log.high_watermark
+    if request.replica_id >= 0:
+        return log.log_end_offset
+    return log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
+
+
+def _check_settled(partition: Partition, end: int) -> None:
+    if partition.leading is not None and partition.leading.epoch_start > end:
+        raise _NotYetError
+
+
+def _find(partition: Partition, timestamp: int, end: int) -> tuple[int, int, int]:
+    log = partition.log
     if timestamp == LATEST:
+        _check_settled(partition, end)
         return -1, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, partition.epoch_at(log.log_start_offset)
@@ -101,6 +126,7 @@ def _find(partition: Partition, timestamp: int, isolation: int) -> tuple[int, in
     else:
         found = log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:
+        _check_settled(partition, end)
         return NOTHING
     return found.timestamp, found.offset, _epoch(found.leader_epoch)
 

@@ -1,7 +1,13 @@
-"""DeleteRecords v0-2: moves the log start offset of a partition forward; -1 means to the high watermark."""
+"""DeleteRecords v0-2: moves the log start offset of a partition forward; -1 means to the high watermark.
+
+The answer comes when every living replica has moved its own, with where that is; or, after the request's time-out,
+REQUEST_TIMED_OUT for those that have not: they will.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.metadata.names import INTERNAL_TOPICS
@@ -16,29 +22,37 @@ from penstock.protocol.messages.api_21_delete_records import (
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
+    from penstock.broker.partition import Partition
 
 TO_HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
 
 
-def handle(broker: Broker, ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+Waiting = list[tuple[DeleteRecordsPartitionResult, "Partition", "asyncio.Future[None]"]]
+
+
+def handle(
+    broker: Broker, ctx: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]:
     response = DeleteRecordsResponse()
+    waiting: Waiting = []
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
         for index, offset in {spec.partition_index: spec.offset for spec in topic.partitions}.items():
             answer = DeleteRecordsPartitionResult(partition_index=index)
             try:
-                answer.low_watermark = _delete(broker, topic.name, index, offset)
+                _delete(broker, topic.name, answer, offset, waiting)
             except KafkaError as error:
                 answer.low_watermark, answer.error_code = INVALID_LOW_WATERMARK, error.code
             result.partitions.append(answer)
         if result.partitions:
             response.topics.append(result)
-    return response
+    return _when_moved(response, waiting, request.timeout_ms) if waiting else response
 
 
-def _delete(broker: Broker, topic: str, partition: int, offset: int) -> int:
-    log = broker.partitions.get(topic, partition).leader_log()
+def _delete(broker: Broker, topic: str, answer: DeleteRecordsPartitionResult, offset: int, waiting: Waiting) -> None:
+    partition = broker.partitions.get(topic, answer.partition_index)
+    log = partition.leader_log()
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} belongs to the broker: it deletes for itself.")
     if "delete" not in log.config.cleanup_policy:
@@ -48,5 +62,20 @@ def _delete(broker: Broker, topic: str, partition: int, offset: int) -> int:
     wanted = log.high_watermark if offset == TO_HIGH_WATERMARK else offset
     if wanted < 0 or wanted > log.high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"The high watermark is {log.high_watermark}.")
-    log.advance_log_start_offset(wanted)
-    return log.log_start_offset
+    moved = partition.delete_before(wanted)
+    answer.low_watermark = partition.low_watermark()
+    if moved is not None:
+        waiting.append((answer, partition, moved))
+
+
+async def _when_moved(response: DeleteRecordsResponse, waiting: Waiting, timeout_ms: int) -> DeleteRecordsResponse:
+    await asyncio.wait([moved for _, _, moved in waiting], timeout=max(0, timeout_ms) / 1000)
+    for answer, partition, moved in waiting:
+        if not moved.done():
+            moved.cancel()
+            answer.low_watermark, answer.error_code = INVALID_LOW_WATERMARK, ErrorCode.REQUEST_TIMED_OUT
+        elif isinstance(error := moved.exception(), KafkaError):
+            answer.low_watermark, answer.error_code = INVALID_LOW_WATERMARK, error.code
+        else:
+            answer.low_watermark = partition.low_watermark()
+    return response

@@ -1,0 +1,248 @@
+"""What the leader of a partition knows of its followers: how far they are, who is in sync, what it asked to change.
+
+The in-sync set has two sides. The committed one is what the controller has said last. While a change is on its way
+the leader can't know which of both sets a new leader would be chosen from, so it counts with the larger: nobody who
+might be elected may miss an acknowledged record. One change is under way at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.metadata.image import BrokerImage, PartitionImage
+from penstock.protocol.errors import ErrorCode
+
+UNKNOWN_OFFSET = -1
+NO_BROKER_EPOCH = -1
+NEVER_MS = -(1 << 62)
+
+#: The controller has seen our epoch and did nothing: what was committed before still is, for certain.
+_NOT_DONE = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+#: Somebody changed the partition: whether with our change or without it, the next image will tell.
+_WAIT_FOR_IMAGE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    }
+)
+
+
+class Verdict(Enum):
+    """What a refusal of a change means for its sender."""
+
+    DROPPED = "dropped"
+    WAIT = "wait"
+    RETRY = "retry"
+
+
+class Progress:
+    """One follower, as its fetches show it."""
+
+    __slots__ = ("broker_epoch", "broker_id", "caught_up_ms", "fetch_ms", "leader_end", "log_end", "log_start")
+
+    def __init__(self, broker_id: int, caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = NO_BROKER_EPOCH
+        self.log_end = UNKNOWN_OFFSET
+        self.log_start = UNKNOWN_OFFSET
+        self.caught_up_ms = caught_up_ms
+        self.fetch_ms = caught_up_ms
+        self.leader_end = 0
+        """Where the leader's log ended at the fetch before: having reached that is having been caught up then."""
+
+    def on_fetch(self, offset: int, log_start: int, leader_end: int, now_ms: int) -> None:
+        if offset >= leader_end:
+            self.caught_up_ms = now_ms
+        elif offset >= self.leader_end and self.log_end != UNKNOWN_OFFSET:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetch_ms)
+        self.log_end = offset
+        self.log_start = log_start
+        self.leader_end = leader_end
+        self.fetch_ms = now_ms
+
+    def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
+        return self.log_end == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An in-sync set that the controller is asked for. `members` are with the epochs that they fetch with."""
+
+    isr: tuple[int, ...]
+    members: tuple[tuple[int, int], ...]
+    leader_epoch: int
+    partition_epoch: int
+    expands: bool
+
+
+class Leading:
+    """One leadership: from the epoch's beginning until another one begins."""
+
+    __slots__ = (
+        "_largest",
+        "epoch_start",
+        "followers",
+        "isr",
+        "leader_epoch",
+        "node_id",
+        "partition_epoch",
+        "proposal",
+        "replicas",
+    )
+
+    def __init__(self, node_id: int, image: PartitionImage, epoch_start: int, now_ms: int) -> None:
+        self.node_id = node_id
+        self.leader_epoch = image.leader_epoch
+        self.epoch_start = epoch_start
+        self.isr = image.isr
+        self.replicas = image.replicas
+        self.partition_epoch = image.partition_epoch
+        self.proposal: Proposal | None = None
+        self._largest = frozenset(image.isr)
+        self.followers: dict[int, Progress] = {}
+        self._take_on(now_ms)
+
+    def _take_on(self, now_ms: int) -> None:
+        """Who is in sync gets the whole of the lag time to show up again; a newcomer starts out of sync."""
+        others = [each for each in self.replicas if each != self.node_id]
+        self.followers = {
+            each: self.followers.get(each) or Progress(each, now_ms if each in self.isr else NEVER_MS)
+            for each in others
+        }
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        return self._largest
+
+    def _settle(self, isr: tuple[int, ...], partition_epoch: int) -> None:
+        self.isr = isr
+        self.partition_epoch = partition_epoch
+        self.proposal = None
+        self._largest = frozenset(isr)
+
+    def follow(self, image: PartitionImage, now_ms: int) -> None:
+        """The image of the same leader epoch: the last word, unless an answer has brought a later one already."""
+        if image.partition_epoch < self.partition_epoch:
+            return
+        if image.partition_epoch > self.partition_epoch or self.proposal is None:
+            self._settle(image.isr, image.partition_epoch)
+        if image.replicas != self.replicas:
+            self.replicas = image.replicas
+            self._take_on(now_ms)
+
+    # How far everybody is.
+
+    def high_watermark(self, own_end: int, leader_end: int, now_ms: int, max_lag_ms: int, brokers: Brokers) -> int:
+        """The offset below which every replica that counts has everything.
+
+        A follower that has caught up and may join is waited for too: else it would chase the mark and never be let in.
+        """
+        mark = own_end
+        for broker_id, follower in self.followers.items():
+            if follower.log_end < mark and (
+                broker_id in self._largest
+                or (follower.is_caught_up(leader_end, now_ms, max_lag_ms) and self.is_eligible(follower, brokers))
+            ):
+                mark = follower.log_end
+        return mark
+
+    def is_under_min_isr(self, min_insync: int) -> bool:
+        return len(self.isr) < self.effective_min_isr(min_insync)
+
+    def effective_min_isr(self, min_insync: int) -> int:
+        return min(min_insync, len(self.replicas))
+
+    def low_watermark(self, own_start: int, is_alive: Callable[[int], bool]) -> int:
+        """The offset below which no living replica has anything."""
+        starts = [each.log_start for each in self.followers.values() if is_alive(each.broker_id)]
+        return min(own_start, *starts) if starts else own_start
+
+    # Who is in sync.
+
+    @staticmethod
+    def is_eligible(follower: Progress, brokers: Brokers) -> bool:
+        """KIP-903: only the incarnation that fetches may join, and it has to be the one that is registered."""
+        broker = brokers.get(follower.broker_id)
+        if broker is None or broker.fenced or broker.in_controlled_shutdown:
+            return False
+        return follower.broker_epoch in (NO_BROKER_EPOCH, broker.epoch)
+
+    def may_join(self, follower: Progress, high_watermark: int, brokers: Brokers) -> bool:
+        """The high watermark alone would not do: a new leader's may be behind what its predecessor acknowledged."""
+        return (
+            self.proposal is None
+            and follower.broker_id not in self._largest
+            and follower.log_end >= high_watermark
+            and follower.log_end >= self.epoch_start
+            and self.is_eligible(follower, brokers)
+        )
+
+    def expand(self, broker_id: int, own_epoch: int) -> Proposal:
+        return self._propose((*self.isr, broker_id), own_epoch, expands=True)
+
+    def laggards(self, leader_end: int, now_ms: int, max_lag_ms: int) -> list[int]:
+        if self.proposal is not None:
+            return []
+        return [
+            broker_id
+            for broker_id in self.isr
+            if broker_id in self.followers
+            and not self.followers[broker_id].is_caught_up(leader_end, now_ms, max_lag_ms)
+        ]
+
+    def shrink(self, leaving: Iterable[int], own_epoch: int) -> Proposal:
+        gone = set(leaving)
+        return self._propose(tuple(each for each in self.isr if each not in gone), own_epoch, expands=False)
+
+    def _propose(self, isr: tuple[int, ...], own_epoch: int, *, expands: bool) -> Proposal:
+        members = tuple((each, own_epoch if each == self.node_id else self._epoch_of(each)) for each in isr)
+        self.proposal = Proposal(isr, members, self.leader_epoch, self.partition_epoch, expands)
+        self._largest = frozenset(self.isr) | frozenset(isr)
+        return self.proposal
+
+    def _epoch_of(self, broker_id: int) -> int:
+        follower = self.followers.get(broker_id)
+        return follower.broker_epoch if follower is not None else NO_BROKER_EPOCH
+
+    # What the controller says.
+
+    def accepted(self, isr: Iterable[int], leader_epoch: int, partition_epoch: int) -> bool:
+        """Whether the answer told something new of this leadership."""
+        if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
+            return False
+        self._settle(tuple(isr), partition_epoch)
+        return True
+
+    def refused(self, code: ErrorCode) -> Verdict:
+        if code in _NOT_DONE:
+            self._settle(self.isr, self.partition_epoch)
+            return Verdict.DROPPED
+        return Verdict.WAIT if code in _WAIT_FOR_IMAGE else Verdict.RETRY
+
+
+Brokers = Mapping[int, BrokerImage]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One partition's replication at a moment, as its leader sees it."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    log_start: int
+    log_end: int
+    high_watermark: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    lag_records: Mapping[int, int]
+    lag_ms: Mapping[int, int]
+    under_replicated: bool
+    under_min_isr: bool
+    isr_change_pending: bool

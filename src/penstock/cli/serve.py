@@ -35,14 +35,14 @@ def configure_logging(verbosity: int) -> None:
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-def serve(node: Node, where: str, how: str) -> int:
-    """Starts the node, says `ready`, and waits for a signal."""
+def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -> int:
+    """Starts the node, says `ready`, and waits for a signal, or for whoever holds its stdin to be gone."""
     from penstock.net.loop import run
 
-    return run(_serve(node, where, how))
+    return run(_serve(node, where, how, until_stdin_ends))
 
 
-async def _serve(node: Node, where: str, how: str) -> int:
+async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> int:
     with told_in_one_line(node):
         await node.start()
     _calm_the_collector()
@@ -56,12 +56,24 @@ async def _serve(node: Node, where: str, how: str) -> int:
             os._exit(128 + number)
         stopped.set()
 
-    _on_signals(on_signal)
+    on_signals(on_signal)
+    watching = asyncio.ensure_future(_stdin_ends(stopped)) if until_stdin_ends else None
     print(ready_line(node.bootstrap, where, os.getpid(), how), flush=True)
     await stopped.wait()
-    output.note("stopping; once more to stop at once")
+    if watching is not None:
+        watching.cancel()
+    else:
+        output.note("stopping; once more to stop at once")
     await node.stop()
     return Exit.OK
+
+
+async def _stdin_ends(stopped: asyncio.Event) -> None:
+    """A parent that dies without a word, killed or crashed, closes the pipe all the same."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+    stopped.set()
 
 
 def _calm_the_collector() -> None:
@@ -79,7 +91,7 @@ async def _say_still_starting() -> None:
         output.note(f"starting for {waited:.0f} s: logs are being opened and, after a crash, checked")
 
 
-def _on_signals(handle: Any) -> None:
+def on_signals(handle: Any) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         try:

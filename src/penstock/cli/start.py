@@ -15,6 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--override", action="append", default=[], metavar="NAME=VALUE", help="in place of what FILE says"
     )
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; twice for everything")
+    parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)  # for `up --nodes`
     finish(parser, run)
     parser.epilog = "The directories of log.dirs have to be formatted first: penstock storage format."
 
@@ -34,4 +35,4 @@ def run(args: argparse.Namespace) -> int:
         node = make_node(settings, RealDisk())
     except ListenerError as problem:
         raise Failure(f"{args.properties}: {problem}", Exit.USAGE) from problem
-    return serve(node, ",".join(settings.log_dirs), args.output)
+    return serve(node, ",".join(settings.log_dirs), args.output, until_stdin_ends=args.until_stdin_ends)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+from typing import TYPE_CHECKING
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import pairs, verb
+
+if TYPE_CHECKING:
+    from penstock.raft.voters import Voter
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +21,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form = verb(verbs, "format", "make the directories of a properties file ready for a broker", run_format)
     _where(form)
     form.add_argument("-t", "--cluster-id", help="default: a new one")
-    form.add_argument(
-        "-s", "--standalone", action="store_true", help="a quorum of this node alone (the only kind so far)"
+    voters = form.add_mutually_exclusive_group()
+    voters.add_argument("-s", "--standalone", action="store_true", help="a quorum of this node alone (default)")
+    voters.add_argument(
+        "-I",
+        "--initial-controllers",
+        metavar="1@HOST:PORT:DIRECTORY_ID,…",
+        help="a quorum that begins with these: the same on each of them, directory ids from random-uuid",
+    )
+    voters.add_argument(
+        "-N", "--no-initial-controllers", action="store_true", help="a node that joins a quorum which is there already"
     )
     form.add_argument("-r", "--release-version", metavar="VERSION", help="the metadata.version to start with, e.g. 4.3")
     form.add_argument("-f", "--feature", action="append", default=[], metavar="NAME=LEVEL", help="a feature's level")
@@ -62,6 +75,8 @@ def run_format(args: argparse.Namespace) -> int:
             release_version=args.release_version,
             features=_levels(args.feature),
             controller_endpoints=endpoints,
+            initial_controllers=_voters(args.initial_controllers, endpoints[0][0] if endpoints else "CONTROLLER"),
+            joins=args.no_initial_controllers,
             ignore_formatted=args.ignore_formatted,
         )
         done = format_storage(RealDisk(), plan, random=random.SystemRandom(), now_ms=SystemClock().wall_ms())
@@ -125,6 +140,21 @@ def _directories(args: argparse.Namespace) -> tuple[str, ...]:
     if args.config:
         return tuple(os.path.abspath(path) for path in read_settings(args.config).log_dirs)
     return tuple(os.path.abspath(path) for path in args.directory)
+
+
+def _voters(text: str | None, listener: str) -> tuple[Voter, ...]:
+    """`id@host:port:directory-id`, separated by commas, as Kafka's own tool takes them."""
+    from penstock.protocol.uuid import uuid_from_str
+    from penstock.raft.voters import Voter
+
+    voters = []
+    for entry in filter(None, (part.strip() for part in (text or "").split(","))):
+        found = re.fullmatch(r"(\d+)@(\[[^\]]+\]|[^:@]+):(\d+):([A-Za-z0-9_-]{22})", entry)
+        if found is None or int(found[3]) > 65_535:
+            raise Failure(f"--initial-controllers wants ID@HOST:PORT:DIRECTORY_ID, not {entry!r}", Exit.USAGE)
+        endpoint = (listener, found[2].strip("[]"), int(found[3]))
+        voters.append(Voter(int(found[1]), uuid_from_str(found[4]), (endpoint,)))
+    return tuple(voters)
 
 
 def _levels(texts: list[str]) -> dict[str, int]:

@@ -1,4 +1,7 @@
-"""`penstock up`: a broker here and now. Data goes to --data, else PENSTOCK_DATA, else the user's data directory."""
+"""`penstock up`: a broker, or with --nodes a cluster, here and now.
+
+Data goes to --data, else PENSTOCK_DATA, else the user's data directory.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import finish, pairs
+from penstock.cli.options import finish, pairs, positive_int
 
 if TYPE_CHECKING:
     from penstock.disk.api import Disk
@@ -19,6 +22,9 @@ IN_MEMORY = "memory"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=9092, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument(
+        "--nodes", type=positive_int, default=1, metavar="N", help="a cluster of so many processes, on ports P, P+1, …"
+    )
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--data", metavar="DIR", help=f"where to keep it (default: PENSTOCK_DATA, else {default_data()})")
     kept.add_argument("--ephemeral", action="store_true", help="keep everything in memory, and nothing after the stop")
@@ -47,6 +53,10 @@ def run(args: argparse.Namespace) -> int:
     from penstock.node.local import format_if_new, local_settings, make_node
 
     configure_logging(args.verbose)
+    if args.nodes > 1:
+        from penstock.cli.up_nodes import run_nodes
+
+        return run_nodes(args, os.path.abspath(os.path.expanduser(args.data or default_data())))
     where = IN_MEMORY if args.ephemeral else os.path.abspath(os.path.expanduser(args.data or default_data()))
     try:
         settings = local_settings(

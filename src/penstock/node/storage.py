@@ -1,7 +1,7 @@
 """Formatting of storage: what `kafka-storage format --standalone` writes, and what `info` reads back.
 
 Each log directory gets `bootstrap.checkpoint` and `meta.properties`; the metadata directory also gets the snapshot that
-names this node as the only voter. `meta.properties` is written last: a directory that has it is wholly formatted.
+names the first voters. `meta.properties` is written last: a directory that has it is wholly formatted.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ class FormatPlan:
     release_version: str | None = None  # the latest
     features: Mapping[str, int] = field(default_factory=dict)
     controller_endpoints: tuple[tuple[str, str, int], ...] = ()  # listener name, host, port
+    static_voters: bool = False  # every node's properties say who votes
+    initial_controllers: tuple[Voter, ...] = ()  # this node alone, unless the quorum begins with several
+    joins: bool = False  # a node that joins a quorum which is there already: it names no voters
     ignore_formatted: bool = False
 
 
@@ -137,21 +140,27 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
     if plan.node_id < 0:
         raise StorageError(f"node.id is {plan.node_id}: set it to 0 or more.")
     features = features_of(plan)
+    if plan.static_voters:
+        features[KRAFT_VERSION] = 0
     known = {path: read_meta_properties(disk, path) for path in plan.directories}
     cluster_id = _cluster_id(plan, known, random)
     new = [path for path, properties in known.items() if properties is None]
     taken = {one.directory_id for one in known.values() if one is not None}
     metadata_directory = plan.metadata_directory or plan.directories[0]
+    own = next((voter for voter in plan.initial_controllers if voter.node_id == plan.node_id), None)
+    _check_controllers(plan)
     for path in new:
-        directory_id = random_uuid(random)
-        while directory_id in taken:
+        told = own.directory_id if own is not None and path == metadata_directory else None
+        directory_id = told or random_uuid(random)
+        while directory_id in taken and told is None:
             directory_id = random_uuid(random)
         taken.add(directory_id)
         disk.mkdir(path)
         bootstrap = b"".join(write_checkpoint(bootstrap_records(features), epoch=0, timestamp_ms=now_ms))
         disk.write_atomic(f"{path}/{BOOTSTRAP_FILE}", bootstrap)
-        if path == metadata_directory and features.get(KRAFT_VERSION, 0) >= 1:
-            _write_voter(disk, path, Voter(plan.node_id, directory_id, plan.controller_endpoints), features, now_ms)
+        if path == metadata_directory and features.get(KRAFT_VERSION, 0) >= 1 and not plan.joins:
+            alone = Voter(plan.node_id, directory_id, plan.controller_endpoints)
+            _write_voters(disk, path, plan.initial_controllers or (alone,), features, now_ms)
         properties = MetaProperties(cluster_id, plan.node_id, directory_id)
         disk.write_atomic(f"{path}/{META_PROPERTIES_FILE}", properties.to_bytes())
     return Formatted(cluster_id, metadata_version_name(features[METADATA_VERSION]), tuple(new))
@@ -172,7 +181,16 @@ def _cluster_id(plan: FormatPlan, known: Mapping[str, MetaProperties | None], ra
     return uuid_to_str(random_uuid(random)) if cluster_id is None else cluster_id
 
 
-def _write_voter(disk: Disk, path: str, voter: Voter, features: Mapping[str, int], now_ms: int) -> None:
+def _check_controllers(plan: FormatPlan) -> None:
+    """A list of voters has to be one that can form a quorum."""
+    ids = [voter.node_id for voter in plan.initial_controllers]
+    if len(set(ids)) < len(ids):
+        raise StorageError(f"The initial controllers name a node twice: {', '.join(map(str, ids))}")
+    if plan.initial_controllers and plan.joins:
+        raise StorageError("A node that joins a quorum names no initial controllers: leave them out.")
+
+
+def _write_voters(disk: Disk, path: str, voters: tuple[Voter, ...], features: Mapping[str, int], now_ms: int) -> None:
     directory = f"{path}/{DIRECTORY}"
     disk.mkdir(directory)
     snapshot = write_checkpoint(
@@ -181,7 +199,7 @@ def _write_voter(disk: Disk, path: str, voter: Voter, features: Mapping[str, int
         timestamp_ms=now_ms,
         last_contained_timestamp_ms=now_ms,
         kraft_version=features[KRAFT_VERSION],
-        voters=(voter,),
+        voters=voters,
     )
     disk.write_atomic(f"{directory}/{checkpoint_name(0, 0)}", b"".join(snapshot))
 

@@ -1,0 +1,321 @@
+"""`penstock up --nodes N`: a process per node, their logs in one stream, and all stopped together.
+
+Each node is `penstock start` on a properties file that stands beside its data, so what runs here is what runs on real
+machines. A node that ends unasked is started again; one that can't even begin ends the rest, with its own exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import pairs
+from penstock.cli.serve import STOP_SIGNALS, on_signals, ready_line
+
+if TYPE_CHECKING:
+    from penstock.node.local_cluster import LocalNode
+
+COLOURS = (36, 33, 35, 32, 34, 31, 96)
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+STOP_LIMIT_S = 60.0
+CONTROLLERS_ABOVE = 100  # controller ports are this far above the clients', where those are free to choose
+LINE_LIMIT = 1 << 20
+
+
+def run_nodes(args: argparse.Namespace, where: str) -> int:
+    from penstock.net.loop import run
+
+    with _directory(args, where) as directory:
+        nodes = prepare(args, directory)
+        return run(_Cluster(nodes, directory, args).run())
+
+
+@contextmanager
+def _directory(args: argparse.Namespace, where: str) -> Iterator[str]:
+    if not args.ephemeral:
+        yield os.path.join(where, "nodes")
+        return
+    import tempfile
+
+    # Processes can't share memory that outlives one of them: a directory that goes when they do.
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        yield directory
+
+
+# --- what to run ----------------------------------------------------------------------------------------------------
+
+
+def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
+    """Properties files and formatted directories for all nodes, made now or found."""
+    import random
+
+    from penstock.disk.api import DiskError
+    from penstock.disk.real import RealDisk
+    from penstock.metadata.configs.definition import ConfigError
+    from penstock.metadata.configs.settings import Settings
+    from penstock.node.clock import SystemClock
+    from penstock.node.local_cluster import format_new, local_nodes
+    from penstock.node.storage import StorageError
+
+    there = _nodes_in(directory)
+    if there and there != args.nodes:
+        sentence = f"{directory} holds a cluster of {there} nodes: say --nodes {there}, or give another --data"
+        raise Failure(sentence, Exit.STORAGE)
+    ports = _client_ports(args)
+    controllers = _controller_ports(directory, args) or _choose_controller_ports(args, ports)
+    homes = [os.path.join(directory, str(index + 1)) for index in range(args.nodes)]
+    nodes = local_nodes(
+        homes,
+        host=args.host,
+        ports=ports,
+        controller_ports=controllers,
+        overrides=pairs(args.override, "--override"),
+    )
+    try:
+        for node in nodes:
+            Settings(node.properties)
+        os.makedirs(directory, exist_ok=True)
+        for node in nodes:
+            _write_properties(_properties_file(node), node)
+        disk = RealDisk()
+        format_new(
+            [disk] * len(nodes),
+            nodes,
+            controllers,
+            host=args.host,
+            random=random.SystemRandom(),
+            now_ms=SystemClock().wall_ms(),
+        )
+    except ConfigError as problem:
+        raise Failure(str(problem), Exit.USAGE) from problem
+    except (StorageError, DiskError, OSError) as problem:
+        raise Failure(str(problem), Exit.STORAGE) from problem
+    return nodes
+
+
+def _properties_file(node: LocalNode) -> str:
+    return f"{node.directory}.properties"
+
+
+def _write_properties(path: str, node: LocalNode) -> None:
+    lines = ["# Written by `penstock up --nodes` at every start: change it with --override.\n"]
+    lines += [f"{name}={value}\n" for name, value in node.properties.items()]
+    beside = f"{path}.tmp"
+    with open(beside, "w", encoding="utf-8") as file:
+        file.writelines(lines)
+    os.replace(beside, path)
+
+
+def _nodes_in(directory: str) -> int:
+    if not os.path.isdir(directory):
+        return 0
+    return sum(os.path.exists(os.path.join(directory, name, "meta.properties")) for name in os.listdir(directory))
+
+
+def _controller_ports(directory: str, args: argparse.Namespace) -> list[int]:
+    """As the cluster was formatted with, from its properties files; none for a new one."""
+    ports = []
+    for index in range(args.nodes):
+        path = os.path.join(directory, f"{index + 1}.properties")
+        if not os.path.exists(path) or not _nodes_in(directory):
+            return []
+        with open(path, encoding="utf-8") as file:
+            found = re.search(r"^listeners=.*CONTROLLER://.*:(\d+)\s*$", file.read(), re.MULTILINE)
+        if found is None:
+            raise Failure(f"{path} names no controller listener: delete it and {directory}", Exit.STORAGE)
+        ports.append(int(found[1]))
+    return ports
+
+
+def _client_ports(args: argparse.Namespace) -> list[int]:
+    if args.port == 0:
+        return free_ports(args.host, args.nodes)
+    if args.port + args.nodes > 65536:
+        raise Failure(f"--port {args.port} leaves no room for {args.nodes} nodes: choose a lower one", Exit.USAGE)
+    return [args.port + index for index in range(args.nodes)]
+
+
+def _choose_controller_ports(args: argparse.Namespace, ports: Sequence[int]) -> list[int]:
+    wanted = [port + CONTROLLERS_ABOVE for port in ports]
+    if args.port and wanted[-1] < 65536 and all(_is_free(args.host, port) for port in wanted):
+        return wanted
+    return free_ports(args.host, args.nodes)
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports that nobody has now: held together until all are known, so that they differ."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held = []
+    try:
+        for _ in range(count):
+            held.append(socket.socket(family))
+            held[-1].bind((host, 0))
+        return [int(each.getsockname()[1]) for each in held]
+    except OSError as problem:
+        raise Failure(f"{host}: can't listen there: {problem.strerror}", Exit.ADDRESS_IN_USE) from problem
+    finally:
+        for each in held:
+            each.close()
+
+
+def _is_free(host: str, port: int) -> bool:
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+# --- running it -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Child:
+    node: LocalNode
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    process: asyncio.subprocess.Process | None = None
+    failures: int = 0
+    was_ready: bool = False
+
+
+class _Cluster:
+    def __init__(self, nodes: Sequence[LocalNode], directory: str, args: argparse.Namespace) -> None:
+        self._children = [_Child(node) for node in nodes]
+        self._directory = directory
+        self._args = args
+        self._stopping = asyncio.Event()
+        self._signals = 0
+        self._code: int = Exit.OK
+        self._coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+    async def run(self) -> int:
+        on_signals(self._on_signal)
+        keeping = [asyncio.ensure_future(self._keep(child)) for child in self._children]
+        announcing = asyncio.ensure_future(self._announce())
+        await self._stopping.wait()
+        announcing.cancel()
+        await self._stop_all()
+        await asyncio.gather(announcing, *keeping, return_exceptions=True)
+        return self._code
+
+    def _on_signal(self, number: int) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            output.note("stopping; once more to stop at once")
+            self._stopping.set()
+            return
+        for child in self._running():
+            child.kill()
+        os._exit(128 + number)
+
+    def _running(self) -> list[asyncio.subprocess.Process]:
+        found = [child.process for child in self._children]
+        return [process for process in found if process is not None and process.returncode is None]
+
+    async def _announce(self) -> None:
+        for child in self._children:
+            await child.ready.wait()
+        host = f"[{self._args.host}]" if ":" in self._args.host else self._args.host
+        bootstrap = ",".join(f"{host}:{child.node.port}" for child in self._children)
+        print(ready_line(bootstrap, self._directory, os.getpid(), self._args.output), flush=True)
+
+    async def _keep(self, child: _Child) -> None:
+        """Runs one node, again and again, until all are to stop."""
+        while not self._stopping.is_set():
+            code = await self._run_once(child)
+            child.process = None
+            if self._stopping.is_set():
+                return
+            name = f"node {child.node.node_id}"
+            if not child.was_ready:
+                output.note(f"{name} can't start: see above; stopping the others")
+                self._code = code if code > 0 else Exit.FAILED
+                self._stopping.set()
+                return
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"left with code {code}"
+            pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(child.failures, 10))
+            child.failures += 1
+            output.note(f"{name} {how}; starting it again in {pause:g} s")
+            try:
+                await asyncio.wait_for(self._stopping.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def _run_once(self, child: _Child) -> int:
+        words = [sys.executable, "-m", "penstock.cli.main", "start", _properties_file(child.node)]
+        words += [
+            "--output",
+            "json",
+            "--until-stdin-ends",
+            *(["-" + "v" * self._args.verbose] * bool(self._args.verbose)),
+        ]
+        process = child.process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.PIPE,  # held open: should this process die, the nodes see it end and stop
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process, which stops them in its own way
+            limit=LINE_LIMIT,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        await asyncio.gather(self._watch(child, process.stdout), self._relay(child, process.stderr))
+        return await process.wait()
+
+    async def _watch(self, child: _Child, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                said = None
+            if isinstance(said, dict) and said.get("ready"):
+                again = child.was_ready
+                child.was_ready = True
+                child.failures = 0
+                child.ready.set()
+                if again:
+                    output.note(f"node {child.node.node_id} is back")
+            else:
+                self._say(child, line)
+
+    async def _relay(self, child: _Child, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            self._say(child, line)
+
+    def _say(self, child: _Child, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip("\n")
+        prefix = f"node {child.node.node_id} |"
+        if self._coloured:
+            prefix = f"\x1b[{COLOURS[(child.node.node_id - 1) % len(COLOURS)]}m{prefix}\x1b[0m"
+        print(f"{prefix} {text}", file=sys.stderr, flush=True)
+
+    async def _stop_all(self) -> None:
+        for process in self._running():
+            process.send_signal(STOP_SIGNALS[0])
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                for process in self._running():
+                    await process.wait()
+        except TimeoutError:
+            output.note(f"not stopped within {STOP_LIMIT_S:.0f} s: ending what is left at once")
+            for process in self._running():
+                process.kill()
+            self._code = Exit.FAILED

@@ -1,0 +1,106 @@
+"""Several nodes on one machine with nothing to configure: what `penstock up --nodes 3` and `testing.Cluster` run.
+
+Each node is broker and controller. Clients find node K on port P+K-1; controllers talk on ports of their own, which
+are chosen when the cluster is formatted and stay, because the voters' addresses stand in the metadata log. Topics
+have three replicas of which two must have a write, or what fewer nodes allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.metadata.names import random_uuid
+from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
+from penstock.protocol.uuid import uuid_to_str
+from penstock.raft.voters import Voter
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from penstock.disk.api import Disk
+
+CONTROLLER = "CONTROLLER"
+FACTOR = 3
+MIN_ISR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    node_id: int
+    directory: str
+    port: int
+    properties: Mapping[str, str]
+
+
+def local_nodes(
+    directories: Sequence[str],
+    *,
+    host: str,
+    ports: Sequence[int],
+    controller_ports: Sequence[int],
+    overrides: Mapping[str, str] | None = None,
+) -> list[LocalNode]:
+    """Nodes 1, 2, 3, …, one per directory. Everything can be overridden."""
+    address = f"[{host}]" if ":" in host else host
+    count = len(directories)
+    factor = str(min(FACTOR, count))
+    in_sync = str(min(MIN_ISR, max(1, count - 1)))
+    quorum = ",".join(f"{address}:{port}" for port in controller_ports)
+    nodes = []
+    for index, directory in enumerate(directories):
+        listeners = f"PLAINTEXT://{address}:{ports[index]},{CONTROLLER}://{address}:{controller_ports[index]}"
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": str(index + 1),
+            "listeners": listeners,
+            "controller.listener.names": CONTROLLER,
+            "controller.quorum.bootstrap.servers": quorum,
+            "log.dirs": directory,
+            "default.replication.factor": factor,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": factor,
+            "transaction.state.log.replication.factor": factor,
+            "transaction.state.log.min.isr": in_sync,
+            "share.coordinator.state.topic.replication.factor": factor,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            "group.initial.rebalance.delay.ms": "0",
+            **(overrides or {}),
+        }
+        nodes.append(LocalNode(index + 1, directory, ports[index], properties))
+    return nodes
+
+
+def format_new(
+    disks: Sequence[Disk],
+    nodes: Sequence[LocalNode],
+    controller_ports: Sequence[int],
+    *,
+    host: str,
+    random: Random,
+    now_ms: int,
+) -> bool:
+    """Makes directories that hold nothing yet one cluster. Whether they were new; all are, or none is."""
+    found = [read_meta_properties(disk, node.directory) for disk, node in zip(disks, nodes)]
+    if all(found):
+        return False
+    cluster_id = next((each.cluster_id for each in found if each is not None), None) or uuid_to_str(random_uuid(random))
+    voters = tuple(
+        Voter(
+            node.node_id,
+            (known.directory_id if known is not None else None) or random_uuid(random),
+            ((CONTROLLER, host, port),),
+        )
+        for node, known, port in zip(nodes, found, controller_ports)
+    )
+    for disk, node in zip(disks, nodes):
+        plan = FormatPlan(
+            (node.directory,),
+            node.node_id,
+            cluster_id=cluster_id,
+            initial_controllers=voters,
+            ignore_formatted=True,
+        )
+        format_storage(disk, plan, random=random, now_ms=now_ms)
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.metadata.controller.topics import TopicDefaults, create_topics
+from penstock.metadata.controller.topics import TopicDefaults
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_19_create_topics import (
     CreatableTopic,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
+SEEN_WITHIN_S = 5.0
 
 
 def topic_to_create(settings: Settings, name: str) -> CreatableTopic:
@@ -84,13 +85,16 @@ async def create_missing(broker: Broker, names: Iterable[str]) -> dict[str, Kafk
     request = CreateTopicsRequest(topics=[topic_to_create(settings, name) for name in dict.fromkeys(names)])
     if not request.topics:
         return {}
-    defaults = topic_defaults(settings)
-    reply = await broker.metadata.submit(lambda image: create_topics(image, request, defaults, broker.random))
-    return {
+    reply = await broker.channel.ask(request)
+    refused = {
         result.name: KafkaError(ErrorCode(result.error_code), result.error_message)
         for result in reply.topics
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
     }
+    made = [topic.name for topic in request.topics if topic.name not in refused]
+    # The controller may be another node: whoever asked looks for the topics here.
+    await broker.lifecycle.sees(lambda image: all(name in image.topics for name in made), SEEN_WITHIN_S)
+    return refused
 
 
 async def ensure_topic(broker: Broker, name: str) -> TopicImage:

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 from penstock.broker.faults import Faults
 
 if TYPE_CHECKING:
+    from penstock.broker.controller import Controller
+    from penstock.broker.controller_channel import ControllerChannel
     from penstock.broker.fetch_sessions import FetchSessions
     from penstock.broker.groups import Groups
+    from penstock.broker.lifecycle import Lifecycle
     from penstock.broker.metadata_log import MetadataLog
     from penstock.broker.partitions import Partitions
+    from penstock.broker.peers import Peers
     from penstock.broker.producer_ids import ProducerIds
     from penstock.broker.quotas import Quotas
     from penstock.broker.telemetry import Telemetry
@@ -31,6 +35,10 @@ class Broker:
     random: random.Random
     logs: LogManager
     metadata: MetadataLog
+    channel: ControllerChannel
+    peers: Peers
+    lifecycle: Lifecycle
+    controller: Controller
     partitions: Partitions
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.broker.context import RequestContext
 from penstock.broker.encoded import Encoded
 from penstock.broker.error_replies import error_response
+from penstock.broker.forwarding import CONTROLLER_APIS, by_the_controller
 from penstock.broker.registry import Role, load_handler, served_versions, serves_unstable
 from penstock.net.connection import Close, Connection, Reply
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
@@ -132,7 +133,7 @@ class Dispatcher:
         if version not in served_versions(api_key, self._role, unstable=unstable):
             return None
         route = self._routes[api_key << 16 | version] = Route(
-            load_handler(api_key),
+            self._handler(api_key),
             reader(request_class(api_key), version),
             writer(response_class(api_key), version),
             response_class(api_key),
@@ -140,6 +141,12 @@ class Dispatcher:
             response_header_version(api_key, version) >= FLEXIBLE_RESPONSE_HEADER,
         )
         return route
+
+    def _handler(self, api_key: int) -> Callable[[Broker, RequestContext, Any], Any]:
+        if self._role == "CONTROLLER":
+            return load_handler(api_key, self._role)
+        handler = load_handler(api_key)
+        return by_the_controller(handler) if api_key in CONTROLLER_APIS else handler
 
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> Reply:
         if api_key == API_VERSIONS:

@@ -112,6 +112,15 @@ class Lifecycle:
         broker = image.brokers.get(self.identity.node_id)
         return broker is not None and broker.epoch == self.broker_epoch and not broker.fenced
 
+    async def sees(self, condition: Callable[[MetadataImage], bool], limit_s: float) -> bool:
+        """Whether the condition holds of this node's image, now or within the limit."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._until(condition)
+        except TimeoutError:
+            return False
+        return True
+
     async def _until(self, condition: Callable[[MetadataImage], bool]) -> None:
         while not condition(self._metadata.image):
             self._news.clear()

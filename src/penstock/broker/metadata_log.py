@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.broker.metadata_batches import first_records, metadata_version, split
 from penstock.broker.metadata_storage import SnapshotStore, StorageError, load, read_bootstrap, replay
 from penstock.check import InvariantError, check
 from penstock.metadata.apply import advance, apply
@@ -30,7 +31,6 @@ from penstock.metadata.image import (
     METADATA_VERSION,
     ImageChanges,
     MetadataImage,
-    ResourceType,
 )
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumState, QuorumStateError
 from penstock.metadata.voters import Voter, leader_change, voter_messages
@@ -50,9 +50,6 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 Listener = Callable[[MetadataImage, MetadataImage], None]
-
-MAX_BATCH_BYTES = 8 * 1024 * 1024
-ELR_VERSION = "eligible.leader.replicas.version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,7 @@ class MetadataLog:
 
         In a quorum all of that comes later, when and where this node is elected.
         """
-        self._first = lambda: _first_records(read_bootstrap(self._disk, bootstrap_path), min_insync_replicas)
+        self._first = lambda: first_records(read_bootstrap(self._disk, bootstrap_path), min_insync_replicas)
         if self._quorum is not None:
             self.image, self._voters = self._snapshots.latest()
             self._pending = self.image
@@ -185,6 +182,18 @@ class MetadataLog:
             logger.warning("%s is ignored: %s", path, error)
             return QuorumState()
 
+    async def hand_over(self) -> None:
+        """If this node leads others, one of them does when this returns, or soon after."""
+        if self._quorum is not None and self._leading and len(self._quorum.describe().voter_set) > 1:
+            await self._quorum.hand_over()
+
+    async def abandon(self) -> None:
+        """Stop as a crash does."""
+        if self._snapshot_task is not None:
+            self._snapshot_task.cancel()
+        if self._quorum is not None:
+            await self._quorum.abandon()
+
     async def close(self) -> None:
         """Nothing is left half-written: what was submitted is on disk, a snapshot under way has ended."""
         if self._snapshot_task is not None:
@@ -237,6 +246,12 @@ class MetadataLog:
             return self._voter.node_id, None
         return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
 
+    async def answer_peer(self, request: Any) -> Any:
+        """What another replica of the quorum, or somebody about its voters, gets for an answer."""
+        if self._quorum is None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "This node is the only voter, and stays so.")
+        return await self._quorum.answer(request)
+
     def _tell_leadership(self) -> None:
         for listener in self._leadership:
             try:
@@ -272,13 +287,13 @@ class MetadataLog:
 
     def _append(self, records: Sequence[Any]) -> None:
         """All of a decision's records. Applied first: what can't be applied must not get into the log."""
-        version = _metadata_version(self._pending, records)
+        version = metadata_version(self._pending, records)
         values = [encode_record(record, version) for record in records]
-        groups = _split(values)
+        groups = split(values)
         if len(groups) > 1:
             records = [record_class(23)(name="large change"), *records, record_class(24)()]
             values = [encode_record(record, version) for record in records]
-            groups = _split(values)
+            groups = split(values)
         new = apply(self._pending, records, offset=self._log.log_end_offset + len(values) - 1, epoch=self.leader_epoch)
         now_ms = self._clock.wall_ms()
         epoch = self.leader_epoch
@@ -466,41 +481,3 @@ class MetadataLog:
         self._log.delete_old_segments(self._clock.wall_ms())
         self._snapshots.remove_before(end_offset)
         return name
-
-
-def _metadata_version(image: MetadataImage, records: Sequence[Any]) -> int:
-    """The version to write records in: the cluster's, or the one that these records are about to set."""
-    for record in records:
-        if type(record).__name__ == "FeatureLevelRecord" and record.name == METADATA_VERSION:
-            return int(record.feature_level)
-    return image.features.get(METADATA_VERSION, 0)
-
-
-def _split(values: Sequence[bytes]) -> list[list[bytes]]:
-    groups: list[list[bytes]] = [[]]
-    size = 0
-    for value in values:
-        size += len(value) + 32  # its share of lengths, deltas and the header
-        if size > MAX_BATCH_BYTES and groups[-1]:
-            groups.append([])
-            size = len(value) + 32
-        groups[-1].append(value)
-    return groups
-
-
-def _first_records(bootstrap: Sequence[Any], min_insync_replicas: int) -> list[Any]:
-    """What an empty log starts with: the features it was formatted with, in a transaction of their own."""
-    records = list(bootstrap)
-    levels = {record.name: record.feature_level for record in records if type(record).__name__ == "FeatureLevelRecord"}
-    if levels.get(ELR_VERSION, 0) >= 1:
-        # With eligible leader replicas the bound must be the cluster's, not each broker's own.
-        config = record_class(4)
-        records.append(
-            config(
-                resource_type=ResourceType.BROKER,
-                resource_name="",
-                name="min.insync.replicas",
-                value=str(min_insync_replicas),
-            )
-        )
-    return [record_class(23)(name="Bootstrap records"), *records, record_class(24)()]

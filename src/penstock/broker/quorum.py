@@ -323,14 +323,19 @@ class Quorum:
 
     async def close(self) -> None:
         """Hand the leadership over, then stop. What others asked is left unanswered: their connections close."""
-        if self._failure is None:
-            self.step(Resign())
-            try:
-                async with asyncio.timeout(HAND_OVER_SECONDS):
-                    await self._handed_over.wait()
-            except TimeoutError:
-                logger.warning("the leadership of the quorum could not be handed over in time")
+        await self.hand_over()
         await self.abandon()
+
+    async def hand_over(self) -> None:
+        """Lead no more, and never again in this life."""
+        if self._failure is not None or self._closed:
+            return
+        self.step(Resign())
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await self._handed_over.wait()
+        except TimeoutError:
+            logger.warning("the leadership of the quorum could not be handed over in time")
 
     async def abandon(self) -> None:
         """Stop as a crash does."""

@@ -48,20 +48,36 @@ HANDLERS: dict[int, str] = {
     48: "api_48_describe_client_quotas",
     49: "api_49_alter_client_quotas",
     50: "api_50_describe_user_scram_credentials",
+    52: "api_52_vote",
+    53: "api_53_begin_quorum_epoch",
+    54: "api_54_end_quorum_epoch",
     55: "api_55_describe_quorum",
+    56: "api_56_alter_partition",
     57: "api_57_update_features",
+    58: "api_58_envelope",
+    59: "api_59_fetch_snapshot",
     60: "api_60_describe_cluster",
     61: "api_61_describe_producers",
+    62: "api_62_broker_registration",
+    63: "api_63_broker_heartbeat",
     64: "api_64_unregister_broker",
     65: "api_65_describe_transactions",
     66: "api_66_list_transactions",
+    67: "api_67_allocate_producer_ids",
     68: "api_68_consumer_group_heartbeat",
     69: "api_69_consumer_group_describe",
+    70: "api_70_controller_registration",
     71: "api_71_get_telemetry_subscriptions",
     72: "api_72_push_telemetry",
+    73: "api_73_assign_replicas_to_dirs",
     74: "api_74_list_config_resources",
     75: "api_75_describe_topic_partitions",
+    80: "api_80_add_raft_voter",
+    81: "api_81_remove_raft_voter",
+    82: "api_82_update_raft_voter",
 }
+#: What is another thing on a controller's listener.
+ON_CONTROLLERS: dict[int, str] = {1: "api_01_fetch_metadata"}
 
 #: Latest versions that Kafka 4.3 calls unstable, and the settings that make them worth asking for.
 UNSTABLE: dict[int, str] = {22: "transaction.two.phase.commit.enable"}
@@ -73,8 +89,9 @@ class Handler(Protocol):
     def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any: ...
 
 
-def load_handler(api_key: int) -> Handler:
-    module = import_module(f"penstock.broker.handlers.{HANDLERS[api_key]}")
+def load_handler(api_key: int, role: Role = "BROKER") -> Handler:
+    name = ON_CONTROLLERS.get(api_key) if role == "CONTROLLER" else None
+    module = import_module(f"penstock.broker.handlers.{name or HANDLERS[api_key]}")
     handler: Handler = module.handle
     return handler
 

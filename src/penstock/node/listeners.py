@@ -86,9 +86,34 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
                 address.name in controllers,
             )
         )
-    if all(plan.controller for plan in plans):
+    roles = settings.list("process.roles") or ("broker", "controller")
+    if "broker" in roles and all(plan.controller for plan in plans):
         raise ListenerError("listeners: at least one must not be in controller.listener.names, for clients")
+    if "broker" not in roles:
+        wrong = next((plan.name for plan in plans if not plan.controller), None)
+        if wrong is not None:
+            raise ListenerError(
+                f"listeners: {wrong} is for clients, and this node is only a controller; "
+                "name it in controller.listener.names, or take it out"
+            )
+    elif "controller" not in roles:
+        wrong = next((plan.name for plan in plans if plan.controller), None)
+        if wrong is not None:
+            raise ListenerError(f"listeners: {wrong} is for controllers, and this node is none; take it out")
     return plans
+
+
+def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> str:
+    """The listener that brokers use among themselves."""
+    name = (settings.optional_str("inter.broker.listener.name") or "").upper()
+    clients = [plan for plan in plans if not plan.controller]
+    if name:
+        if "broker" in (settings.list("process.roles") or ("broker",)) and name not in {plan.name for plan in clients}:
+            raise ListenerError(f"inter.broker.listener.name: {name} is not among the listeners for clients")
+        return name
+    protocol = settings.str("security.inter.broker.protocol")
+    names = [plan.name for plan in clients]
+    return protocol if protocol in names or not names else names[0]
 
 
 def _protocol_map(text: str) -> dict[str, str]:

@@ -84,14 +84,23 @@ class FakeMetadata:
 
 def broker_with(image: MetadataImage, **properties: str) -> Any:
     settings = Settings({name.replace("_", "."): value for name, value in properties.items()})
-    return SimpleNamespace(
+    broker = SimpleNamespace(
         node_id=1,
         cluster_id="cluster",
         settings=settings,
         metadata=FakeMetadata(image),
         random=Random(1),
         faults=Faults(),
+        controller_listeners=frozenset(),
     )
+    broker.channel = SimpleNamespace(ask=lambda request: create_topics_here(broker, request))
+    broker.lifecycle = SimpleNamespace(sees=lambda condition, limit_s: asyncio.sleep(0, condition(image)))
+    return broker
+
+
+async def create_topics_here(broker: Any, request: Any) -> Any:
+    ctx: Any = SimpleNamespace(api_key=19, api_version=4, now_ms=77)
+    return await api_19_create_topics.handle(broker, ctx, request)
 
 
 def ask(handler: Any, broker: Any, request: Any, version: int, api_key: int = 3) -> Any:

@@ -230,7 +230,7 @@ def test_a_change_larger_than_a_batch_is_one_transaction(monkeypatch: pytest.Mon
         again = await started(disk)
         assert again.image.topics == metadata.image.topics
 
-    monkeypatch.setattr("penstock.broker.metadata_log.MAX_BATCH_BYTES", 4096)
+    monkeypatch.setattr("penstock.broker.metadata_batches.MAX_BATCH_BYTES", 4096)
     run(scenario())
 
 

@@ -33,6 +33,8 @@ async def handle(
                 settled[index] = None
             except KafkaError as error:
                 settled[index] = error
+    if len(settled) == len(request.resources):  # nothing for the controller to decide
+        return incremental_alter_configs(broker.metadata.image, request, broker.settings, settled).reply
     return await broker.metadata.submit(
         lambda image: incremental_alter_configs(image, request, broker.settings, settled)
     )

@@ -1,6 +1,7 @@
 """DescribeCluster v0-2: the brokers of the client's listener, fenced ones (v2) on request.
 
-Controllers are not described here: this is a broker's endpoint, and it says so.
+On a controller's listener the controllers are described (KIP-919), so that tools find the others and the active one.
+Each kind of listener refuses to speak of the other kind.
 """
 
 from __future__ import annotations
@@ -23,29 +24,41 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(broker: Broker, ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    if request.endpoint_type == CONTROLLERS:
+    of_controllers = ctx.listener_name in broker.controller_listeners
+    if request.endpoint_type not in (BROKERS, CONTROLLERS):
+        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}")
+    if (request.endpoint_type == CONTROLLERS) != of_controllers:
+        here, wanted = ("CONTROLLER", "BROKER") if of_controllers else ("BROKER", "CONTROLLER")
         raise KafkaError(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+            f"The request was sent to an endpoint of type {here}, but we wanted an endpoint of type {wanted}",
         )
-    if request.endpoint_type != BROKERS:
-        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}")
     image = broker.metadata.image
-    return DescribeClusterResponse(
+    response = DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
-        brokers=[
-            DescribeClusterBroker(
-                broker_id=broker_id,
-                host=one.endpoints[ctx.listener_name].host,
-                port=one.endpoints[ctx.listener_name].port,
-                rack=one.rack,
-                is_fenced=one.fenced and request.include_fenced_brokers,
-            )
-            for broker_id, one in sorted(image.brokers.items())
-            if ctx.listener_name in one.endpoints and (request.include_fenced_brokers or not one.fenced)
-        ],
+        endpoint_type=request.endpoint_type,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+    if of_controllers:
+        response.controller_id, _ = broker.metadata.active_controller()
+        response.brokers = [
+            DescribeClusterBroker(broker_id=node_id, host=endpoint.host, port=endpoint.port)
+            for node_id, one in sorted(image.controllers.items())
+            if (endpoint := one.endpoints.get(ctx.listener_name)) is not None
+        ]
+        return response
+    response.controller_id = broker.node_id
+    response.brokers = [
+        DescribeClusterBroker(
+            broker_id=broker_id,
+            host=one.endpoints[ctx.listener_name].host,
+            port=one.endpoints[ctx.listener_name].port,
+            rack=one.rack,
+            is_fenced=one.fenced and request.include_fenced_brokers,
+        )
+        for broker_id, one in sorted(image.brokers.items())
+        if ctx.listener_name in one.endpoints and (request.include_fenced_brokers or not one.fenced)
+    ]
+    return response

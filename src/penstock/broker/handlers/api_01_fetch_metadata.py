@@ -1,0 +1,16 @@
+"""Fetch v4-18 on a controller's listener: the metadata log, for the other replicas of the quorum and for brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.quorum_calls import answered
+from penstock.protocol.messages.api_01_fetch import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> FetchResponse:
+    return await answered(broker, request, FetchResponse)

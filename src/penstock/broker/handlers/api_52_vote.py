@@ -1,0 +1,16 @@
+"""Vote v0-2: a candidate asks for this voter's vote, or with v2 whether it would get it (KIP-996)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.quorum_calls import answered
+from penstock.protocol.messages.api_52_vote import VoteRequest, VoteResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: VoteRequest) -> VoteResponse:
+    return await answered(broker, request, VoteResponse)

@@ -1,0 +1,16 @@
+"""BeginQuorumEpoch v0-1: the quorum's new leader makes itself known to a voter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.quorum_calls import answered
+from penstock.protocol.messages.api_53_begin_quorum_epoch import BeginQuorumEpochRequest, BeginQuorumEpochResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
+    return await answered(broker, request, BeginQuorumEpochResponse)

@@ -1,0 +1,16 @@
+"""EndQuorumEpoch v0-1: the quorum's leader goes, and says who should follow it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.quorum_calls import answered
+from penstock.protocol.messages.api_54_end_quorum_epoch import EndQuorumEpochRequest, EndQuorumEpochResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
+    return await answered(broker, request, EndQuorumEpochResponse)

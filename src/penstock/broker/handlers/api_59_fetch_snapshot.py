@@ -1,0 +1,16 @@
+"""FetchSnapshot v0-1: a piece of a metadata snapshot, for a replica that the log no longer reaches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.quorum_calls import answered
+from penstock.protocol.messages.api_59_fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
+    return await answered(broker, request, FetchSnapshotResponse)

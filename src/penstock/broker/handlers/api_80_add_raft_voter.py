@@ -1,0 +1,16 @@
+"""AddRaftVoter v0-1: one more voter, once it has caught up (KIP-853); v1 may be answered before the commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.quorum_calls import answered
+from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+    return await answered(broker, request, AddRaftVoterResponse)

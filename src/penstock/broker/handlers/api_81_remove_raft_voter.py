@@ -1,0 +1,16 @@
+"""RemoveRaftVoter v0: one voter less (KIP-853)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.quorum_calls import answered
+from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+    return await answered(broker, request, RemoveRaftVoterResponse)

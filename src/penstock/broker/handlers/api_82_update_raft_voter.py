@@ -1,0 +1,16 @@
+"""UpdateRaftVoter v0: a voter says where it can be reached now (KIP-853)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.quorum_calls import answered
+from penstock.protocol.messages.api_82_update_raft_voter import UpdateRaftVoterRequest, UpdateRaftVoterResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
+    return await answered(broker, request, UpdateRaftVoterResponse)

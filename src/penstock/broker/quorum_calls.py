@@ -1,0 +1,25 @@
+"""Requests of the quorum, as its handlers give them to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+R = TypeVar("R")
+
+
+async def answered(broker: Broker, request: Any, response: type[R]) -> R:
+    """An error of the whole request stands at the top of the answer: it is about no partition."""
+    try:
+        answer: R = await broker.metadata.answer_peer(request)
+        return answer
+    except KafkaError as error:
+        refused: Any = response()
+        refused.error_code = error.code
+        if hasattr(refused, "error_message"):
+            refused.error_message = error.message
+        return refused  # type: ignore[no-any-return]

@@ -1,0 +1,198 @@
+"""The node's parts, made from its settings and wired to each other. Nothing is started here."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.broker.broker import Broker
+from penstock.broker.controller import Controller
+from penstock.broker.controller_channel import ControllerChannel
+from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.groups import Groups
+from penstock.broker.lifecycle import Identity, Lifecycle
+from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
+from penstock.broker.metadata_storage import SnapshotStore, open_metadata_log
+from penstock.broker.partitions import Partitions
+from penstock.broker.peers import Peers
+from penstock.broker.producer_ids import ProducerIds
+from penstock.broker.quorum import Quorum
+from penstock.broker.quorum_files import QuorumFiles
+from penstock.broker.quotas import Quotas
+from penstock.broker.telemetry import Telemetry
+from penstock.broker.transactions import Transactions
+from penstock.log.cleaner import Cleaner
+from penstock.log.maintenance import Intervals
+from penstock.net.limits import Limits
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_67_allocate_producer_ids import AllocateProducerIdsRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.clock import Clock
+    from penstock.disk.api import Disk
+    from penstock.log.manager import LogManager
+    from penstock.metadata.configs.settings import Settings
+    from penstock.net.network import Network
+    from penstock.node.quorum_setup import QuorumPlan
+    from penstock.raft.voters import Voter
+
+COMPACTION_KEY_BYTES = 150  # what the helper process needs to remember one key
+NEVER_MS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a node is given: all that differs between production, tests and the simulator."""
+
+    settings: Settings
+    disk: Disk
+    network: Network
+    clock: Clock
+    random: Random
+
+
+def make_metadata(
+    world: World,
+    directory: str,
+    plan: QuorumPlan,
+    me: Voter,
+    cluster_id: str,
+    on_fatal: Callable[[Exception], None] | None,
+) -> MetadataLog:
+    """The metadata log with this node's replica of the quorum behind it."""
+    settings = world.settings
+    log = open_metadata_log(
+        world.disk,
+        directory,
+        world.clock,
+        world.random,
+        segment_bytes=settings.int("metadata.log.segment.bytes"),
+        segment_ms=settings.int("metadata.log.segment.ms"),
+    )
+    snapshots = SnapshotStore(world.disk, log.path)
+    quorum = Quorum(
+        QuorumFiles(log, world.disk, world.clock, snapshots, plan.voters_for(me)),
+        world.network,
+        world.random,
+        me,
+        cluster_id=cluster_id,
+        config=plan.config,
+        bootstrap=plan.bootstrap,
+    )
+    return MetadataLog(
+        log,
+        world.disk,
+        world.clock,
+        me,
+        policy=SnapshotPolicy(
+            settings.int("metadata.log.max.record.bytes.between.snapshots"),
+            settings.int("metadata.log.max.snapshot.interval.ms") or NEVER_MS,
+        ),
+        on_fatal=on_fatal,
+        quorum=quorum,
+    )
+
+
+def make_broker(
+    world: World,
+    identity: Identity,
+    logs: LogManager,
+    metadata: MetadataLog,
+    controller_listeners: tuple[str, ...],
+    inter_broker_listener: str,
+) -> Broker:
+    settings, node_id = world.settings, identity.node_id
+    channel = ControllerChannel(world.network, node_id, next(iter(controller_listeners), "CONTROLLER"))
+    peers = Peers(node_id, metadata, world.network, inter_broker_listener)
+    lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs))
+    partitions = Partitions(node_id, logs, settings)
+    producer_ids = ProducerIds(lambda: _allocate_producer_ids(channel, lifecycle))
+    groups = Groups(
+        node_id=node_id,
+        settings=settings,
+        clock=world.clock,
+        random=world.random,
+        partitions=partitions,
+        metadata=metadata,
+    )
+    broker = Broker(
+        node_id=node_id,
+        cluster_id=identity.cluster_id,
+        settings=settings,
+        clock=world.clock,
+        random=world.random,
+        logs=logs,
+        metadata=metadata,
+        channel=channel,
+        peers=peers,
+        lifecycle=lifecycle,
+        controller=Controller(metadata, settings, world.clock, world.network, world.random),
+        partitions=partitions,
+        fetch_sessions=FetchSessions(settings.int("max.incremental.fetch.session.cache.slots"), world.random),
+        producer_ids=producer_ids,
+        groups=groups,
+        transactions=Transactions(
+            node_id=node_id,
+            settings=settings,
+            clock=world.clock,
+            partitions=partitions,
+            metadata=metadata,
+            producer_ids=producer_ids,
+            groups=groups,
+            peers=peers,
+        ),
+        quotas=Quotas(settings, time.perf_counter_ns),
+        telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
+        fetch_max_bytes=settings.int("fetch.max.bytes"),
+        controller_listeners=frozenset(controller_listeners),
+    )
+    channel.attach(broker)
+    return broker
+
+
+def _directories(logs: LogManager) -> tuple[list[bytes], list[bytes]]:
+    online = [one.directory_id for one in logs.dirs if not one.offline]
+    return online, [one.directory_id for one in logs.all_dirs if one.offline]
+
+
+async def _allocate_producer_ids(channel: ControllerChannel, lifecycle: Lifecycle) -> tuple[int, int]:
+    request = AllocateProducerIdsRequest(broker_id=lifecycle.identity.node_id, broker_epoch=lifecycle.broker_epoch)
+    answer = await channel.ask(request)
+    if answer.error_code:
+        raise KafkaError(ErrorCode(answer.error_code), "The controller gave no producer ids: ask again.")
+    return answer.producer_id_start, answer.producer_id_len
+
+
+# --- settings to parts ------------------------------------------------------------------------------------
+
+
+def limits_of(settings: Settings) -> Limits:
+    return Limits(
+        socket_request_max_bytes=settings.int("socket.request.max.bytes"),
+        max_connections=settings.int("max.connections"),
+        max_connections_per_ip=settings.int("max.connections.per.ip"),
+        max_connections_per_ip_overrides=settings.max_connections_per_ip_overrides(),
+        connections_max_idle_ms=settings.int("connections.max.idle.ms"),
+        queued_max_request_bytes=settings.int("queued.max.request.bytes"),
+        socket_listen_backlog_size=settings.int("socket.listen.backlog.size"),
+    )
+
+
+def intervals_of(settings: Settings) -> Intervals:
+    return Intervals(
+        initial_delay_ms=settings.int("log.initial.task.delay.ms"),
+        retention_check_ms=settings.int("log.retention.check.interval.ms"),
+        checkpoint_ms=settings.int("replica.high.watermark.checkpoint.interval.ms"),
+        producer_expiration_check_ms=settings.int("producer.id.expiration.check.interval.ms"),
+        cleaner_backoff_ms=settings.int("log.cleaner.backoff.ms"),
+    )
+
+
+def cleaner_of(settings: Settings, logs: LogManager) -> Cleaner | None:
+    if not settings.bool("log.cleaner.enable"):
+        return None
+    return Cleaner(logs, max_keys=settings.int("log.cleaner.dedupe.buffer.size") // COMPACTION_KEY_BYTES)

@@ -1,0 +1,242 @@
+"""Several whole nodes in this process, over real sockets and memory disks: how they form a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from penstock.client.connection import BrokerConnection
+from penstock.disk.memory import MemoryDisk
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import MetadataImage
+from penstock.metadata.names import random_uuid
+from penstock.net.network import RealNetwork
+from penstock.node.local import make_node
+from penstock.node.node import Node
+from penstock.node.storage import FormatPlan, format_storage
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic
+from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
+from penstock.protocol.messages.api_55_describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest
+from penstock.raft.voters import Voter
+
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+LIMIT_S = 40.0
+#: Short: nobody waits for seconds in a test.
+QUICK = {
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "200",
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+}
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Cluster:
+    """`controllers` and `brokers` are node ids; a node may be both. Voters are in the log, or in the properties."""
+
+    def __init__(
+        self,
+        controllers: list[int],
+        brokers: list[int],
+        *,
+        static: bool = False,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        self.ids = sorted({*controllers, *brokers})
+        self.controllers, self.brokers, self.static = controllers, brokers, static
+        self.extra = {**QUICK, **(extra or {})}
+        self.ports = dict(zip(controllers, free_ports(len(controllers))))
+        dice = random.Random(1)
+        self.voters = tuple(
+            Voter(one, random_uuid(dice), (("CONTROLLER", "127.0.0.1", self.ports[one]),)) for one in controllers
+        )
+        self.disks = {one: MemoryDisk() for one in self.ids}
+        self.nodes: dict[int, Node] = {}
+        for one in self.ids:
+            self.format(one)
+
+    def format(self, node_id: int, *, joins: bool = False, cluster_id: str = CLUSTER) -> None:
+        plan = FormatPlan(
+            ["/data"],
+            node_id,
+            cluster_id=cluster_id,
+            initial_controllers=() if self.static or joins else self.voters,
+            static_voters=self.static,
+            joins=joins,
+        )
+        format_storage(self.disks[node_id], plan, random=random.Random(node_id), now_ms=0)
+
+    def settings(self, node_id: int, **more: str) -> Settings:
+        roles, listeners = [], []
+        if node_id in self.brokers:
+            roles.append("broker")
+            listeners.append("PLAINTEXT://127.0.0.1:0")
+        if node_id in self.controllers:
+            roles.append("controller")
+            listeners.append(f"CONTROLLER://127.0.0.1:{self.ports[node_id]}")
+        addresses = {one: f"127.0.0.1:{port}" for one, port in self.ports.items()}
+        quorum = (
+            {"controller.quorum.voters": ",".join(f"{one}@{where}" for one, where in addresses.items())}
+            if self.static
+            else {"controller.quorum.bootstrap.servers": ",".join(addresses.values())}
+        )
+        return Settings(
+            {
+                "process.roles": ",".join(roles),
+                "node.id": str(node_id),
+                "listeners": ",".join(listeners),
+                "controller.listener.names": "CONTROLLER",
+                "log.dirs": "/data",
+                **quorum,
+                **self.extra,
+                **more,
+            }
+        )
+
+    def make(self, node_id: int, **more: str) -> Node:
+        return make_node(self.settings(node_id, **more), self.disks[node_id], seed=node_id)
+
+    async def start(self, *node_ids: int) -> None:
+        started = {one: self.make(one) for one in node_ids or self.ids}
+        await asyncio.gather(*(node.start() for node in started.values()))
+        self.nodes |= started
+
+    async def stop(self, *node_ids: int) -> None:
+        await asyncio.gather(*(self.nodes.pop(one).stop(1.0) for one in node_ids or list(self.nodes)))
+
+    async def kill(self, node_id: int) -> None:
+        await self.nodes.pop(node_id).abandon()
+
+    async def end(self) -> None:
+        await asyncio.gather(*(node.abandon() for node in self.nodes.values()))
+        self.nodes.clear()
+
+    @property
+    def leader(self) -> int:
+        return next((one for one, node in self.nodes.items() if node.broker.metadata.leading), -1)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits for what has to come true, with every change of any image; the run's limit is for what doesn't."""
+        news = asyncio.Event()
+        for node in self.nodes.values():
+            node.broker.metadata.subscribe(lambda old, new: news.set())
+            node.broker.metadata.watch_leadership(lambda leads: news.set())
+        while not condition():
+            news.clear()
+            await news.wait()
+
+    async def everywhere(self, condition: Callable[[MetadataImage], bool]) -> None:
+        await self.until(lambda: all(condition(node.broker.metadata.image) for node in self.nodes.values()))
+
+    async def ask(self, node_id: int, request: Any, *, controller: bool = False) -> Any:
+        node = self.nodes[node_id]
+        host, _, port = ((node.controller_bootstrap if controller else node.bootstrap) or "").rpartition(":")
+        connection = await BrokerConnection.open(RealNetwork(), host, int(port))
+        try:
+            return await connection.request(request)
+        finally:
+            connection.close()
+
+    async def create(self, node_id: int, topic: str, factor: int = 1) -> int:
+        wanted = CreatableTopic(name=topic, num_partitions=1, replication_factor=factor)
+        answer = await self.ask(node_id, CreateTopicsRequest(topics=[wanted], timeout_ms=20_000))
+        return int(answer.topics[0].error_code)
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["voters in the log", "voters in the properties"])
+def test_three_nodes_form_a_cluster_and_any_of_them_creates_topics(static: bool) -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3], static=static)
+        await cluster.start()
+        for one in (1, 2, 3):
+            assert await cluster.create(one, f"t{one}", 3) == ErrorCode.NONE
+        await cluster.everywhere(lambda image: {"t1", "t2", "t3"} <= image.topics.keys())
+        ends = {(node.broker.metadata.image.topics["t1"].topic_id) for node in cluster.nodes.values()}
+        assert len(ends) == 1
+        for node in cluster.nodes.values():
+            assert sorted(node.broker.metadata.image.brokers) == [1, 2, 3]
+            assert sorted(node.broker.metadata.image.controllers) == [1, 2, 3]
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_others_go_on_when_the_active_controller_stops_or_dies() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3])
+        await cluster.start()
+        first = cluster.leader
+        await cluster.stop(first)
+        await cluster.until(lambda: cluster.leader > 0)
+        assert await cluster.create(cluster.leader, "after-stop") == ErrorCode.NONE
+        await cluster.start(first)
+        second = cluster.leader
+        await cluster.kill(second)
+        await cluster.until(lambda: cluster.leader > 0)
+        left = next(iter(cluster.nodes))
+        assert await cluster.create(left, "after-kill") == ErrorCode.NONE
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_brokers_and_controllers_may_be_different_nodes() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [4, 5])
+        await cluster.start()
+        assert await cluster.create(4, "t", 2) == ErrorCode.NONE
+        await cluster.everywhere(lambda image: "t" in image.topics and sorted(image.brokers) == [4, 5])
+        answer = await cluster.ask(5, MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
+        assert sorted(one.node_id for one in answer.brokers) == [4, 5]
+        await cluster.kill(cluster.leader)
+        assert await cluster.create(5, "u") == ErrorCode.NONE
+        await cluster.stop(4, 5)
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_any_broker_describes_the_quorum_and_a_controller_its_controllers() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [3, 4])
+        await cluster.start()
+        partition = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)])
+        for one in (3, 4):
+            answer = await cluster.ask(one, DescribeQuorumRequest(topics=[partition]))
+            told = answer.topics[0].partitions[0]
+            assert told.error_code == ErrorCode.NONE
+            assert told.leader_id == cluster.leader
+            assert sorted(voter.replica_id for voter in told.current_voters) == [1, 2, 3]
+            assert [observer.replica_id for observer in told.observers] == [4]
+        await cluster.everywhere(lambda image: len(image.controllers) == 3)
+        answer = await cluster.ask(1, DescribeClusterRequest(endpoint_type=2), controller=True)
+        assert [(one.broker_id, one.port) for one in answer.brokers] == sorted(cluster.ports.items())
+        assert answer.controller_id == cluster.leader
+        await cluster.end()
+
+    run(scenario)

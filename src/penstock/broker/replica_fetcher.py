@@ -1,0 +1,482 @@
+"""Follows the partitions that one other node leads: one request in flight, answers taken over as they come.
+
+The leader remembers what is fetched (a fetch session), so a request names only what has moved since the one before. A
+partition in trouble pauses and leaves the session meanwhile; the others go on. Memory is bounded by one answer.
+
+A poll may be parked at the leader for `replica.fetch.wait.max.ms`. Partitions that come to this fetcher meanwhile, as
+after a failover, don't wait for its end: the poll is left to itself and another session begins on the second lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from penstock.protocol.messages.api_02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from penstock.replication import follower
+from penstock.replication.follower import ResetKind, Trouble
+
+if TYPE_CHECKING:
+    from penstock.broker.partition import Partition
+    from penstock.broker.peers import Peers
+    from penstock.broker.readers import Throttle
+    from penstock.metadata.configs.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+NO_SESSION, FIRST_EPOCH, NO_EPOCH = 0, 0, -1
+LATEST, EARLIEST = -1, -2
+SLICE_SECONDS = 0.005  # how long taking over an answer may hold the loop
+
+_SESSION_LOST = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+Key = tuple[bytes, int]
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A partition, and how this fetcher stands with it."""
+
+    partition: Partition
+    leader_epoch: int
+    failures: int = 0
+    not_before: float = 0.0
+    asked: int = -1
+    """The offset that the request in flight names."""
+    in_session: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self.partition.topic_id, self.partition.index
+
+
+@dataclass(slots=True)
+class Counts:
+    """What followers of this node have done, for the operator."""
+
+    bytes_in: int = 0
+    requests: int = 0
+    errors: int = 0
+    truncations: int = 0
+    truncated_records: int = 0
+    resets: int = 0
+
+
+class ReplicaFetcher:
+    def __init__(
+        self,
+        node_id: int,
+        leader_id: int,
+        number: int,
+        *,
+        peers: Peers,
+        settings: Settings,
+        broker_epoch: Callable[[], int],
+        throttle: Throttle,
+        counts: Counts,
+    ) -> None:
+        self._node_id = node_id
+        self.leader_id = leader_id
+        self.number = number
+        self._peers = peers
+        self._settings = settings
+        self._broker_epoch = broker_epoch
+        self._throttle = throttle
+        self._counts = counts
+        self._followed: dict[Key, Followed] = {}
+        self._changed: dict[Key, None] = {}  # what the next request has to name
+        self._paused: dict[Key, None] = {}
+        self._forgotten: dict[Key, None] = {}
+        self._session_id = NO_SESSION
+        self._epoch = FIRST_EPOCH
+        self._lane = 0
+        self._failures = 0
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._left: asyncio.Task[Any] | None = None  # a poll that nobody waits for any more
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    # --- what it follows
+
+    def add(self, partition: Partition) -> None:
+        known = self._followed.get((partition.topic_id, partition.index))
+        if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
+            return
+        entry = Followed(partition, partition.leader_epoch)
+        if known is not None:
+            entry.in_session = known.in_session
+            self._paused.pop(entry.key, None)
+        self._followed[entry.key] = entry
+        self._forgotten.pop(entry.key, None)
+        self._changed[entry.key] = None
+        self._news.set()
+        if self._task is None:
+            name = f"follow node {self.leader_id}, {self.number}"
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    def remove(self, partition: Partition) -> None:
+        entry = self._followed.get((partition.topic_id, partition.index))
+        if entry is not None and entry.partition is partition:
+            self._drop(entry)
+
+    def _drop(self, entry: Followed) -> None:
+        del self._followed[entry.key]
+        self._changed.pop(entry.key, None)
+        self._paused.pop(entry.key, None)
+        self._leave_session(entry)
+
+    def _leave_session(self, entry: Followed) -> None:
+        if entry.in_session:
+            entry.in_session = False
+            self._forgotten[entry.key] = None
+
+    async def close(self) -> None:
+        self._followed.clear()
+        tasks = [task for task in (self._task, self._left) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- round after round
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._round()
+            except Exception:
+                logger.exception("following node %d failed: once more", self.leader_id)
+                self._begin_session()
+                await asyncio.sleep(self._settings.int("replica.fetch.backoff.ms") / 1000)
+
+    async def _round(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._news.clear()
+        wake_at = self._resume(loop.time())
+        if len(self._paused) < len(self._followed):
+            request = self._request(wake_at, loop.time())
+            answer = await self._ask(request) if request is not None else None
+            if answer is not None:
+                await self._take(answer)
+        else:
+            await self._sleep(None if wake_at is None else wake_at - loop.time())
+
+    def _resume(self, now: float) -> float | None:
+        """Take back those whose pause is over; when the next one's is."""
+        self._hold_back_throttled(now)
+        if not self._paused:
+            return None
+        for key in [key for key in self._paused if self._followed[key].not_before <= now]:
+            del self._paused[key]
+            self._changed[key] = None
+        return min((self._followed[key].not_before for key in self._paused), default=None)
+
+    def _hold_back_throttled(self, now: float) -> None:
+        if not self._throttle.limited or (excess_ms := self._throttle.excess_ms()) <= 0:
+            return
+        for entry in list(self._followed.values()):
+            if entry.key not in self._paused and self._is_throttled(entry.partition):
+                self._pause(entry, now + excess_ms / 1000)
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        return self._node_id not in partition.image.isr and self._throttle.concerns(partition)
+
+    async def _sleep(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(None if seconds is None else max(0.001, seconds)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def _pause(self, entry: Followed, until: float) -> None:
+        entry.not_before = until
+        self._paused[entry.key] = None
+        self._changed.pop(entry.key, None)
+        self._leave_session(entry)
+
+    # --- asking
+
+    def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
+        """The next one; None if nothing of it can be read here. It may be parked until somebody's pause is over."""
+        settings = self._settings
+        if self._epoch == FIRST_EPOCH:
+            self._changed = dict.fromkeys(key for key in self._followed if key not in self._paused)
+            self._forgotten.clear()
+            for entry in self._followed.values():
+                entry.in_session = False
+        topics: dict[bytes, FetchTopic] = {}
+        for key in list(self._changed):
+            entry = self._followed[key]
+            try:
+                asked = self._position(entry)
+            except KafkaError as error:
+                self._give_up(entry, error)
+                continue
+            topics.setdefault(key[0], FetchTopic(topic_id=key[0])).partitions.append(asked)
+            entry.in_session = True
+        if len(self._paused) == len(self._followed):
+            return None
+        self._changed = {}
+        forgotten: dict[bytes, ForgottenTopic] = {}
+        for topic_id, index in self._forgotten:
+            forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(index)
+        self._forgotten = {}
+        max_wait_ms = settings.int("replica.fetch.wait.max.ms")
+        if wake_at is not None:
+            max_wait_ms = max(1, min(max_wait_ms, int((wake_at - now) * 1000)))
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
+            max_wait_ms=max_wait_ms,
+            min_bytes=settings.int("replica.fetch.min.bytes"),
+            max_bytes=settings.int("replica.fetch.response.max.bytes"),
+            session_id=self._session_id,
+            session_epoch=self._epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+        )
+
+    def _position(self, entry: Followed) -> FetchPartition:
+        log = entry.partition.log
+        log.check_writable()
+        latest = log.epochs.latest_epoch
+        entry.asked = log.log_end_offset
+        return FetchPartition(
+            partition=entry.partition.index,
+            current_leader_epoch=entry.leader_epoch,
+            fetch_offset=log.log_end_offset,
+            last_fetched_epoch=NO_EPOCH if latest is None else latest,
+            log_start_offset=log.log_start_offset,
+            partition_max_bytes=self._settings.int("replica.fetch.max.bytes"),
+        )
+
+    def _give_up(self, entry: Followed, error: KafkaError) -> None:
+        """Our own disk: the partition comes back with another leader epoch, or after a restart."""
+        logger.error("%s is not followed any more: %s", entry.partition, error)
+        self._drop(entry)
+
+    async def _ask(self, request: FetchRequest) -> FetchResponse | None:
+        """The answer; None if there is none, or partitions came that can't wait for it."""
+        self._counts.requests += 1
+        timeout_ms = self._settings.int("replica.socket.timeout.ms")
+        lane = f"replica-{self.number}-{self._lane}"
+        asking: asyncio.Task[Any] = asyncio.ensure_future(
+            self._peers.ask(self.leader_id, request, lane=lane, timeout_ms=timeout_ms)
+        )
+        if not await self._answered(asking):
+            self._left = asking
+            self._lane = 1 - self._lane
+            self._begin_session()
+            return None
+        try:
+            answer: FetchResponse = asking.result()
+        except KafkaError as error:
+            await self._failed(error)
+            return None
+        if answer.error_code:
+            await self._failed(KafkaError(ErrorCode(answer.error_code), "The leader refused the fetch session."))
+            return None
+        self._failures = 0
+        self._session_id = answer.session_id
+        self._epoch = self._next_epoch() if answer.session_id != NO_SESSION else FIRST_EPOCH
+        return answer
+
+    async def _answered(self, asking: asyncio.Task[Any]) -> bool:
+        """False: partitions came that can't wait for it. One poll at a time is left so, else they would pile up."""
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done() and self._left is not None and not self._left.done():
+                await asyncio.wait((asking, self._left), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            asking.cancel()
+            raise
+        finally:
+            news.cancel()
+        return asking.done()
+
+    def _next_epoch(self) -> int:
+        return 1 if self._epoch == 0x7FFFFFFF else self._epoch + 1
+
+    def _begin_session(self) -> None:
+        self._epoch = FIRST_EPOCH  # with the old id, so that the leader forgets that one
+
+    async def _failed(self, error: KafkaError) -> None:
+        self._counts.errors += 1
+        self._begin_session()
+        if error.code in _SESSION_LOST:
+            self._session_id = NO_SESSION
+            if self._failures == 0:
+                self._failures = 1
+                return
+        backoff_ms = self._settings.int("replica.fetch.backoff.ms")
+        pause_ms = follower.pause_ms(follower.trouble(error.code), self._failures, backoff_ms)
+        self._failures += 1
+        logger.log(
+            logging.INFO if self._failures == 1 else logging.DEBUG, "node %d is not followed: %s", self.leader_id, error
+        )
+        await asyncio.sleep(pause_ms / 1000)
+
+    # --- taking over
+
+    async def _take(self, answer: FetchResponse) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SLICE_SECONDS
+        unsynced: list[tuple[Any, int]] = []
+        for topic in answer.responses:
+            for data in topic.partitions:
+                entry = self._followed.get((topic.topic_id, data.partition_index))
+                if entry is None or entry.key in self._paused or not self._is_current(entry):
+                    continue
+                try:
+                    await self._take_one(entry, data)
+                except KafkaError as error:
+                    self._broken(entry, error)
+                    continue
+                log = entry.partition.log
+                if log.config.fsync_before_ack and log.flushed_offset < log.log_end_offset:
+                    unsynced.append((entry, log.log_end_offset))
+                if loop.time() >= deadline:
+                    await asyncio.sleep(0)
+                    deadline = loop.time() + SLICE_SECONDS
+        for entry, offset in unsynced:  # the next fetch tells the leader that it is here: it has to be so
+            try:
+                await entry.partition.log.flushed(offset)
+            except KafkaError as error:
+                self._broken(entry, error)
+
+    def _is_current(self, entry: Followed) -> bool:
+        partition = entry.partition
+        return partition.leader_epoch == entry.leader_epoch and partition.image.leader == self.leader_id
+
+    def _broken(self, entry: Followed, error: KafkaError) -> None:
+        if self._followed.get(entry.key) is not entry:
+            return
+        if error.code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            self._give_up(entry, error)
+        else:
+            logger.error("%s: what the leader sent can't be taken over: %s", entry.partition, error)
+            self._trouble(entry, Trouble.LATER)
+
+    async def _take_one(self, entry: Followed, data: PartitionData) -> None:
+        if data.error_code:
+            await self._refused(entry, ErrorCode(data.error_code))
+            return
+        entry.failures = 0
+        partition = entry.partition
+        log = partition.log
+        if data.diverging_epoch.epoch != NO_EPOCH or data.diverging_epoch.end_offset != -1:
+            self._truncate(entry, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            return
+        if entry.asked != log.log_end_offset:
+            return  # an answer to what was asked before
+        start = log.log_start_offset
+        size = partition.replicate(data.records, entry.leader_epoch, data.high_watermark, data.log_start_offset)
+        if size:
+            self._counts.bytes_in += size
+            if self._throttle.limited and self._throttle.concerns(partition):
+                self._throttle.record(size)
+        if size or log.log_start_offset != start:
+            self._changed[entry.key] = None
+
+    def _truncate(self, entry: Followed, epoch: int, end_offset: int) -> None:
+        log = entry.partition.log
+        own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)
+        step = follower.truncation(epoch, end_offset, own_epoch, own_end, log.log_end_offset, log.high_watermark)
+        self._cut(entry, step.offset)
+        self._changed[entry.key] = None
+
+    def _cut(self, entry: Followed, offset: int) -> None:
+        log = entry.partition.log
+        end, mark = log.log_end_offset, log.high_watermark
+        if offset < mark:
+            logger.warning(
+                "%s: the leader of epoch %d lacks offsets %d to %d, which were committed: an unclean election",
+                entry.partition,
+                entry.leader_epoch,
+                offset,
+                mark,
+            )
+        if log.truncate_to(offset):
+            self._counts.truncations += 1
+            self._counts.truncated_records += end - log.log_end_offset
+            logger.info("%s: cut from %d to %d, where the leader's log parts", entry.partition, end, log.log_end_offset)
+
+    async def _refused(self, entry: Followed, code: ErrorCode) -> None:
+        self._counts.errors += 1
+        kind = follower.trouble(code)
+        if kind is Trouble.OUT_OF_RANGE:
+            try:
+                await self._reset(entry)
+                return
+            except KafkaError as error:
+                code = error.code
+                kind = Trouble.LATER
+        logger.debug("%s: %s from node %d", entry.partition, code.name, self.leader_id)
+        self._trouble(entry, kind)
+
+    def _trouble(self, entry: Followed, kind: Trouble) -> None:
+        if self._followed.get(entry.key) is not entry:
+            return
+        pause_ms = follower.pause_ms(kind, entry.failures, self._settings.int("replica.fetch.backoff.ms"))
+        entry.failures += 1
+        self._pause(entry, asyncio.get_running_loop().time() + pause_ms / 1000)
+
+    async def _reset(self, entry: Followed) -> None:
+        """Our end is not in the leader's log. Its bounds tell what to do."""
+        end = await self._leader_offset(entry, LATEST)
+        start = await self._leader_offset(entry, EARLIEST)
+        if self._followed.get(entry.key) is not entry or not self._is_current(entry):
+            return
+        log = entry.partition.log
+        step = follower.reset(log.log_end_offset, start, end)
+        self._counts.resets += 1
+        if step.kind is ResetKind.TRUNCATE:
+            self._cut(entry, step.offset)
+        elif step.kind is ResetKind.START_OVER:
+            logger.info("%s: the leader's log starts at %d, after our end: starting over", entry.partition, start)
+            log.truncate_fully_and_start_at(step.offset)
+        self._changed[entry.key] = None
+
+    async def _leader_offset(self, entry: Followed, timestamp: int) -> int:
+        partition = entry.partition
+        asked = ListOffsetsPartition(
+            partition_index=partition.index, current_leader_epoch=entry.leader_epoch, timestamp=timestamp
+        )
+        request = ListOffsetsRequest(
+            replica_id=self._node_id, topics=[ListOffsetsTopic(name=partition.topic, partitions=[asked])]
+        )
+        answer: ListOffsetsResponse = await self._peers.ask(
+            self.leader_id,
+            request,
+            lane=f"replica-{self.number}-{self._lane}",
+            timeout_ms=self._settings.int("replica.socket.timeout.ms"),
+        )
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            raise KafkaError(ErrorCode(found.error_code), "The leader doesn't tell where its log begins and ends.")
+        return found.offset

@@ -141,47 +141,28 @@ def _controller_ports(directory: str, args: argparse.Namespace) -> list[int]:
 
 def _client_ports(args: argparse.Namespace) -> list[int]:
     if args.port == 0:
-        return free_ports(args.host, args.nodes)
+        return _free_ports(args.host, args.nodes)
     if args.port + args.nodes > 65536:
         raise Failure(f"--port {args.port} leaves no room for {args.nodes} nodes: choose a lower one", Exit.USAGE)
     return [args.port + index for index in range(args.nodes)]
 
 
 def _choose_controller_ports(args: argparse.Namespace, ports: Sequence[int]) -> list[int]:
+    from penstock.net.ports import is_free
+
     wanted = [port + CONTROLLERS_ABOVE for port in ports]
-    if args.port and wanted[-1] < 65536 and all(_is_free(args.host, port) for port in wanted):
+    if args.port and wanted[-1] < 65536 and all(is_free(args.host, port) for port in wanted):
         return wanted
-    return free_ports(args.host, args.nodes)
+    return _free_ports(args.host, args.nodes)
 
 
-def free_ports(host: str, count: int) -> list[int]:
-    """Ports that nobody has now: held together until all are known, so that they differ."""
-    import socket
+def _free_ports(host: str, count: int) -> list[int]:
+    from penstock.net.ports import free_ports
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    held = []
     try:
-        for _ in range(count):
-            held.append(socket.socket(family))
-            held[-1].bind((host, 0))
-        return [int(each.getsockname()[1]) for each in held]
+        return free_ports(host, count)
     except OSError as problem:
         raise Failure(f"{host}: can't listen there: {problem.strerror}", Exit.ADDRESS_IN_USE) from problem
-    finally:
-        for each in held:
-            each.close()
-
-
-def _is_free(host: str, port: int) -> bool:
-    import socket
-
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
 
 
 # --- running it -----------------------------------------------------------------------------------------------------

@@ -10,18 +10,17 @@ the same throughout.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.broker.faults import Faults
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
-from penstock.net.loop import new_event_loop
 from penstock.node.clock import SystemClock
 from penstock.node.local import format_if_new, local_settings, make_node
+from penstock.testing.asking import create_topics, read_records
+from penstock.testing.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from penstock.client.sync import Client
@@ -33,7 +32,6 @@ T = TypeVar("T")
 
 START_LIMIT_S = 30.0
 STOP_GRACE_S = 1.0
-READ_LIMIT_S = 10.0
 # Internal topics of a test are small: fewer partitions are made sooner.
 FOR_TESTS = {"offsets.topic.num.partitions": "4", "transaction.state.log.num.partitions": "4"}
 
@@ -57,7 +55,7 @@ class Broker:
         self._host = host
         self._port = port
         self._seed = seed
-        self._thread: _LoopThread | None = None
+        self._thread: LoopThread | None = None
         self._node: Node | None = None
         self.faults = Faults()
 
@@ -74,7 +72,7 @@ class Broker:
         """Returns when the broker serves. Nothing happens if it already does."""
         if self._node is not None:
             return
-        self._thread = _LoopThread()
+        self._thread = LoopThread()
         try:
             self._node = self._thread.run(self._start(), START_LIMIT_S)
             if self._topics:
@@ -164,62 +162,8 @@ class Broker:
         self.create_topics({name: partitions}, configs=named)
 
     def create_topics(self, topics: Mapping[str, int], *, configs: Mapping[str, str] | None = None) -> None:
-        from penstock.client.admin import Admin, NewTopic
-        from penstock.client.client import AsyncClient
-
-        async def create() -> None:
-            async with AsyncClient(self.bootstrap) as client:
-                wanted = [NewTopic(name, partitions, 1, configs=configs) for name, partitions in topics.items()]
-                await Admin(client).create_topics(wanted)
-
-        self.run(create())
+        self.run(create_topics(self.bootstrap, topics, 1, configs))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
         """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""
-        from penstock.client.consumer import Consumer
-        from penstock.client.offsets import EARLIEST, LATEST, list_offsets
-
-        async def read() -> list[Record]:
-            from penstock.client.client import AsyncClient
-
-            async with AsyncClient(self.bootstrap) as client, asyncio.timeout(READ_LIMIT_S):
-                wanted = (await client.topic(topic)).partitions if partition is None else [partition]
-                found: list[Record] = []
-                for each in wanted:
-                    key = (topic, each)
-                    end = (await list_offsets(client, {key: LATEST}))[key].offset
-                    async with Consumer(client) as consumer:
-                        await consumer.assign({key: EARLIEST})
-                        while consumer.position(key) < end:
-                            for fetched in await consumer.poll():
-                                found += [record for record in fetched.records() if record.offset < end]
-                return found
-
-        return self.run(read())
-
-
-class _LoopThread:
-    """An event loop in a daemon thread: a test that dies does not wait for it."""
-
-    def __init__(self) -> None:
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-broker", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
-
-    def end(self) -> None:
-        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result(STOP_GRACE_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def _cancel_the_rest() -> None:
-    """A killed broker leaves tasks behind; they end here, quietly, rather than with a warning when the loop goes."""
-    rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+        return self.run(read_records(self.bootstrap, topic, partition))

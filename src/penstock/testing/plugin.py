@@ -7,6 +7,9 @@ def test_orders_are_written(penstock):                       a fresh broker for 
 def test_unknown_topics_are_refused(penstock): ...
 
 def test_many_share_one(penstock_session): ...               one broker for the whole run
+
+@pytest.mark.penstock(nodes=3, topics={"orders": 3})
+def test_orders_survive_a_node(penstock_cluster): ...        a fresh cluster for this test
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ import pytest
 
 if TYPE_CHECKING:
     from penstock.testing.broker import Broker
+    from penstock.testing.cluster import Cluster
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    line = "penstock(**options): options of penstock.testing.Broker for the `penstock` fixture of this test"
+    line = "penstock(**options): options of penstock.testing.Broker or Cluster for the fixture of this test"
     config.addinivalue_line("markers", line)
 
 
@@ -33,6 +37,16 @@ def penstock(request: pytest.FixtureRequest) -> Iterator[Broker]:
     marker = request.node.get_closest_marker("penstock")
     with Broker(**(marker.kwargs if marker is not None else {})) as broker:
         yield broker
+
+
+@pytest.fixture
+def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of this test's own, of three nodes on memory; `@pytest.mark.penstock(…)` passes options."""
+    from penstock.testing.cluster import Cluster
+
+    marker = request.node.get_closest_marker("penstock")
+    with Cluster(**(marker.kwargs if marker is not None else {})) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,45 @@
+"""What tests ask of a broker or a cluster besides what their own clients do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.records.record import Record
+
+READ_LIMIT_S = 10.0
+
+
+async def create_topics(
+    bootstrap: str, topics: Mapping[str, int], replication_factor: int, configs: Mapping[str, str] | None
+) -> None:
+    from penstock.client.admin import Admin, NewTopic
+    from penstock.client.client import AsyncClient
+
+    async with AsyncClient(bootstrap) as client:
+        wanted = [
+            NewTopic(name, partitions, replication_factor, configs=configs) for name, partitions in topics.items()
+        ]
+        await Admin(client).create_topics(wanted)
+
+
+async def read_records(bootstrap: str, topic: str, partition: int | None) -> list[Record]:
+    """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""
+    from penstock.client.client import AsyncClient
+    from penstock.client.consumer import Consumer
+    from penstock.client.offsets import EARLIEST, LATEST, list_offsets
+
+    async with AsyncClient(bootstrap) as client, asyncio.timeout(READ_LIMIT_S):
+        wanted = (await client.topic(topic)).partitions if partition is None else [partition]
+        found: list[Record] = []
+        for each in wanted:
+            key = (topic, each)
+            end = (await list_offsets(client, {key: LATEST}))[key].offset
+            async with Consumer(client) as consumer:
+                await consumer.assign({key: EARLIEST})
+                while consumer.position(key) < end:
+                    for fetched in await consumer.poll():
+                        found += [record for record in fetched.records() if record.offset < end]
+        return found

@@ -1,0 +1,283 @@
+"""A whole cluster in background threads, for tests of what happens when a node goes.
+
+    with Cluster(nodes=3, topics={"orders": 3}) as cluster:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        cluster.kill(cluster.leader("orders", 0))
+
+Nodes are those that production runs, each on its own event loop and thread, on memory unless given a directory, broker
+and controller in one. Topics have three replicas, or as many as there are nodes. Ports and data stay through every
+kill and restart.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.broker.faults import Faults
+from penstock.disk.memory import MemoryDisk
+from penstock.disk.real import RealDisk
+from penstock.metadata.configs.settings import Settings
+from penstock.net.ports import free_ports
+from penstock.node.clock import SystemClock
+from penstock.node.local import make_node
+from penstock.node.local_cluster import LocalNode, format_new, local_nodes
+from penstock.testing.asking import create_topics, read_records
+from penstock.testing.broker import FOR_TESTS, START_LIMIT_S, STOP_GRACE_S
+from penstock.testing.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Client
+    from penstock.disk.api import Disk
+    from penstock.node.node import Node
+    from penstock.records.record import Record
+
+T = TypeVar("T")
+
+LOOK_EVERY_S = 0.01
+
+
+class Cluster:
+    def __init__(
+        self,
+        nodes: int = 3,
+        *,
+        data: str | os.PathLike[str] | None = None,
+        topics: Mapping[str, int] | None = None,
+        config: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        seed: int | None = None,
+    ) -> None:
+        """`data` is a directory to keep, `topics` are names with partition counts, `config` are server properties."""
+        if nodes < 1:
+            raise ValueError(f"a cluster needs a node, not {nodes}")
+        home = "/data" if data is None else os.path.abspath(data)
+        ports = free_ports(host, 2 * nodes)
+        self._host = host
+        self._seed = seed
+        self._topics = dict(topics or {})
+        self._controller_ports = ports[nodes:]
+        self._plans = {
+            plan.node_id: plan
+            for plan in local_nodes(
+                [f"{home}/{index + 1}" for index in range(nodes)],
+                host=host,
+                ports=ports[:nodes],
+                controller_ports=self._controller_ports,
+                overrides={**FOR_TESTS, **(config or {})},
+            )
+        }
+        clock = SystemClock()
+        self._disks: dict[int, Disk] = {
+            each: MemoryDisk(now_ms=clock.wall_ms) if data is None else RealDisk() for each in self._plans
+        }
+        self._members: dict[int, _Member] = {}
+        self.faults: dict[int, Faults] = {each: Faults() for each in self._plans}
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def start(self, *nodes: int) -> None:
+        """Starts these nodes, or all that don't run, together. Returns when they serve."""
+        self._format()
+        wanted = [each for each in nodes or self._plans if each not in self._members]
+        starting = {each: _Member(self._make(each)) for each in wanted}
+        self._members.update(starting)
+        try:
+            _all([member.begin(member.node.start()) for member in starting.values()])
+        except BaseException:
+            for each in wanted:
+                self._members.pop(each).thread.end()
+            raise
+        for each, member in starting.items():
+            member.node.broker.faults = self.faults[each]
+        if self._topics:
+            topics, self._topics = self._topics, {}
+            self.create_topics(topics)
+
+    def _format(self) -> None:
+        chance = random.Random(self._seed) if self._seed is not None else random.SystemRandom()  # noqa: S311
+        plans = list(self._plans.values())
+        format_new(
+            [self._disks[plan.node_id] for plan in plans],
+            plans,
+            self._controller_ports,
+            host=self._host,
+            random=chance,
+            now_ms=SystemClock().wall_ms(),
+        )
+
+    def _make(self, node_id: int) -> Node:
+        seed = None if self._seed is None else self._seed * 1000 + node_id
+        return make_node(Settings(self._plan(node_id).properties), self._disks[node_id], seed=seed)
+
+    def stop(self, *nodes: int) -> None:
+        """A clean stop of these nodes, or of all. Fault rules go, so that nothing is held up by them."""
+        leaving = {each: self._leave(each) for each in nodes or list(self._members)}
+        for each, member in leaving.items():
+            member.thread.resume()
+            self.faults[each].clear()
+        try:
+            _all([member.begin(member.node.stop(STOP_GRACE_S)) for member in leaving.values()])
+        finally:
+            for member in leaving.values():
+                member.thread.end()
+
+    def kill(self, node: int) -> None:
+        """Ends a node as `kill -9` would: nothing is flushed, handed over or said; its connections close."""
+        member = self._leave(node)
+        member.thread.resume()
+        self.faults[node].release()
+        try:
+            member.thread.run(member.node.abandon(), START_LIMIT_S)
+        finally:
+            member.thread.end()
+
+    def restart(self, node: int) -> None:
+        """A clean stop if it runs, and a start over the same data."""
+        if node in self._members:
+            self.stop(node)
+        self.start(node)
+
+    def pause(self, node: int) -> None:
+        """The node stands still as a process does after SIGSTOP: connections stay open, nobody answers on them."""
+        self._member(node).thread.pause()
+
+    def resume(self, node: int) -> None:
+        self._member(node).thread.resume()
+
+    # --- what tests ask -----------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port,host:port,…` of all nodes, running or not, for any client's bootstrap.servers."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return ",".join(f"{host}:{plan.port}" for plan in self._plans.values())
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.bootstrap
+
+    @property
+    def nodes(self) -> list[int]:
+        """Ids of all nodes."""
+        return list(self._plans)
+
+    @property
+    def running(self) -> list[int]:
+        return sorted(self._members)
+
+    def node(self, node: int) -> Node:
+        """The node itself, which lives on another thread: reach into it with `run`."""
+        return self._member(node).node
+
+    def run(self, node: int, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on a node's own event loop and returns what it returns."""
+        return self._member(node).thread.run(work, START_LIMIT_S)
+
+    def client(self) -> Client:
+        """A small client of Penstock's own, connected; close it, or use it in `with`."""
+        from penstock.client.sync import Client
+
+        return Client(self.bootstrap)
+
+    def create_topic(self, name: str, partitions: int = 1, replication_factor: int = -1, **configs: str) -> None:
+        """Configs as keywords with underscores for dots: `retention_ms="1000"`."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        self.create_topics({name: partitions}, replication_factor=replication_factor, configs=named)
+
+    def create_topics(
+        self, topics: Mapping[str, int], *, replication_factor: int = -1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        self._anywhere(create_topics(self.bootstrap, topics, replication_factor, configs))
+
+    def records(self, topic: str, partition: int | None = None) -> list[Record]:
+        """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""
+        return self._anywhere(read_records(self.bootstrap, topic, partition))
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The node that leads a partition, waiting for one if there is none."""
+        with self.client() as client:
+            return client.leader(topic, partition)
+
+    def isr(self, topic: str, partition: int = 0) -> list[int]:
+        with self.client() as client:
+            (described,) = client.describe_topics([topic])
+            return sorted(described.partitions[partition].isr)
+
+    @property
+    def controller(self) -> int:
+        """The node that is the active controller, waiting for one if there is none."""
+        from penstock.client.cluster_admin import ClusterAdmin
+
+        with self.client() as client:
+            quorum = client.run(ClusterAdmin(client.asynchronous).describe_quorum())
+        return int(quorum.topics[0].partitions[0].leader_id)
+
+    def wait_in_sync(self, *topics: str, timeout_s: float = 30.0) -> None:
+        """Returns when every replica of these topics, or of all, is in sync. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        with self.client() as client:
+            while True:
+                found = client.describe_topics(topics) if topics else client.list_topics(internal=True)
+                parts = [(topic.name, part) for topic in found for part in topic.partitions.values()]
+                lacking = [f"{name}-{part.index}" for name, part in parts if len(part.isr) < len(part.replicas)]
+                if not lacking:
+                    return
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not in sync after {timeout_s:g} s: {', '.join(lacking[:10])}")
+                time.sleep(LOOK_EVERY_S)
+
+    def _anywhere(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._members:
+            work.close()
+            raise RuntimeError("no node is running: use the cluster inside `with`, or call start()")
+        return self.run(self.running[0], work)
+
+    def _plan(self, node: int) -> LocalNode:
+        if node not in self._plans:
+            raise ValueError(f"there is no node {node}: there are {', '.join(map(str, self._plans))}")
+        return self._plans[node]
+
+    def _member(self, node: int) -> _Member:
+        self._plan(node)
+        if node not in self._members:
+            raise RuntimeError(f"node {node} is not running: start({node}) starts it")
+        return self._members[node]
+
+    def _leave(self, node: int) -> _Member:
+        member = self._member(node)
+        del self._members[node]
+        return member
+
+
+class _Member:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.thread = LoopThread(f"penstock-node-{node.settings.node_id}")
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return self.thread.begin(work)
+
+
+def _all(futures: Sequence[Future[Any]]) -> None:
+    """Waits for all, then raises the first failure."""
+    failure: BaseException | None = None
+    deadline = time.monotonic() + START_LIMIT_S
+    for future in futures:
+        try:
+            future.result(max(0.0, deadline - time.monotonic()))
+        except BaseException as problem:
+            failure = failure or problem
+    if failure is not None:
+        raise failure

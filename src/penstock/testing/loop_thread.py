@@ -1,0 +1,63 @@
+"""An event loop in a background thread: where an embedded node lives."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from penstock.net.loop import new_event_loop
+
+T = TypeVar("T")
+
+END_LIMIT_S = 1.0
+
+
+class LoopThread:
+    """An event loop in a daemon thread: a test that dies does not wait for it."""
+
+    def __init__(self, name: str = "penstock-broker") -> None:
+        self._loop = new_event_loop()
+        self._resumed = threading.Event()
+        self._resumed.set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        return self.begin(work).result(timeout_s)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def pause(self) -> None:
+        """Nothing of the loop runs until `resume`: sockets stay open and silent, as those of a stopped process."""
+        stands = threading.Event()
+
+        def stand_still() -> None:
+            stands.set()
+            self._resumed.wait()
+
+        self._resumed.clear()
+        self._loop.call_soon_threadsafe(stand_still)
+        stands.wait()
+
+    def resume(self) -> None:
+        self._resumed.set()
+
+    def end(self) -> None:
+        self.resume()
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result(END_LIMIT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_the_rest() -> None:
+    """A killed broker leaves tasks behind; they end here, quietly, rather than with a warning when the loop goes."""
+    rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()

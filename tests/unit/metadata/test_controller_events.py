@@ -1,0 +1,295 @@
+"""Random lives of a cluster, as the controller sees them: whatever happens in whatever order, its rules hold."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.metadata.apply import apply
+from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
+from penstock.metadata.controller.broker_states import fence_broker, heartbeat
+from penstock.metadata.controller.brokers import Registration, register_broker
+from penstock.metadata.controller.elections import balance_leaders, elect_leaders, elect_unclean
+from penstock.metadata.controller.partition_change import Rules
+from penstock.metadata.controller.reassignments import alter_reassignments
+from penstock.metadata.controller.topics import TopicDefaults, create_topics
+from penstock.metadata.decision import Decision
+from penstock.metadata.features import SUPPORTED_FEATURES, default_features
+from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage, PartitionImage
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages import api_56_alter_partition as api_56
+from penstock.protocol.messages import api_73_assign_replicas_to_dirs as api_73
+from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, TopicPartitions
+from penstock.protocol.messages.api_45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
+
+BROKERS = (1, 2, 3, 4, 5)
+TOPIC, LAX = "careful", "lax"  # the second one allows unclean elections
+PARTITIONS = 3
+
+
+def directories_of(broker_id: int) -> list[bytes]:
+    return [bytes([9, broker_id, disk] + [0] * 13) for disk in (1, 2)]
+
+
+class Life:
+    """One image, events on it, and the rules after each of them."""
+
+    def __init__(self, seed: int, *, elr: bool) -> None:
+        self.random = Random(seed)
+        features = default_features(30)
+        if not elr:
+            del features["eligible.leader.replicas.version"]
+        self.elr = elr
+        self.image: MetadataImage = replace(EMPTY_IMAGE, features=features)
+        self.rules = Rules(min_insync_replicas=2)
+        self.clean_epochs: dict[int, int] = {}
+        for broker_id in BROKERS:
+            self.register(broker_id)
+            self.unfence(broker_id)
+        self.create()
+
+    # --- events ----------------------------------------------------------------------------------------
+
+    def commit(self, decision: Decision[Any], *, unclean: bool = False, lossy: int | None = None) -> Any:
+        before, self.image = self.image, apply(self.image, decision.records)
+        for name, old, new in self.pairs(before):
+            check_partition(self.image, new, self.elr)
+            check_step(old, new, unclean=unclean or name == LAX, elr=self.elr, lossy=lossy)
+        return decision.reply
+
+    def pairs(self, before: MetadataImage) -> Iterator[tuple[str, PartitionImage | None, PartitionImage]]:
+        for topic in self.image.topics.values():
+            for index, partition in topic.partitions.items():
+                yield topic.name, before.partition(topic.name, index), partition
+
+    def create(self) -> None:
+        lax = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
+        wanted = [
+            CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=3, configs=configs)
+            for name, configs in [(TOPIC, []), (LAX, [lax])]
+        ]
+        request = CreateTopicsRequest(topics=wanted)
+        self.commit(create_topics(self.image, request, TopicDefaults(1, 1), self.random))
+
+    def register(self, broker_id: int, previous_epoch: int = -1) -> None:
+        one = Registration(
+            broker_id,
+            self.random.randbytes(16),
+            {"PLAINTEXT": Endpoint("h", 9092, 0)},
+            directories_of(broker_id),
+            features=SUPPORTED_FEATURES,
+            previous_broker_epoch=previous_epoch,
+        )
+        self.commit(register_broker(self.image, one, self.rules), lossy=broker_id)
+
+    def beat(self, broker_id: int, **fields: Any) -> Any:
+        request = BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=self.image.brokers[broker_id].epoch,
+            current_metadata_offset=self.image.offset,
+            **fields,
+        )
+        return self.commit(heartbeat(self.image, request, self.rules))
+
+    def unfence(self, broker_id: int) -> None:
+        self.beat(broker_id)
+
+    def crash(self, broker_id: int) -> None:
+        self.commit(fence_broker(self.image, broker_id, self.rules))
+
+    def restart_at_once(self, broker_id: int) -> None:
+        """Nobody noticed that it was gone."""
+        self.register(broker_id)
+
+    def come_back(self, broker_id: int) -> None:
+        if self.image.brokers[broker_id].fenced:
+            self.register(broker_id, self.clean_epochs.pop(broker_id, -1))
+            self.unfence(broker_id)
+
+    def stop(self, broker_id: int) -> None:
+        if self.image.brokers[broker_id].fenced:
+            return
+        reply = self.beat(broker_id, want_shut_down=True)
+        if reply.shutdown_offset is not None:
+            request = BrokerHeartbeatRequest(
+                broker_id=broker_id,
+                broker_epoch=self.image.brokers[broker_id].epoch,
+                current_metadata_offset=self.image.offset,
+                want_shut_down=True,
+            )
+            done = heartbeat(
+                self.image, request, self.rules, shutdown_offset=reply.shutdown_offset, lowest_active_offset=None
+            )
+            reply = self.commit(done)
+        assert reply.state.value == "shutdown now"
+        self.clean_epochs[broker_id] = self.image.brokers[broker_id].epoch
+
+    def lose_disk(self, broker_id: int) -> None:
+        if not self.image.brokers[broker_id].fenced and len(self.image.brokers[broker_id].log_dirs) > 1:
+            self.beat(broker_id, offline_log_dirs=directories_of(broker_id)[:1])
+
+    def place(self, broker_id: int) -> None:
+        """The broker says where it keeps its replicas."""
+        chosen: dict[bytes, list[tuple[bytes, int]]] = {}
+        for topic in self.image.topics.values():
+            for index, partition in topic.partitions.items():
+                if broker_id in partition.replicas:
+                    chosen.setdefault(self.random.choice(directories_of(broker_id)), []).append((topic.topic_id, index))
+        request = api_73.AssignReplicasToDirsRequest(
+            broker_id=broker_id,
+            broker_epoch=self.image.brokers[broker_id].epoch,
+            directories=[
+                api_73.DirectoryData(
+                    id=directory,
+                    topics=[
+                        api_73.TopicData(topic_id=each, partitions=[api_73.PartitionData(partition_index=index)])
+                        for each, index in placed
+                    ],
+                )
+                for directory, placed in sorted(chosen.items())
+            ],
+        )
+        self.commit(assign_replicas(self.image, request, self.rules))
+
+    def change_isr(self, broker_id: int) -> None:
+        """Each leader drops some replicas, or takes some in; at times with a knowledge that is old."""
+        for topic in list(self.image.topics.values()):
+            for index, partition in topic.partitions.items():
+                if partition.leader == broker_id:
+                    others = [each for each in partition.replicas if each != broker_id]
+                    isr = [broker_id, *self.random.sample(others, self.random.randint(0, len(others)))]
+                    self.alter(broker_id, topic.topic_id, index, partition, isr, stale=self.random.random() < 0.1)
+
+    def alter(
+        self, broker_id: int, topic_id: bytes, index: int, seen: PartitionImage, isr: list[int], stale: bool = False
+    ) -> None:
+        wish = api_56.PartitionData(
+            partition_index=index,
+            leader_epoch=seen.leader_epoch,
+            partition_epoch=seen.partition_epoch - stale,
+            new_isr_with_epochs=[
+                api_56.BrokerState(broker_id=each, broker_epoch=self.image.brokers[each].epoch) for each in isr
+            ],
+        )
+        request = api_56.AlterPartitionRequest(
+            broker_id=broker_id,
+            broker_epoch=self.image.brokers[broker_id].epoch,
+            topics=[api_56.TopicData(topic_id=topic_id, partitions=[wish])],
+        )
+        self.commit(alter_partition(self.image, request, self.rules))
+
+    def move(self, broker_id: int) -> None:
+        topic = self.random.choice(list(self.image.topics))
+        target = self.random.choice([None, self.random.sample(BROKERS, self.random.randint(1, 4))])
+        asked = ReassignablePartition(partition_index=self.random.randrange(PARTITIONS), replicas=target)
+        request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=[asked])])
+        self.commit(alter_reassignments(self.image, request, self.rules))
+
+    def elect(self, broker_id: int) -> None:
+        kind = self.random.choice([0, 0, 0, 1])
+        asked = [TopicPartitions(topic=name, partitions=[0, 1, 2]) for name in (TOPIC, LAX)]
+        request = ElectLeadersRequest(election_type=kind, topic_partitions=asked)
+        self.commit(elect_leaders(self.image, request, self.rules), unclean=kind == 1)
+
+    def balance(self, broker_id: int) -> None:
+        self.commit(balance_leaders(self.image, self.rules, limit=2))
+        self.commit(elect_unclean(self.image, self.rules, limit=2))
+
+    def step(self) -> None:
+        event = self.random.choice(
+            [self.crash, self.come_back, self.come_back, self.restart_at_once, self.stop, self.lose_disk, self.place]
+            + [self.change_isr] * 4
+            + [self.move, self.move, self.elect, self.balance]
+        )
+        with suppress(KafkaError):  # a refusal changes nothing
+            event(self.random.choice(BROKERS))
+
+    def heal(self) -> None:
+        """Everybody comes back, every leader takes everybody in, until nothing changes any more."""
+        for broker_id in BROKERS:
+            broker = self.image.brokers[broker_id]
+            if not broker.usable or len(broker.log_dirs) < 2:
+                self.register(broker_id)
+            self.unfence(broker_id)
+        for _ in range(4):
+            for topic in list(self.image.topics.values()):
+                for index, partition in topic.partitions.items():
+                    if partition.leader >= 0:
+                        isr = list(partition.replicas)
+                        self.alter(partition.leader, topic.topic_id, index, partition, isr)
+
+
+def check_partition(image: MetadataImage, one: PartitionImage, elr: bool) -> None:
+    replicas = set(one.replicas)
+    assert one.replicas
+    assert len(replicas) == len(one.replicas)
+    assert set(one.isr) <= replicas
+    assert len(set(one.isr)) == len(one.isr)
+    assert one.leader == -1 or one.leader in one.isr
+    assert set(one.elr) <= replicas
+    assert not set(one.elr) & set(one.isr)
+    assert len(one.directories) == len(one.replicas)
+    assert set(one.adding_replicas) | set(one.removing_replicas) <= replicas
+    assert elr or one.isr
+    assert elr or not one.elr
+    assert elr or not one.last_known_elr
+    if one.leader >= 0:
+        assert image.brokers[one.leader].usable
+        assert not one.last_known_elr
+
+
+def check_step(old: PartitionImage | None, new: PartitionImage, *, unclean: bool, elr: bool, lossy: int | None) -> None:
+    if old is None or old == new:
+        return
+    assert new.partition_epoch > old.partition_epoch
+    assert new.leader_epoch >= old.leader_epoch
+    if new.leader != old.leader:
+        assert new.leader_epoch > old.leader_epoch
+    if new.leader >= 0 and new.leader != old.leader and not unclean:
+        last_known = old.last_known_elr == (new.leader,) and not {*old.isr, *old.elr} - {lossy}
+        assert new.leader in old.isr or new.leader in old.elr or (elr and last_known) or completes(old, new)
+
+
+def completes(old: PartitionImage, new: PartitionImage) -> bool:
+    """A reassignment that this very change completed: the next leader came in sync with it, says the one before."""
+    moving = bool(old.adding_replicas or old.removing_replicas)
+    return moving and not new.adding_replicas and not new.removing_replicas and new.leader in new.isr
+
+
+@pytest.mark.parametrize("elr", [True, False], ids=["eligible leaders", "without"])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_rules_hold_through_any_life_of_a_cluster_and_it_heals(seed: int, elr: bool) -> None:
+    life = Life(seed, elr=elr)
+    for _ in range(60):
+        life.step()
+    life.heal()
+    for topic in life.image.topics.values():
+        for partition in topic.partitions.values():
+            assert not partition.adding_replicas, "a reassignment ends when everybody is in sync"
+            assert not partition.removing_replicas
+            if partition.leader >= 0:
+                assert set(partition.isr) == set(partition.replicas)
+            else:
+                # Only who may have what nobody else has can be missing: it lost its own.
+                assert elr
+                assert not partition.isr
+                assert not partition.elr
+
+
+def test_the_same_life_twice_is_the_same() -> None:
+    lives = []
+    for _ in range(2):
+        life = Life(7, elr=True)
+        for _ in range(60):
+            life.step()
+        lives.append(life.image)
+    assert lives[0] == lives[1]

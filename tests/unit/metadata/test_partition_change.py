@@ -1,0 +1,266 @@
+"""Leaders, ISRs, eligible leaders and reassignments of one partition: what is wished → what it becomes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.metadata.apply import apply
+from penstock.metadata.controller.partition_change import Change, Election, Rules, leader_and_isr_changes
+from penstock.metadata.image import (
+    EMPTY_IMAGE,
+    LOST_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+
+ID = bytes([1] * 16)
+DISK, OTHER_DISK = bytes([7] * 16), bytes([8] * 16)
+ELR = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+NO_ELR = {"metadata.version": 30}
+
+
+def image_of(partition: PartitionImage, brokers: str = "1234", min_isr: int = 2, **fields: Any) -> MetadataImage:
+    """Brokers by digit; `!` after one says fenced, `~` shutting down."""
+    registered = {}
+    for digit, mark in zip(brokers, brokers[1:] + " ", strict=True):
+        if digit.isdigit():
+            registered[int(digit)] = BrokerImage(
+                int(digit), 5, bytes(16), {}, fenced=mark == "!", in_controlled_shutdown=mark == "~"
+            )
+    topic = TopicImage("t", ID, {0: partition})
+    fields.setdefault("features", ELR)
+    return replace(
+        EMPTY_IMAGE,
+        brokers=registered,
+        topics={"t": topic},
+        topics_by_id={ID: topic},
+        partition_count=1,
+        configs={(2, "t"): {"min.insync.replicas": str(min_isr)}},
+        **fields,
+    )
+
+
+def partition(replicas: str, isr: str | None = None, leader: int = -2, **fields: Any) -> PartitionImage:
+    ids = tuple(map(int, replicas))
+    in_sync = ids if isr is None else tuple(map(int, isr))
+    return PartitionImage(replicas=ids, isr=in_sync, leader=ids[0] if leader == -2 else leader, **fields)
+
+
+def changed(image: MetadataImage, **wishes: Any) -> PartitionImage:
+    record = Change(image, image.topics["t"], 0, **wishes).record()
+    return image.topics["t"].partitions[0] if record is None else apply(image, [record]).topics["t"].partitions[0]
+
+
+def summary(one: PartitionImage) -> str:
+    """`leader isr/eligible/last known`"""
+    parts = "/".join("".join(map(str, ids)) for ids in (one.isr, one.elr, one.last_known_elr))
+    return f"{'-' if one.leader < 0 else one.leader} {parts}"
+
+
+# --- a broker goes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "leaving", "expected"),
+    [
+        (partition("123"), 1, "2 23//"),
+        (partition("123"), 3, "1 12//"),
+        (partition("123", "23", 2), 2, "3 3/2/"),
+        (partition("143", "3", 3, elr=(1,)), 3, "1 1/3/"),
+        (partition("123", "12"), 3, "1 12//"),
+        (partition("1"), 1, "- /1/1"),
+        (partition("253", "3", 3, elr=(5,)), 3, "- /53/3"),
+        (partition("321"), 3, "2 21//"),
+    ],
+    ids=["leader", "follower", "below min", "last", "not in sync", "alone", "nobody", "order of replicas"],
+)
+def test_a_broker_that_goes_leaves_leadership_and_isr_to_others(
+    before: PartitionImage, leaving: int, expected: str
+) -> None:
+    image = image_of(before, min_isr=2)
+    records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], leaving=leaving)
+    assert summary(apply(image, records).topics["t"].partitions[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "leaving", "expected"),
+    [(partition("123", "12"), 1, "2 2//"), (partition("123", "1"), 1, "- 1//"), (partition("1"), 1, "- 1//")],
+)
+def test_without_eligible_leaders_the_last_in_sync_stays_in_the_isr(
+    before: PartitionImage, leaving: int, expected: str
+) -> None:
+    image = image_of(before, features=NO_ELR)
+    records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], leaving=leaving)
+    assert summary(apply(image, records).topics["t"].partitions[0]) == expected
+
+
+def test_leadership_goes_only_to_brokers_that_are_alive_and_stay() -> None:
+    image = image_of(partition("1234"), brokers="12!3~4")
+    records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], leaving=1)
+    assert apply(image, records).topics["t"].partitions[0].leader == 4
+
+
+# --- a broker comes back --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "coming", "expected"),
+    [
+        (partition("123", "", -1, elr=(2, 3), last_known_elr=(3,)), 2, "2 2/3/"),
+        (partition("123", "", -1, elr=(3,), last_known_elr=(3,)), 2, "- /3/3"),
+        (partition("123", "", -1, last_known_elr=(3,)), 2, "- //3"),
+        (partition("123", "", -1, last_known_elr=(3,)), 3, "3 3//"),
+        (partition("123", "", -1, last_known_elr=(2, 3)), 3, "- //23"),
+        (partition("123", "1", -1), 1, "1 1//"),
+    ],
+    ids=["eligible", "not eligible", "not the last leader", "the last leader", "no one last leader", "in sync"],
+)
+def test_a_broker_that_comes_leads_what_it_has_everything_of(
+    before: PartitionImage, coming: int, expected: str
+) -> None:
+    image = image_of(before, brokers="1!2!3!4!")
+    records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], coming=coming)
+    assert summary(apply(image, records).topics["t"].partitions[0]) == expected
+
+
+def test_the_last_known_leader_recovers_as_after_an_unclean_election() -> None:
+    image = image_of(partition("123", "", -1, last_known_elr=(3,)), brokers="1!2!3!")
+    records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], coming=3)
+    assert apply(image, records).topics["t"].partitions[0].leader_recovery_state == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "lossy", "expected"),
+    [
+        (partition("123"), 1, "2 23//"),
+        (partition("123", "23", 2), 2, "3 3//"),
+        (partition("123", "3", 3, elr=(2,)), 2, "3 3//"),
+        (partition("123", "", -1, elr=(2, 3), last_known_elr=(3,)), 3, "2 2//"),
+        (partition("1"), 1, "- //1"),
+        (partition("1", "1", -1), 1, "- //1"),
+    ],
+    ids=["in sync", "below min", "eligible", "leaves another", "alone", "leaderless since before"],
+)
+def test_who_may_have_lost_records_is_neither_in_sync_nor_eligible(
+    before: PartitionImage, lossy: int, expected: str
+) -> None:
+    image = image_of(before)
+    records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], unclean_shutdown=lossy)
+    assert summary(apply(image, records).topics["t"].partitions[0]) == expected
+
+
+# --- eligible leaders -----------------------------------------------------------------------------------
+
+
+def test_eligible_leaders_end_when_enough_are_in_sync_again() -> None:
+    image = image_of(partition("123", "1", elr=(2, 3)))
+    assert summary(changed(image, isr=[1, 2])) == "1 12//"
+
+
+def test_a_topic_needs_no_more_in_sync_than_it_has_replicas() -> None:
+    image = image_of(partition("12", "12"), min_isr=3)
+    assert summary(changed(image, isr=[1])) == "1 1/2/"
+    assert summary(changed(image_of(partition("12", "1", elr=(2,)), min_isr=3), isr=[1, 2])) == "1 12//"
+
+
+@pytest.mark.parametrize(
+    ("configs", "static", "expected"),
+    [({}, 3, 3), ({(4, ""): "2"}, 3, 2), ({(4, ""): "2", (4, "9"): "1"}, 3, 1), ({(2, "t"): "3", (4, ""): "2"}, 1, 3)],
+)
+def test_the_topics_own_config_counts_first_and_the_file_last(
+    configs: dict[tuple[int, str], str], static: int, expected: int
+) -> None:
+    image = image_of(partition("1234"))
+    image = replace(image, configs={key: {"min.insync.replicas": value} for key, value in configs.items()})
+    assert Rules(min_insync_replicas=static, node_id=9).min_isr(image, image.topics["t"]) == expected
+
+
+# --- elections ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "brokers", "election", "expected"),
+    [
+        (partition("123", leader=2), "123", Election.PREFERRED, "1 123//"),
+        (partition("123", "23", 2), "123", Election.PREFERRED, "2 23//"),
+        (partition("123", leader=2), "1!23", Election.PREFERRED, "2 123//"),
+        (partition("123", "", -1, elr=(2,), last_known_elr=(2,)), "123", Election.PREFERRED, "2 2//"),
+        (partition("123", "", -1, elr=(2,), last_known_elr=(2,)), "12!3", Election.ONLINE, "- /2/2"),
+        (partition("123", "", -1, elr=(2,), last_known_elr=(2,)), "12!3", Election.UNCLEAN, "1 1//"),
+        (partition("123", "", -1, elr=(2,), last_known_elr=(2,)), "1!2!3!", Election.UNCLEAN, "- /2/2"),
+        (partition("123", "3", 3), "123", Election.UNCLEAN, "3 3//"),
+    ],
+)
+def test_elections(before: PartitionImage, brokers: str, election: Election, expected: str) -> None:
+    image = image_of(before, brokers, min_isr=1)
+    assert summary(changed(image, election=election)) == expected
+
+
+def test_nothing_to_change_is_no_record() -> None:
+    image = image_of(partition("123"))
+    for election in Election:
+        assert Change(image, image.topics["t"], 0, election=election).record() is None
+
+
+def test_a_replica_whose_disk_is_gone_does_not_lead() -> None:
+    for directory, leads in [(DISK, True), (OTHER_DISK, False), (LOST_DIRECTORY, False), (UNASSIGNED_DIRECTORY, True)]:
+        before = partition("12", "2", -1, directories=(DISK, directory))
+        image = image_of(before, min_isr=1)
+        brokers = {each: replace(one, log_dirs=(DISK,)) for each, one in image.brokers.items()}
+        assert changed(replace(image, brokers=brokers)).leader == (2 if leads else -1)
+
+
+# --- epochs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("features", "wishes", "epochs"),
+    [
+        (ELR, {"isr": [1, 2]}, (0, 1)),
+        ({"metadata.version": 11}, {"isr": [1, 2]}, (1, 1)),
+        ({"metadata.version": 11}, {"isr": [1, 2, 3, 4]}, (0, 1)),
+        (ELR, {"replicas": [1, 2, 3], "isr": [1, 2, 3]}, (1, 1)),
+        (ELR, {"replicas": [4, 1, 2, 3]}, (0, 1)),
+        (ELR, {}, (0, 0)),
+    ],
+    ids=["smaller ISR", "smaller ISR in old clusters", "larger ISR", "fewer replicas", "another order", "nothing"],
+)
+def test_when_a_leader_epoch_begins(features: dict[str, int], wishes: dict[str, Any], epochs: tuple[int, int]) -> None:
+    before = partition("1234", "123" if wishes.get("isr") == [1, 2, 3, 4] else None)
+    after = changed(image_of(before, features=features), **wishes)
+    assert (after.leader_epoch, after.partition_epoch) == epochs
+
+
+# --- reassignments --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "isr", "replicas", "expected"),
+    [
+        (partition("312", "12", 1, adding_replicas=(3,), removing_replicas=(1,)), [1, 2], "312", "1 12//"),
+        (partition("312", "12", 1, adding_replicas=(3,), removing_replicas=(1,)), [1, 2, 3], "32", "3 23//"),
+        (partition("3412", "12", 1, adding_replicas=(3, 4), removing_replicas=(1, 2)), [1, 2, 3], "3412", "1 123//"),
+        (partition("3412", "123", 1, adding_replicas=(3, 4), removing_replicas=(1, 2)), [1, 3, 4], "34", "3 34//"),
+    ],
+    ids=["waits", "completes", "waits for all", "moves everything"],
+)
+def test_a_reassignment_is_complete_when_all_that_stay_are_in_sync(
+    before: PartitionImage, isr: list[int], replicas: str, expected: str
+) -> None:
+    after = changed(image_of(before), isr=isr)
+    assert ("".join(map(str, after.replicas)), summary(after)) == (replicas, expected)
+    done = replicas == "".join(str(each) for each in before.replicas if each not in before.removing_replicas)
+    assert bool(after.adding_replicas or after.removing_replicas) != done
+
+
+def test_new_replicas_get_their_brokers_directory_and_others_keep_theirs() -> None:
+    image = image_of(partition("12", directories=(DISK, OTHER_DISK)))
+    brokers = dict(image.brokers)
+    brokers[3] = replace(brokers[3], log_dirs=(DISK,))
+    brokers[4] = replace(brokers[4], log_dirs=(DISK, OTHER_DISK))
+    after = changed(replace(image, brokers=brokers), replicas=[3, 4, 2, 1], adding=[3, 4])
+    assert after.directories == (DISK, UNASSIGNED_DIRECTORY, OTHER_DISK, DISK)

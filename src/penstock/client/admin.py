@@ -8,7 +8,7 @@ from penstock.client.client import AsyncClient
 from penstock.client.cluster import Node, TopicInfo
 from penstock.client.errors import code_of
 from penstock.client.offsets import READ_UNCOMMITTED, FoundOffset, list_offsets
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -45,6 +45,7 @@ from penstock.protocol.messages.api_44_incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from penstock.protocol.schema import Message
 
 TOPIC = 2
 BROKER = 4
@@ -92,13 +93,35 @@ class Admin:
     def _timeout_ms(self) -> int:
         return int(self._client.settings.request_timeout_s * 1000)
 
+    async def _change(self, request: Message, *, node: int | None = None) -> Any:
+        """Any node takes a change to the controller; while there is none, it is asked again. Nothing was done then."""
+
+        async def ask() -> Any:
+            answer = await self._client.request(request, node=node)
+            if ErrorCode.NOT_CONTROLLER in _codes_in(answer):
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller just now.")
+            return answer
+
+        async def attempt() -> Any:
+            try:
+                return await ask()
+            except KafkaError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise _FinalError(error) from None  # whether it was done is unknown: the caller has to look
+                raise
+
+        try:
+            return await self._client.retrying(attempt)
+        except _FinalError as final:
+            raise final.error from None
+
     # Topics
 
     async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> CreateTopicsResponse:
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in topics], timeout_ms=self._timeout_ms, validate_only=validate_only
         )
-        answer: CreateTopicsResponse = await self._client.request(request)
+        answer: CreateTopicsResponse = await self._change(request)
         _raise_first((f"Topic {topic.name!r}", topic) for topic in answer.topics)
         return answer
 
@@ -116,7 +139,7 @@ class Admin:
             topic_names=names,
             timeout_ms=self._timeout_ms,
         )
-        answer: DeleteTopicsResponse = await self._client.request(request)
+        answer: DeleteTopicsResponse = await self._change(request)
         for name in names:
             self._client.cluster.forget(name)
         _raise_first((f"Topic {topic.name!r}", topic) for topic in answer.responses)
@@ -136,7 +159,7 @@ class Admin:
     async def create_partitions(self, topic: str, total: int, *, validate_only: bool = False) -> None:
         grown = CreatePartitionsTopic(name=topic, count=total, assignments=None)
         request = CreatePartitionsRequest(topics=[grown], timeout_ms=self._timeout_ms, validate_only=validate_only)
-        answer: CreatePartitionsResponse = await self._client.request(request)
+        answer: CreatePartitionsResponse = await self._change(request)
         self._client.cluster.forget(topic)
         _raise_first((f"Topic {result.name!r}", result) for result in answer.results)
 
@@ -199,7 +222,7 @@ class Admin:
         configs = [AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes]
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-        answer: IncrementalAlterConfigsResponse = await self._client.request(request, node=_node_of(kind, name))
+        answer: IncrementalAlterConfigsResponse = await self._change(request, node=_node_of(kind, name))
         _raise_first((f"Configs of {result.resource_name!r}", result) for result in answer.responses)
 
     # Cluster
@@ -216,6 +239,17 @@ class Admin:
     async def ask_every_node(self, message: Any) -> dict[int, Any]:
         """The same request to each node, for what only the node itself knows (log directories, producers)."""
         return {node.node_id: await self._client.request(message, node=node.node_id) for node in await self.nodes()}
+
+
+class _FinalError(Exception):
+    def __init__(self, error: KafkaError) -> None:
+        self.error = error
+
+
+def _codes_in(answer: Any) -> set[int]:
+    """Of the answer as a whole and of its items, whatever they are called."""
+    items = getattr(answer, "topics", None) or getattr(answer, "responses", None) or getattr(answer, "results", None)
+    return {getattr(answer, "error_code", 0), *(item.error_code for item in items or ())}
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.client.cluster import Cluster, TopicInfo
 from penstock.client.connection import BrokerConnection, ConnectionSettings
@@ -25,6 +25,10 @@ T = TypeVar("T")
 DEFAULT_PORT = 9092
 # A node may learn of a new topic a moment after its creation was answered; a topic that isn't there stays unknown.
 UNKNOWN_TOPIC_ATTEMPTS = 3
+# A node that can't be connected to is left alone for so long, twice as long after each failure.
+FIRST_RECONNECT_PAUSE_S, LONGEST_RECONNECT_PAUSE_S = 0.05, 1.0
+# Bootstrap addresses are tried side by side, each so long after the one before: one that is silent holds up nobody.
+NEXT_ADDRESS_AFTER_S = 0.25
 # How long a broker that doesn't read may keep a client from closing.
 CLOSE_TIMEOUT_S = 5.0
 GROUP = 0
@@ -74,6 +78,7 @@ class AsyncClient:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
+        self._unreachable: dict[int, _Unreachable] = {}
 
     async def __aenter__(self) -> "AsyncClient":
         await self.connection()
@@ -100,11 +105,12 @@ class AsyncClient:
     async def connection(self, node: int | None = None, channel: str = "") -> BrokerConnection:
         """The connection to a node, opened if need be; None is any node. Raises KafkaError."""
         if node is None:
-            node = self._any_connected(channel)
+            node = self._any_node(channel)
         key = (node, channel)
         known = self._connections.get(key)
         if known is not None and not known.closed:
             return known
+        self._check_reachable(node)
         opening = self._opening.get(key)
         if opening is None:
             opening = asyncio.ensure_future(self._open(node))
@@ -112,34 +118,72 @@ class AsyncClient:
             opening.add_done_callback(lambda done: self._opened(key, done))
         return await asyncio.shield(opening)
 
-    def _any_connected(self, channel: str) -> int:
-        for (node, of), connection in self._connections.items():
-            if of == channel and not connection.closed:
-                return node
-        return BOOTSTRAP
+    def _any_node(self, channel: str) -> int:
+        """One that has nothing to do, if there is: a request behind others waits for them, maybe for a dead node."""
+        live = {
+            node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed
+        }
+        if not live:
+            return BOOTSTRAP
+        idlest = min(live, key=live.__getitem__)
+        if live[idlest] and BOOTSTRAP not in live:
+            return BOOTSTRAP
+        if live[idlest]:
+            now = asyncio.get_running_loop().time()
+            for other in self.cluster.nodes:
+                failed = self._unreachable.get(other)
+                if other not in live and (failed is None or failed.until <= now):
+                    return other
+        return idlest
+
+    def _check_reachable(self, node: int) -> None:
+        failed = self._unreachable.get(node)
+        if failed is not None and asyncio.get_running_loop().time() < failed.until:
+            raise KafkaError(failed.error.code, failed.error.message)
 
     def _opened(self, key: tuple[int, str], done: "asyncio.Task[BrokerConnection]") -> None:
         del self._opening[key]
-        if not done.cancelled() and done.exception() is None:
+        if done.cancelled():
+            return
+        node = key[0]
+        error = done.exception()
+        if error is None:
+            self._unreachable.pop(node, None)
             self._connections[key] = done.result()
+        elif isinstance(error, KafkaError) and node != BOOTSTRAP:
+            before = self._unreachable.get(node)
+            failures = 1 if before is None else before.failures + 1
+            pause = min(FIRST_RECONNECT_PAUSE_S * 2 ** min(failures - 1, 10), LONGEST_RECONNECT_PAUSE_S)
+            self._unreachable[node] = _Unreachable(failures, asyncio.get_running_loop().time() + pause, error)
 
     async def _open(self, node: int) -> BrokerConnection:
         if node != BOOTSTRAP:
             if node not in self.cluster.nodes:
-                await self.refresh([])
+                await self._ask_metadata([])
             known = self.cluster.nodes.get(node)
             if known is None:
                 raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"The cluster has no live node {node}.")
             return await BrokerConnection.open(self.network, known.host, known.port, self.settings)
         addresses = self.bootstrap + [(known.host, known.port) for known in self.cluster.nodes.values()]
-        failure: KafkaError | None = None
-        for host, port in dict.fromkeys(addresses):
-            try:
-                return await BrokerConnection.open(self.network, host, port, self.settings)
-            except KafkaError as error:
-                failure = failure or error
-        assert failure is not None
-        raise failure
+        return await self._open_first(list(dict.fromkeys(addresses)))
+
+    async def _open_first(self, addresses: list[tuple[str, int]]) -> BrokerConnection:
+        """The first that answers. Each gets a head start, and the next is tried at once when one refuses."""
+        attempts: list[asyncio.Task[BrokerConnection]] = []
+        try:
+            for address in addresses:
+                attempts.append(asyncio.ensure_future(BrokerConnection.open(self.network, *address, self.settings)))
+                running = [attempt for attempt in attempts if not attempt.done()]
+                await asyncio.wait(running, timeout=NEXT_ADDRESS_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
+                if (found := _succeeded(attempts)) is not None:
+                    return found
+            while running := [attempt for attempt in attempts if not attempt.done()]:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                if (found := _succeeded(attempts)) is not None:
+                    return found
+            return await attempts[0]  # raises why
+        finally:
+            await _drop_others(attempts)
 
     # Requests
 
@@ -177,20 +221,19 @@ class AsyncClient:
 
     async def metadata(self, topics: Sequence[str] | None = None, *, create: bool = False) -> MetadataResponse:
         """The raw answer about these topics, or all; also kept in `cluster`."""
+        return await self.retrying(lambda: self._ask_metadata(topics, create=create))
+
+    async def _ask_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
+        """Once; whoever tries again does so for more than this."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-
-        async def ask() -> MetadataResponse:
-            request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
-            connection = await self.connection()
-            version = connection.version_of(request.API_KEY)
-            if version == 0 and wanted is None:
-                request.topics = []
-            answer: MetadataResponse = await connection.request(request, version=version)
-            if answer.error_code:
-                raise KafkaError(code_of(answer.error_code), "The broker can't give metadata.")
-            return answer
-
-        answer = await self.retrying(ask)
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        connection = await self.connection()
+        version = connection.version_of(request.API_KEY)
+        if version == 0 and wanted is None:
+            request.topics = []
+        answer: MetadataResponse = await connection.request(request, version=version)
+        if answer.error_code:
+            raise KafkaError(code_of(answer.error_code), "The broker can't give metadata.")
         self.cluster.update(answer, all_topics=topics is None)
         return answer
 
@@ -201,7 +244,7 @@ class AsyncClient:
     async def refresh_quietly(self, topics: Sequence[str]) -> None:
         """Before another attempt: if this fails too, the attempt says so."""
         try:
-            await self.refresh(topics)
+            await self._ask_metadata(topics)
         except KafkaError as error:
             if not error.code.retriable:
                 raise
@@ -216,7 +259,7 @@ class AsyncClient:
 
         async def ask() -> TopicInfo:
             nonlocal unknown
-            answer = await self.metadata([name], create=create)
+            answer = await self._ask_metadata([name], create=create)
             for topic in answer.topics:
                 if topic.name == name and topic.error_code:
                     code = code_of(topic.error_code)
@@ -275,7 +318,7 @@ class AsyncClient:
             if found.error_code:
                 raise KafkaError(code_of(found.error_code), found.error_message or f"{key!r} has no coordinator.")
             if found.node_id not in self.cluster.nodes:
-                await self.refresh([])
+                await self._ask_metadata([])
             return found.node_id
 
         node = self._coordinators[kind, key] = await self.retrying(ask)
@@ -291,6 +334,31 @@ class AsyncClient:
         for topic, partition in partitions:
             grouped.setdefault(await self.leader(topic, partition), []).append((topic, partition))
         return grouped
+
+
+def _succeeded(attempts: list[asyncio.Task[BrokerConnection]]) -> BrokerConnection | None:
+    for attempt in attempts:
+        if attempt.done() and not attempt.cancelled() and attempt.exception() is None:
+            return attempt.result()
+    return None
+
+
+async def _drop_others(attempts: list[asyncio.Task[BrokerConnection]]) -> None:
+    """All but the first that went well, which is the caller's."""
+    chosen = _succeeded(attempts)
+    for attempt in attempts:
+        attempt.cancel()
+    for late in await asyncio.gather(*attempts, return_exceptions=True):
+        if isinstance(late, BrokerConnection) and late is not chosen:
+            late.close()
+
+
+class _Unreachable(NamedTuple):
+    """A node that could not be connected to, and when to try again."""
+
+    failures: int
+    until: float
+    error: KafkaError
 
 
 class _NoTopicError(Exception):

@@ -79,6 +79,8 @@ class Cluster:
                 self._take(topic, topic.name)
 
     def _take(self, topic: MetadataResponseTopic, name: str) -> None:
+        """A node that is behind may still name an older leader: then what is known of the partition stays."""
+        before = self.topics.get(name)
         self.forget(name)
         partitions = {
             each.partition_index: PartitionInfo(
@@ -92,6 +94,11 @@ class Cluster:
             )
             for each in topic.partitions
         }
+        if before is not None and before.topic_id == topic.topic_id:
+            for index, known in before.partitions.items():
+                told = partitions.get(index)
+                if told is not None and 0 <= told.leader_epoch < known.leader_epoch:
+                    partitions[index] = known
         self.topics[name] = TopicInfo(name, topic.topic_id, topic.is_internal, dict(sorted(partitions.items())))
         if topic.topic_id != ZERO_UUID:
             self.names_by_id[topic.topic_id] = name

@@ -1,7 +1,8 @@
 """Reads assigned partitions: one fetch per leader always under way, so that the next data is there when asked for.
 
 There is no group here: who assigns partitions and keeps offsets is the caller. A partition has a position; what a fetch
-brings for another position than the current one (after a seek) is thrown away.
+brings for another position than the current one (after a seek) is thrown away. With the position goes the epoch of what
+was read before it: a leader that never had that says where its log parts from what this reader has seen.
 """
 
 import asyncio
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.client.client import AsyncClient
-from penstock.client.errors import code_of
-from penstock.client.fetched import Fetched, visible_batches
+from penstock.client.errors import code_of, may_pass
+from penstock.client.fetched import Fetched, read_batches
 from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
@@ -23,6 +24,10 @@ from penstock.protocol.messages.api_01_fetch import (
 )
 
 TopicPartition = tuple[str, int]
+
+# Among the fetches by node: a look for the leaders of partitions that have none.
+_NO_LEADER = -1
+_NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Consumer:
         self._client = client
         self._settings = settings or ConsumerSettings()
         self._positions: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
         self._ready: list[Fetched] = []
         self._failures: dict[TopicPartition, int] = {}
         self._fetches: dict[int, asyncio.Task[list[Fetched]]] = {}
@@ -64,7 +70,7 @@ class Consumer:
     async def seek(self, positions: Mapping[TopicPartition, Position]) -> None:
         for topic in dict.fromkeys(topic for topic, _ in positions):
             await self._client.topic(topic)
-        self._positions.update(await self._resolve(positions))
+        self._move(await self._resolve(positions))
 
     def unassign(self, partition: TopicPartition) -> None:
         self._positions.pop(partition, None)
@@ -106,6 +112,12 @@ class Consumer:
 
     # Positions
 
+    def _move(self, positions: Mapping[TopicPartition, int]) -> None:
+        """To where nothing was read before."""
+        self._positions.update(positions)
+        for partition in positions:
+            self._epochs.pop(partition, None)
+
     async def _resolve(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
         wanted: dict[TopicPartition, int] = {}
         resolved: dict[TopicPartition, int] = {}
@@ -145,16 +157,36 @@ class Consumer:
             if self._positions.get(partition) == fetched.fetch_offset:
                 self._positions[partition] = fetched.next_offset
                 if fetched.next_offset > fetched.fetch_offset:
+                    self._epochs[partition] = fetched.leader_epoch
                     got.append(fetched)
         self._ready.clear()
         return got
 
     async def _start_fetches(self) -> None:
-        grouped = await self._client.by_leader(self._positions)
+        for topic in dict.fromkeys(topic for topic, _ in self._positions):
+            if topic not in self._client.cluster.topics:
+                await self._client.topic(topic)
+        grouped: dict[int, list[TopicPartition]] = {}
+        for partition in self._positions:
+            leader = self._client.cluster.leader(*partition)
+            grouped.setdefault(_NO_LEADER if leader is None else leader, []).append(partition)
         for node, partitions in grouped.items():
-            if node not in self._fetches:
-                positions = {partition: self._positions[partition] for partition in partitions}
-                self._fetches[node] = asyncio.ensure_future(self._fetch(node, positions))
+            if node in self._fetches:
+                continue
+            if node == _NO_LEADER:
+                self._fetches[node] = asyncio.ensure_future(self._look_for_leaders(partitions))
+                continue
+            positions = {partition: self._positions[partition] for partition in partitions}
+            self._fetches[node] = asyncio.ensure_future(self._fetch(node, positions))
+
+    async def _look_for_leaders(self, partitions: list[TopicPartition]) -> list[Fetched]:
+        """The others are read meanwhile."""
+        topic, index = partitions[0]
+        info = self._client.cluster.topics.get(topic)
+        if info is not None and index not in info.partitions:
+            await self._client.leader(topic, index)  # raises that there is no such partition, unless it is new
+        await self._failed(partitions, KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{index} has no leader."))
+        return []
 
     async def _fetch(self, node: int, positions: dict[TopicPartition, int]) -> list[Fetched]:
         settings = self._settings
@@ -166,7 +198,7 @@ class Consumer:
             if answer.error_code:
                 raise KafkaError(code_of(answer.error_code), f"Node {node} refused to be read.")
         except KafkaError as error:
-            if not error.code.retriable:
+            if not may_pass(error.code):
                 raise
             await self._failed(list(positions), error)
             return []
@@ -182,6 +214,8 @@ class Consumer:
                     moved = self._client.cluster.take_hint(partition, data.current_leader, answer.node_endpoints)
                     if not moved:
                         failed[partition] = code_of(data.error_code)
+                elif data.diverging_epoch.end_offset >= 0:
+                    await self._truncated(partition, positions[partition], data.diverging_epoch.end_offset)
                 else:
                     self._failures.pop(partition, None)
                     fetched.append(self._fetched(partition, positions[partition], data))
@@ -203,6 +237,7 @@ class Consumer:
                 FetchPartition(
                     partition=partition,
                     fetch_offset=offset,
+                    last_fetched_epoch=self._epochs.get((name, partition), _NO_EPOCH),
                     current_leader_epoch=info.leader_epoch if info else -1,
                     partition_max_bytes=settings.partition_max_bytes,
                 )
@@ -217,7 +252,7 @@ class Consumer:
 
     def _fetched(self, partition: TopicPartition, offset: int, data: PartitionData) -> Fetched:
         committed_only = self._settings.isolation_level == READ_COMMITTED
-        batches, next_offset = visible_batches(
+        batches, next_offset, leader_epoch = read_batches(
             memoryview(data.records or b""),
             offset,
             aborted=(data.aborted_transactions or ()) if committed_only else None,
@@ -232,6 +267,7 @@ class Consumer:
             data.last_stable_offset,
             data.log_start_offset,
             batches,
+            leader_epoch,
         )
 
     # When a fetch is refused
@@ -257,7 +293,18 @@ class Consumer:
             bounds = [(await self._look_up({partition: position}))[partition] for position in (EARLIEST, LATEST)]
             sentence = f"{partition[0]}-{partition[1]} holds offsets {bounds[0]} to {bounds[1]}, and not {offset}."
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, sentence)
-        self._positions |= await self._look_up({partition: self._settings.reset})
+        self._move(await self._look_up({partition: self._settings.reset}))
+
+    async def _truncated(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
+        """What was read last is not in the leader's log: an unclean election has lost it."""
+        if self._positions.get(partition) != offset:
+            return
+        if self._settings.reset is None:
+            sentence = (
+                f"{partition[0]}-{partition[1]} has lost what was read from offset {end_offset} to {offset}: seek."
+            )
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, sentence)
+        self._move({partition: min(offset, end_offset)})
 
     async def _failed(self, partitions: list[TopicPartition], error: KafkaError) -> None:
         failures = 0

@@ -9,3 +9,8 @@ def code_of(number: int) -> ErrorCode:
         return ErrorCode(number)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def may_pass(code: ErrorCode) -> bool:
+    """Whether it may go well later. A node that the cluster has lost is one whose partitions go elsewhere."""
+    return code.retriable or code is ErrorCode.BROKER_NOT_AVAILABLE

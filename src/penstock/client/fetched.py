@@ -25,6 +25,8 @@ class Fetched:
     log_start_offset: int
     batches: list[tuple[BatchHeader, memoryview]]
     """Data only: no control batches, and nothing aborted if the reader wants committed data."""
+    leader_epoch: int = -1
+    """Of the last batch, seen or not."""
 
     def records(self) -> list[Record]:
         """Every record from `fetch_offset` on, decompressed."""
@@ -44,21 +46,32 @@ def visible_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
-    """The data batches of a fetch and the offset behind all its batches. `aborted` is given for committed reads.
+    """The data batches of a fetch and the offset behind all its batches. `aborted` is given for committed reads."""
+    return read_batches(data, fetch_offset, aborted=aborted, check_crc=check_crc)[:2]
+
+
+def read_batches(
+    data: memoryview,
+    fetch_offset: int,
+    *,
+    aborted: Iterable[AbortedTransaction] | None = None,
+    check_crc: bool = True,
+) -> tuple[list[tuple[BatchHeader, memoryview]], int, int]:
+    """As `visible_batches`, and the leader epoch of the last batch, visible or not.
 
     A transaction's records are dropped from its first offset until its abort marker, which names the same producer.
     """
     upcoming = deque(sorted(aborted or (), key=lambda each: each.first_offset))
     dropping: set[int] = set()
     visible = []
-    next_offset = fetch_offset
+    next_offset, leader_epoch = fetch_offset, -1
     for header, batch in iter_batches(data, allow_partial=True):
         if check_crc and not crc_ok(batch):
             sentence = f"The batch at offset {header.base_offset} came damaged: its checksum is wrong."
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, sentence)
         if header.next_offset <= fetch_offset:
             continue
-        next_offset = header.next_offset
+        next_offset, leader_epoch = header.next_offset, header.partition_leader_epoch
         while upcoming and upcoming[0].first_offset <= header.last_offset:
             dropping.add(upcoming.popleft().producer_id)
         if header.is_control:
@@ -68,4 +81,4 @@ def visible_batches(
                     dropping.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in dropping):
             visible.append((header, batch))
-    return visible, next_offset
+    return visible, next_offset, leader_epoch

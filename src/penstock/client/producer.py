@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock.client.accumulator import Accumulator, Appended, Built, PendingBatch, Sent, TopicPartition, record_size
 from penstock.client.client import AsyncClient
-from penstock.client.errors import code_of
+from penstock.client.errors import code_of, may_pass
 from penstock.client.partitioner import another_partition, partition_for_key
 from penstock.client.prepared import PreparedTxnState
 from penstock.client.transactions import OLD_PRODUCE, Transactions
@@ -32,6 +32,8 @@ from penstock.records.record import Headers
 
 ALL = -1
 _LAST_VERSION_WITH_NAMES = 12
+# Records wait meanwhile: a new leader is looked for more often than a dead node is knocked at.
+LONGEST_PAUSE_S = 0.25
 
 # The broker lost track of our sequence numbers: a new producer id starts them again.
 _NEEDS_NEW_ID = frozenset(
@@ -289,18 +291,31 @@ class Producer:
         return groups
 
     async def _deliver(self, leader: int | None, batches: list[PendingBatch]) -> None:
+        refused: list[PendingBatch] = []
         try:
             if leader is None:
                 leader = await self._client.leader(*batches[0].partition)
             await self._encode(batches)
-            await self._produce(leader, batches)
+            refused = await self._produce(leader, batches)
         except KafkaError as error:
-            for batch in batches:
-                await self._failed(batch, error)
+            refused = [batch for batch in batches if self._failed(batch, error)]
+        try:
+            await self._find_leaders(refused)
         finally:
             for batch in batches:
                 self._on_its_way.pop(batch.partition, None)
         self._drain()
+
+    async def _find_leaders(self, refused: list[PendingBatch]) -> None:
+        """Before they are sent again. Those whose leader turns out to be another one need not wait."""
+        if not refused:
+            return
+        cluster = self._client.cluster
+        before = {batch: cluster.leader(*batch.partition) for batch in refused}
+        await self._client.refresh_quietly(list(dict.fromkeys(batch.partition[0] for batch in refused)))
+        for batch, leader in before.items():
+            if cluster.leader(*batch.partition) not in (None, leader):
+                batch.retry_at = 0.0
 
     async def _encode(self, batches: list[PendingBatch]) -> None:
         producer_id, epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
@@ -343,7 +358,8 @@ class Producer:
             raise KafkaError(code_of(answer.error_code), "The broker gives no producer id.")
         return answer.producer_id, answer.producer_epoch
 
-    async def _produce(self, leader: int, batches: list[PendingBatch]) -> None:
+    async def _produce(self, leader: int, batches: list[PendingBatch]) -> list[PendingBatch]:
+        """Those that need another leader or another time."""
         connection = await self._client.connection(leader)
         request = self._request(batches)
         version = connection.version_of(request.API_KEY, self._last_version(request))
@@ -353,7 +369,8 @@ class Producer:
             await connection.send(request, version=version)
             for batch in batches:
                 self._settle(batch, Appended(-1, -1))
-            return
+            return []
+        refused: list[PendingBatch] = []
         answer: ProduceResponse = await connection.request(request, version=version)
         waiting = {batch.partition: batch for batch in batches}
         for topic in answer.responses:
@@ -363,9 +380,10 @@ class Producer:
                 if answered is not None:
                     hint = result.current_leader
                     moved = self._client.cluster.take_hint(answered.partition, hint, answer.node_endpoints)
-                    await self._answered(answered, result, moved)
-        for batch in waiting.values():
-            await self._failed(batch, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "The answer left the partition out."))
+                    if self._answered(answered, result, moved):
+                        refused.append(answered)
+        left_out = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "The answer left the partition out.")
+        return refused + [batch for batch in waiting.values() if self._failed(batch, left_out)]
 
     def _last_version(self, request: ProduceRequest) -> int | None:
         if self._transactions is not None and not self._transactions.implicit:
@@ -392,7 +410,8 @@ class Producer:
 
     # Outcomes
 
-    async def _answered(self, batch: PendingBatch, result: PartitionProduceResponse, moved: bool) -> None:
+    def _answered(self, batch: PendingBatch, result: PartitionProduceResponse, moved: bool) -> bool:
+        """Whether its leader has to be looked for before the next attempt."""
         code = code_of(result.error_code)
         if code is ErrorCode.NONE:
             self._settle(batch, Appended(result.base_offset, result.log_append_time_ms))
@@ -402,27 +421,28 @@ class Producer:
             # The refusal named the new leader: there is nothing to wait for.
             batch.retry_at = 0.0
         else:
-            await self._failed(batch, KafkaError(code, result.error_message))
+            return self._failed(batch, KafkaError(code, result.error_message))
+        return False
 
-    async def _failed(self, batch: PendingBatch, error: KafkaError) -> None:
-        """Another attempt later, unless it is pointless or too late."""
+    def _failed(self, batch: PendingBatch, error: KafkaError) -> bool:
+        """Another attempt later, unless it is pointless or too late. Whether there will be one."""
         now = asyncio.get_running_loop().time()
         batch.failures += 1
         new_id = self._id is not None and error.code in _NEEDS_NEW_ID and batch.failures == 1
-        if not (error.code.retriable or new_id) or now >= batch.gives_up_at:
+        if not (may_pass(error.code) or new_id) or now >= batch.gives_up_at:
             if batch.encoded is not None:
                 # Its sequence numbers may or may not be taken: the next batch can't follow them.
                 self._id = None
             if self._transactions is not None:
                 self._transactions.failed(error)
             self._settle(batch, error)
-            return
+            return False
         if new_id:
             self._id = None
             batch.encoded = None
-        pause = self._client.retry.pause_s(batch.failures, self._client.random)
+        pause = min(self._client.retry.pause_s(batch.failures, self._client.random), LONGEST_PAUSE_S)
         batch.retry_at = min(now + pause, batch.gives_up_at)
-        await self._client.refresh_quietly([batch.partition[0]])
+        return True
 
     def _settle(self, batch: PendingBatch, outcome: Appended | KafkaError) -> None:
         self._pending.remove(batch)

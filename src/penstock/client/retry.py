@@ -8,8 +8,9 @@ from random import Random
 class Retry:
     """Pauses double from the first to the longest, each give or take a fifth, so that clients don't march in step."""
 
-    attempts: int = 8
-    first_pause_s: float = 0.1
+    attempts: int = 40
+    """With these pauses half a minute: longer than a cluster takes to notice a silent node and elect another."""
+    first_pause_s: float = 0.05
     longest_pause_s: float = 1.0
 
     def pause_s(self, failures: int, random: Random) -> float:

@@ -52,7 +52,13 @@ _FENCED = frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 )
 _COORDINATOR_MOVED = frozenset(
-    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION}
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
 )
 
 
@@ -204,6 +210,8 @@ class Transactions:
             return await connection.request(message, version=version)
         except KafkaError as error:
             self._noticed(error.code)
+            if error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
             raise
 
     def _noticed(self, code: ErrorCode) -> None:
@@ -277,9 +285,16 @@ class Transactions:
             producer_epoch=self.producer_epoch,
             topics=list(topics.values()),
         )
-        connection = await self._client.connection(await self._client.coordinator(group_id, GROUP))
-        version = connection.version_of(request.API_KEY, None if self.implicit else _OLD_TXN_OFFSET_COMMIT)
-        answer: TxnOffsetCommitResponse = await connection.request(request, version=version)
+        node = await self._client.coordinator(group_id, GROUP)
+        try:
+            connection = await self._client.connection(node)
+            version = connection.version_of(request.API_KEY, None if self.implicit else _OLD_TXN_OFFSET_COMMIT)
+            answer: TxnOffsetCommitResponse = await connection.request(request, version=version)
+        except KafkaError as error:
+            if error.code not in _COORDINATOR_MOVED:
+                raise
+            self._client.forget_coordinator(group_id, GROUP)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
         for answered in answer.topics:
             for result in answered.partitions:
                 if result.error_code:

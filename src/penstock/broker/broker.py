@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.broker.peers import Peers
     from penstock.broker.producer_ids import ProducerIds
     from penstock.broker.quotas import Quotas
+    from penstock.broker.replica_manager import ReplicaManager
     from penstock.broker.telemetry import Telemetry
     from penstock.broker.transactions import Transactions
     from penstock.clock import Clock
@@ -40,6 +41,7 @@ class Broker:
     lifecycle: Lifecycle
     controller: Controller
     partitions: Partitions
+    replicas: ReplicaManager
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: Groups

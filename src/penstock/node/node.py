@@ -130,6 +130,7 @@ class Node:
         await broker.lifecycle.register()
         self._follow_image()
         if identity.is_broker:
+            broker.replicas.start()
             broker.groups.start()
             broker.transactions.start()
             await broker.lifecycle.unfence()
@@ -189,6 +190,7 @@ class Node:
             broker.fetch_max_bytes = self.settings.int("fetch.max.bytes")
         if self._quorum_plan.is_broker:
             broker.partitions.apply(None if old is EMPTY_IMAGE else old, new)
+            broker.replicas.apply(None if old is EMPTY_IMAGE else old, new)
         broker.quotas.apply_image(new)
         broker.telemetry.apply_image(old, new)
 
@@ -257,6 +259,7 @@ class Node:
         await self._maintenance.stop()
         await broker.controller.close()
         await broker.lifecycle.close()
+        await broker.replicas.close()
         broker.channel.close()
         broker.peers.close()
         await broker.partitions.close()
@@ -277,6 +280,7 @@ class Node:
         """Nobody hears of this node any more."""
         broker.channel.close()
         broker.peers.close()
+        await broker.replicas.close()
         await broker.controller.close()
         await broker.lifecycle.close()
         await broker.metadata.abandon()

@@ -21,6 +21,7 @@ from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.quorum import Quorum
 from penstock.broker.quorum_files import QuorumFiles
 from penstock.broker.quotas import Quotas
+from penstock.broker.replica_manager import ReplicaManager
 from penstock.broker.telemetry import Telemetry
 from penstock.broker.transactions import Transactions
 from penstock.log.cleaner import Cleaner
@@ -132,6 +133,9 @@ def make_broker(
         lifecycle=lifecycle,
         controller=Controller(metadata, settings, world.clock, world.network, world.random),
         partitions=partitions,
+        replicas=ReplicaManager(
+            node_id, partitions, peers, channel, settings, world.clock, metadata, lambda: lifecycle.broker_epoch
+        ),
         fetch_sessions=FetchSessions(settings.int("max.incremental.fetch.session.cache.slots"), world.random),
         producer_ids=producer_ids,
         groups=groups,

@@ -26,6 +26,7 @@ VOTERS, SERVERS = "controller.quorum.voters", "controller.quorum.bootstrap.serve
 #: Nodes whose id nobody knows yet are counted down from here, as Kafka does.
 FIRST_UNKNOWN_ID = -2
 MAX_PORT = 65_535
+FIRST_ELECTION_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def _raft_config(settings: Settings, dynamic: bool) -> RaftConfig:
     fetch_timeout_ms = milliseconds("fetch.timeout")
     return RaftConfig(
         election_timeout_ms=milliseconds("election.timeout"),
+        first_election_ms=FIRST_ELECTION_MS,
         election_backoff_max_ms=milliseconds("election.backoff.max"),
         fetch_timeout_ms=fetch_timeout_ms,
         request_timeout_ms=milliseconds("request.timeout"),

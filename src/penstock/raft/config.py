@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class RaftConfig:
     #: A voter without a leader asks for votes after this long, or up to twice as long: the dice keep voters apart.
     election_timeout_ms: int = 1000
+    #: The same for a voter that has just started and knows of no leader; None: as long. It asks before it disturbs.
+    first_election_ms: int | None = None
     #: The longest pause after a lost election.
     election_backoff_max_ms: int = 1000
     #: A follower that gets no answer for so long gives its leader up; a leader gives up at one and a half times this.

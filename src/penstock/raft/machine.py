@@ -74,7 +74,7 @@ class Raft:
         now_ms: int = 0,
     ) -> None:
         saved = saved or QuorumState()
-        timeout = config.election_timeout_ms
+        timeout = config.first_election_ms or config.election_timeout_ms
         deadline_ms = now_ms + timeout + random.randrange(timeout)
         state = election.initial_state(saved, log.last_epoch, me.key, deadline_ms, now_ms + config.fetch_timeout_ms)
         self.core = Core(config, me, random, log, voters, state, bootstrap)

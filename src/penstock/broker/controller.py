@@ -114,6 +114,7 @@ class Controller:
         self._stop()
         if leads and not self._closed:
             self.active = True
+            self.beats.begin(self._metadata.image, self._now_ms())
             self._spawn(self._take_over(), "controller-take-over")
 
     def _stop(self) -> None:
@@ -124,7 +125,6 @@ class Controller:
         self._timers.clear()
 
     async def _take_over(self) -> None:
-        await self._decide(self._begin)
         settings = self._settings
         self._check_sessions_later()
         if settings.bool("auto.leader.rebalance.enable"):
@@ -133,14 +133,10 @@ class Controller:
             )
         interval_s = settings.int("unclean.leader.election.interval.ms") / 1000
         self._every("unclean", interval_s, lambda: self._elect(elect_unclean))
-        image = self._metadata.image
-        for broker_id, broker in sorted(image.brokers.items()):
+        await self._decide(lambda pending: Decision([], None))  # until all that was decided before is known to be
+        for broker_id, broker in sorted(self._metadata.image.brokers.items()):
             if not broker.fenced and broker_id != settings.node_id and self.active:
                 self._suspect(broker_id, broker.epoch, "refused a connection when a new controller took over")
-
-    def _begin(self, pending: MetadataImage) -> Decision[None]:
-        self.beats.begin(pending, self._now_ms())
-        return Decision([], None)
 
     # --- what brokers ask -------------------------------------------------------------------------------
 

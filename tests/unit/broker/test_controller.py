@@ -1,0 +1,393 @@
+"""The active controller by itself, in virtual time: who is fenced when, and what it looks after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.context import RequestContext
+from penstock.broker.controller import Controller, rules_of
+from penstock.metadata.apply import apply
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.decision import Decision
+from penstock.metadata.features import SUPPORTED_FEATURES, default_features
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_62_broker_registration as api_62
+from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
+from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+from penstock.sim.loop import Timeline
+
+ID = bytes([1] * 16)
+CLUSTER = "a cluster"
+SETTINGS = {"node.id": "9", "min.insync.replicas": "2"}
+
+
+class FakeLog:
+    """What the controller uses of the metadata log, committed at once."""
+
+    def __init__(self) -> None:
+        self.image: MetadataImage = replace(EMPTY_IMAGE, features=default_features(30))
+        self.leading = True
+        self._listeners: list[Callable[[MetadataImage, MetadataImage], None]] = []
+        self._watchers: list[Callable[[bool], None]] = []
+
+    async def submit(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
+        if not self.leading:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "Ask another.")
+        decision = decide(self.image)
+        if decision.records:
+            self.write(decision.records)
+        await asyncio.sleep(0)
+        return decision.reply
+
+    def write(self, records: Any) -> None:
+        old, self.image = self.image, apply(self.image, records)
+        for listener in self._listeners:
+            listener(old, self.image)
+
+    def subscribe(self, listener: Callable[[MetadataImage, MetadataImage], None]) -> None:
+        self._listeners.append(listener)
+
+    def watch_leadership(self, listener: Callable[[bool], None]) -> None:
+        self._watchers.append(listener)
+        if self.leading:
+            listener(True)
+
+    def lead(self, leads: bool) -> None:
+        self.leading = leads
+        for watcher in self._watchers:
+            watcher(leads)
+
+
+@dataclass
+class FakeNetwork:
+    """Ports by how a connection to them goes: accepted, refused, or nothing at all."""
+
+    ports: dict[int, str] = field(default_factory=dict)
+    tried: list[int] = field(default_factory=list)
+
+    async def connect(self, host: str, port: int, factory: Any, **_: Any) -> None:
+        self.tried.append(port)
+        how = self.ports.get(port, "accepts")
+        if how == "refuses":
+            raise ConnectionRefusedError
+        if how == "silent":
+            await asyncio.sleep(3600)
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def close(self) -> None:
+        for callback in self._callbacks:
+            callback()
+
+
+class FakeClock:
+    def wall_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+@dataclass
+class Stage:
+    log: FakeLog
+    network: FakeNetwork
+    controller: Controller
+    connections: dict[int, FakeConnection] = field(default_factory=dict)
+
+    def context(self, broker_id: int) -> RequestContext:
+        connection = self.connections.setdefault(broker_id, FakeConnection())
+        return RequestContext(63, 2, 0, None, cast(Any, connection), 0)
+
+    async def register(self, broker_id: int, life: int = 1, previous: int = -1) -> int:
+        request = api_62.BrokerRegistrationRequest(
+            broker_id=broker_id,
+            cluster_id=CLUSTER,
+            incarnation_id=bytes([life] * 16),
+            listeners=[api_62.Listener(name="PLAINTEXT", host="h", port=broker_id, security_protocol=0)],
+            features=[
+                api_62.Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in SUPPORTED_FEATURES.items()
+            ],
+            log_dirs=[bytes([broker_id] * 16)],
+            previous_broker_epoch=previous,
+        )
+        return (await self.controller.register(request, self.context(broker_id), CLUSTER)).broker_epoch
+
+    async def beat(self, broker_id: int, **fields: Any) -> Any:
+        request = BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=self.log.image.brokers[broker_id].epoch,
+            current_metadata_offset=self.log.image.offset,
+            **fields,
+        )
+        return await self.controller.heartbeat(request, self.context(broker_id))
+
+    async def join(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            await self.register(broker_id)
+            await self.beat(broker_id)
+
+    def topic(self, *partitions: PartitionImage) -> None:
+        topic = TopicImage("t", ID, dict(enumerate(partitions)))
+        self.log.image = replace(self.log.image, topics={"t": topic}, topics_by_id={ID: topic})
+
+    def fenced(self) -> list[int]:
+        return [broker_id for broker_id, broker in sorted(self.log.image.brokers.items()) if broker.fenced]
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.log.image.topics["t"].partitions[0]
+
+    async def keep_beating(self, *broker_ids: int, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            for broker_id in broker_ids:
+                await self.beat(broker_id)
+            await asyncio.sleep(1)
+
+
+@contextmanager
+def timeline() -> Iterator[Timeline]:
+    made = Timeline(Random(1))
+    yield made
+    made.end()
+
+
+def play(script: Callable[[Stage], Awaitable[None]], settings: dict[str, str] | None = None) -> Stage:
+    with timeline() as made:
+        loop = made.process("controller")
+        stages: list[Stage] = []
+
+        async def main() -> None:
+            log, network = FakeLog(), FakeNetwork()
+            controller = Controller(
+                cast(Any, log), Settings({**SETTINGS, **(settings or {})}), FakeClock(), cast(Any, network), Random(1)
+            )
+            stages.append(Stage(log, network, controller))
+            controller.start()
+            await asyncio.sleep(0.01)
+            await script(stages[0])
+            await controller.close()
+
+        made.run(main(), loop)
+        return stages[0]
+
+
+PARTITION = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, directories=(bytes(16),) * 3)
+
+
+def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2, 3)
+        stage.topic(PARTITION)
+        await stage.keep_beating(2, 3, seconds=8.5)
+        assert stage.fenced() == []
+        await stage.keep_beating(2, 3, seconds=2)
+        assert stage.fenced() == [1]
+        assert (stage.partition.leader, stage.partition.isr) == (2, (2, 3))
+
+    stage = play(script)
+    (failover,) = stage.controller.failovers
+    assert (failover.broker_id, failover.partitions, stage.controller.failover_count) == (1, 1, 1)
+
+
+def test_a_killed_process_is_fenced_at_once() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2, 3)
+        stage.topic(PARTITION)
+        stage.network.ports[1] = "refuses"
+        stage.connections[1].close()
+        await asyncio.sleep(0.001)
+        assert stage.fenced() == [1]
+        assert stage.partition.leader == 2
+
+    stage = play(script)
+    (failover,) = stage.controller.failovers
+    assert failover.elected_ms - failover.detected_ms < 10
+    assert "refused" in failover.how
+
+
+def test_a_listener_that_closes_a_moment_later_than_the_connection_is_noticed_too() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        stage.connections[1].close()
+        await asyncio.sleep(0.05)
+        assert stage.fenced() == []
+        stage.network.ports[1] = "refuses"
+        await asyncio.sleep(0.2)
+        assert stage.fenced() == [1]
+
+    play(script)
+
+
+@pytest.mark.parametrize("how", ["accepts", "silent"])
+def test_a_lost_connection_alone_fences_nobody(how: str) -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        stage.network.ports[1] = how
+        stage.connections[1].close()
+        await asyncio.sleep(5)
+        assert stage.fenced() == []
+        await stage.keep_beating(2, seconds=6)
+        assert stage.fenced() == [1]
+
+    play(script)
+
+
+def test_a_broker_that_is_heard_of_again_is_not_fenced() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        stage.connections.pop(1).close()
+        await asyncio.sleep(0.05)
+        await stage.beat(1)
+        stage.network.ports[1] = "refuses"
+        await asyncio.sleep(3)
+        assert stage.fenced() == []
+
+    play(script)
+
+
+def test_an_old_connection_says_nothing_about_a_broker_that_moved_to_another() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        old = stage.connections.pop(1)
+        await stage.beat(1)
+        stage.network.ports[1] = "refuses"
+        old.close()
+        await asyncio.sleep(2)
+        assert stage.fenced() == []
+        assert stage.network.tried == []
+
+    play(script)
+
+
+def test_a_controller_that_takes_over_looks_for_every_broker() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2, 3)
+        stage.topic(PARTITION)
+        stage.log.lead(False)
+        stage.network.ports[1] = "refuses"
+        await asyncio.sleep(30)
+        assert stage.fenced() == []
+        stage.log.lead(True)
+        await asyncio.sleep(0.01)
+        assert stage.fenced() == [1]
+        await stage.keep_beating(2, seconds=8)
+        assert stage.fenced() == [1]
+        await stage.keep_beating(2, seconds=3)
+        assert stage.fenced() == [1, 3]
+
+    play(script)
+
+
+def test_nobody_is_fenced_for_time_in_which_the_controller_stood_still() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        asyncio.get_running_loop().block(60.0)  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+        assert stage.fenced() == []
+        await stage.keep_beating(2, seconds=11)
+        assert stage.fenced() == [1]
+
+    play(script)
+
+
+def test_a_restart_takes_over_from_its_own_former_life_but_not_from_a_running_one() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        with pytest.raises(KafkaError) as refusal:
+            await stage.register(1, life=2)
+        assert refusal.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        stage.connections.pop(1).close()
+        before = stage.log.image.brokers[1].epoch
+        assert await stage.register(1, life=2) > before
+        assert stage.fenced() == [1]
+        stage.log.lead(False)
+        stage.log.lead(True)
+        await asyncio.sleep(0.01)
+        await stage.register(2, life=2)
+        assert stage.fenced() == [1, 2]
+
+    play(script)
+
+
+def test_another_clusters_broker_is_refused() -> None:
+    async def script(stage: Stage) -> None:
+        request = api_62.BrokerRegistrationRequest(broker_id=1, cluster_id="another")
+        with pytest.raises(KafkaError) as refusal:
+            await stage.controller.register(request, stage.context(1), CLUSTER)
+        assert refusal.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    play(script)
+
+
+def test_a_controlled_shutdown_waits_until_the_others_know_of_it() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2, 3)
+        stage.topic(PARTITION)
+        reply = await stage.beat(1, want_shut_down=True)
+        assert (reply.should_shut_down, reply.is_fenced, stage.partition.leader) == (False, False, 2)
+        assert not (await stage.beat(1, want_shut_down=True)).should_shut_down
+        await stage.beat(2)
+        assert not (await stage.beat(1, want_shut_down=True)).should_shut_down
+        await stage.beat(3)
+        assert (await stage.beat(1, want_shut_down=True)).should_shut_down
+        assert stage.fenced() == [1]
+        again = await stage.beat(1, want_shut_down=True)
+        assert again.should_shut_down
+
+    play(script)
+
+
+def test_leaders_go_back_to_their_preferred_replicas_from_time_to_time() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2, 3)
+        stage.topic(replace(PARTITION, leader=2))
+        await stage.keep_beating(1, 2, 3, seconds=25)
+
+    settings = {"leader.imbalance.check.interval.seconds": "20"}
+    assert play(script, settings).partition.leader == 1
+    assert play(script, {**settings, "auto.leader.rebalance.enable": "false"}).partition.leader == 2
+
+
+def test_allowing_unclean_elections_works_at_once() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(2, 3)
+        stage.topic(replace(PARTITION, isr=(), elr=(1,), leader=-1, last_known_elr=(1,)))
+        name = "unclean.leader.election.enable"
+        stage.log.write([ConfigRecord(resource_type=2, resource_name="t", name=name, value="true")])
+        await asyncio.sleep(0.01)
+        assert stage.partition.leader == 2
+
+    assert play(script).controller.unclean_elections == 1
+
+
+def test_a_controller_that_lost_its_office_does_nothing_more() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        stage.log.lead(False)
+        stage.network.ports[1] = "refuses"
+        stage.connections[1].close()
+        await asyncio.sleep(60)
+        assert stage.fenced() == []
+        assert stage.network.tried == []
+
+    play(script)
+
+
+def test_rules_come_from_the_settings() -> None:
+    rules = rules_of(Settings({"node.id": "4", "min.insync.replicas": "2", "unclean.leader.election.enable": "true"}))
+    assert (rules.min_insync_replicas, rules.unclean_leader_election, rules.node_id) == (2, True, 4)

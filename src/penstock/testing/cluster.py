@@ -11,6 +11,7 @@ kill and restart.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_EVERY_S = 0.01
+# Nobody is far away here: a quorum may form, and notice a silent leader, sooner than over a network.
+QUICK = {
+    **FOR_TESTS,
+    "controller.quorum.election.timeout.ms": "200",
+    "controller.quorum.election.backoff.max.ms": "100",
+}
 
 
 class Cluster:
@@ -56,7 +63,8 @@ class Cluster:
         if nodes < 1:
             raise ValueError(f"a cluster needs a node, not {nodes}")
         home = "/data" if data is None else os.path.abspath(data)
-        ports = free_ports(host, 2 * nodes)
+        ports = free_ports(host, 2 * nodes) if data is None else _kept_ports(home, host, 2 * nodes)
+        self._kept = data is not None
         self._host = host
         self._seed = seed
         self._topics = dict(topics or {})
@@ -68,7 +76,7 @@ class Cluster:
                 host=host,
                 ports=ports[:nodes],
                 controller_ports=self._controller_ports,
-                overrides={**FOR_TESTS, **(config or {})},
+                overrides={**QUICK, **(config or {})},
             )
         }
         clock = SystemClock()
@@ -83,7 +91,11 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        """What is on memory goes with it, so it needn't be stopped in order."""
+        if self._kept:
+            self.stop()
+        else:
+            self._end()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -132,6 +144,10 @@ class Cluster:
         finally:
             for member in leaving.values():
                 member.thread.end()
+
+    def _end(self) -> None:
+        for each in self.running:
+            self.kill(each)
 
     def kill(self, node: int) -> None:
         """Ends a node as `kill -9` would: nothing is flushed, handed over or said; its connections close."""
@@ -268,6 +284,20 @@ class _Member:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return self.thread.begin(work)
+
+
+def _kept_ports(home: str, host: str, count: int) -> list[int]:
+    """Ports stand beside the data: the voters' addresses are part of what was written."""
+    path = os.path.join(home, "ports.json")
+    if not os.path.exists(path):
+        os.makedirs(home, exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(free_ports(host, count), file)
+    with open(path, encoding="utf-8") as file:
+        ports: list[int] = json.load(file)
+    if len(ports) != count:
+        raise ValueError(f"{home} holds a cluster of {len(ports) // 2} nodes, not {count // 2}")
+    return ports
 
 
 def _all(futures: Sequence[Future[Any]]) -> None:

@@ -1,0 +1,91 @@
+"""`penstock.testing.Cluster`: what a test can do to it, and that it stays a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.testing import Cluster
+
+
+def write(cluster: Cluster, topic: str, values: range) -> None:
+    with cluster.client() as client, client.producer() as producer:
+        producer.send_many(topic, [(None, b"%d" % value, (), None) for value in values])
+
+
+def values(cluster: Cluster, topic: str) -> list[int]:
+    return sorted(int(record.value or b"") for record in cluster.records(topic))
+
+
+@pytest.mark.penstock(topics={"orders": 3})
+def test_the_fixture_is_a_cluster_of_three_with_three_replicas(penstock_cluster: Cluster) -> None:
+    assert penstock_cluster.running == [1, 2, 3]
+    assert penstock_cluster.controller in penstock_cluster.nodes
+    assert {penstock_cluster.leader("orders", index) for index in range(3)} == {1, 2, 3}
+    write(penstock_cluster, "orders", range(100))
+    assert values(penstock_cluster, "orders") == list(range(100))
+    assert penstock_cluster.isr("orders") == [1, 2, 3]
+
+
+def test_what_was_written_survives_the_loss_of_each_node_in_turn() -> None:
+    with Cluster(topics={"t": 1}) as cluster:
+        for index, node in enumerate(cluster.nodes):
+            write(cluster, "t", range(index * 10, index * 10 + 10))
+            cluster.kill(node)
+            assert values(cluster, "t") == list(range(index * 10 + 10))
+            cluster.start(node)
+            cluster.wait_in_sync("t")
+
+
+def test_a_leader_that_is_killed_is_replaced_and_comes_back_as_a_follower() -> None:
+    with Cluster(topics={"t": 1}) as cluster:
+        old = cluster.leader("t")
+        write(cluster, "t", range(10))
+        cluster.kill(old)
+        assert cluster.running == [node for node in cluster.nodes if node != old]
+        write(cluster, "t", range(10, 20))
+        assert cluster.leader("t") != old
+        cluster.start(old)
+        cluster.wait_in_sync("t")
+        assert values(cluster, "t") == list(range(20))
+
+
+def test_the_active_controller_may_go_too() -> None:
+    with Cluster() as cluster:
+        old = cluster.controller
+        cluster.kill(old)
+        assert cluster.controller != old
+        cluster.create_topic("t", 2, replication_factor=2)
+        write(cluster, "t", range(10))
+        assert values(cluster, "t") == list(range(10))
+
+
+def test_a_paused_node_is_waited_for_or_left_behind_and_catches_up() -> None:
+    config = {"replica.lag.time.max.ms": "500", "broker.session.timeout.ms": "1000"}
+    with Cluster(topics={"t": 1}, config=config) as cluster:
+        follower = next(node for node in cluster.nodes if node not in (cluster.leader("t"), cluster.controller))
+        cluster.pause(follower)
+        write(cluster, "t", range(10))
+        cluster.resume(follower)
+        cluster.wait_in_sync("t")
+        assert values(cluster, "t") == list(range(10))
+
+
+def test_data_in_a_directory_outlives_the_cluster(tmp_path: Path) -> None:
+    with Cluster(data=tmp_path, topics={"t": 1}) as cluster:
+        write(cluster, "t", range(10))
+    with Cluster(data=tmp_path) as cluster:
+        assert values(cluster, "t") == list(range(10))
+
+
+def test_nodes_that_are_not_there_or_do_not_run_are_named() -> None:
+    cluster = Cluster(nodes=2)
+    with pytest.raises(ValueError, match="there is no node 7"):
+        cluster.kill(7)
+    with pytest.raises(RuntimeError, match="node 1 is not running"):
+        cluster.kill(1)
+    with pytest.raises(RuntimeError, match="no node is running"):
+        cluster.create_topic("t")
+    with pytest.raises(ValueError, match="needs a node"):
+        Cluster(nodes=0)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.replication.leader import NO_BROKER_EPOCH, Figures, Leading, Verdict
 
 if TYPE_CHECKING:
@@ -184,8 +185,9 @@ class Partition:
         elif log is None:
             pass  # it will, once it is opened
         elif same_epoch and self.leading is not None and len(image.replicas) > 1:
+            before = len(self.leading.isr)
             self.leading.follow(image, _now_ms())
-            self._isr_changed(log)
+            self._isr_changed(log, before)
         elif not same_epoch or len(old.replicas) != len(image.replicas):
             self._take_role(log)
 
@@ -198,7 +200,7 @@ class Partition:
             latest = log.epochs.latest_epoch
             start = log.epochs.starts[-1] if latest == image.leader_epoch else log.log_end_offset
             self.leading = Leading(me, image, start, _now_ms())
-            self._isr_changed(log)
+            self._advance(log)
 
     def stop(self) -> None:
         """This node hosts it no more, or stops: nobody waits here any longer."""
@@ -409,16 +411,20 @@ class Partition:
         return bool(leaving)
 
     def isr_accepted(self, isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
-        if self.leading is not None and self.leading.accepted(isr, leader_epoch, partition_epoch):
-            self._isr_changed(self.log)
+        leading = self.leading
+        before = len(self.isr)
+        if leading is not None and leading.accepted(isr, leader_epoch, partition_epoch):
+            self._isr_changed(self.log, before)
 
     def isr_refused(self, code: ErrorCode) -> Verdict:
         return Verdict.DROPPED if self.leading is None else self.leading.refused(code)
 
-    def _isr_changed(self, log: Log) -> None:
+    def _isr_changed(self, log: Log, before: int) -> None:
         self._advance(log)
         leading = self.leading
-        if self._commits and leading is not None and leading.is_under_min_isr(log.config.min_insync_replicas):
+        if leading is None or not self._commits or len(leading.isr) >= before:
+            return
+        if leading.is_under_min_isr(log.config.min_insync_replicas):
             self._fail_commits(
                 KafkaError(
                     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{len(leading.isr)} in-sync replicas are left: retry."
@@ -462,6 +468,8 @@ class Partition:
         log = self.log
         before = log.size
         if records:
+            if log.log_start_offset == log.log_end_offset:
+                self._meet_first_batch(log, records)
             log.append_as_follower(records, leader_epoch)
         appended = log.size - before
         mark = log.high_watermark
@@ -470,6 +478,13 @@ class Partition:
         if log_start > log.log_start_offset:
             log.advance_log_start_offset(min(log_start, log.high_watermark))
         return appended
+
+    @staticmethod
+    def _meet_first_batch(log: Log, records: Buffer) -> None:
+        """A leader's log may start inside of a batch: whole as it comes, an empty log begins where the batch does."""
+        first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
+        if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
+            log.truncate_fully_and_start_at(first.base_offset)
 
     # Figures.
 

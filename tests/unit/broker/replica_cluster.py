@@ -1,0 +1,284 @@
+"""Several brokers' partitions in one loop, each with its own disk in memory, and links between them that can be cut.
+
+The metadata is a plain image that the test changes; the controller is a few lines that take what leaders propose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.handlers import api_01_fetch, api_02_list_offsets
+from penstock.broker.partition import Partition
+from penstock.broker.partitions import Partitions
+from penstock.broker.replica_manager import ReplicaManager
+from penstock.clock import ManualClock
+from penstock.disk.memory import MemoryDisk
+from penstock.log.manager import LogManager
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import (
+    BrokerImage,
+    ImageChanges,
+    MetadataImage,
+    PartitionImage,
+    ResourceType,
+    TopicImage,
+)
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_56_alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from penstock.records.batches import split_batches
+from penstock.records.build import build_batch
+from penstock.sim.loop import Timeline
+
+T = TypeVar("T")
+TOPIC = "t"
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+QUICK = {"replica.fetch.backoff.ms": "100", "replica.lag.time.max.ms": "1000"}
+
+
+def run(work: Coroutine[Any, Any, T], seed: int = 1) -> T:
+    """In virtual time: waiting costs nothing. What a task throws and nobody sees is a failure too."""
+    timeline = Timeline(random.Random(seed))
+    try:
+        result = timeline.run(work, timeline.process("test"), until=10_000)
+    finally:
+        timeline.end()
+    assert not timeline.failures, [str(each) for each in timeline.failures]
+    return result
+
+
+def batch(*values: bytes) -> bytes:
+    return build_batch([(NOW_MS, b"k", value, ()) for value in values])
+
+
+class Member:
+    """One broker."""
+
+    def __init__(self, cluster: Cluster, node_id: int, disk: MemoryDisk) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.disk = disk
+        self.epoch = 100 + node_id
+        self.settings = Settings({"node.id": str(node_id), **QUICK, **cluster.settings})
+        self.logs = LogManager(disk, ("/logs",), ManualClock())
+        self.partitions = Partitions(node_id, self.logs, self.settings)
+        self.replicas = ReplicaManager(
+            node_id,
+            self.partitions,
+            SimpleNamespace(ask=self._ask),  # type: ignore[arg-type]
+            SimpleNamespace(ask=self._ask_controller),  # type: ignore[arg-type]
+            self.settings,
+            ManualClock(),
+            SimpleNamespace(),  # type: ignore[arg-type]
+            lambda: self.epoch,
+        )
+        self.broker: Any = SimpleNamespace(
+            partitions=self.partitions,
+            fetch_sessions=FetchSessions(100, random.Random(node_id)),
+            quotas=SimpleNamespace(record_fetch=lambda ctx, size: 0, max_fetch_bytes=lambda ctx: 1 << 30),
+            metadata=SimpleNamespace(image=cluster.image),
+            fetch_max_bytes=1 << 26,
+        )
+        self.image: MetadataImage | None = None
+        self.alive = False
+        self.fetches: list[Any] = []
+
+    async def start(self) -> None:
+        await self.logs.open(node_id=self.node_id, cluster_id="c")
+        self.alive = True
+        self.replicas.start()
+        self.apply(self.cluster.image)
+
+    def apply(self, image: MetadataImage) -> None:
+        old, self.image = self.image, image
+        self.settings.apply_image(image)
+        self.broker.metadata.image = image
+        self.partitions.apply(old, image)
+        self.replicas.apply(old, image)
+
+    async def _ask(self, node_id: int, request: Any, *, lane: str = "", timeout_ms: int | None = None) -> Any:
+        return await self.cluster.carry(self.node_id, node_id, request, lane)
+
+    async def _ask_controller(self, request: Any, *, timeout_ms: int | None = None) -> Any:
+        await asyncio.sleep(0.001)
+        return await self.cluster.alter_partition(request)
+
+    async def serve(self, request: Any) -> Any:
+        version, module = (18, api_01_fetch) if request.API_KEY == 1 else (10, api_02_list_offsets)
+        self.fetches.append(request)
+        ctx: Any = SimpleNamespace(
+            api_version=version, now_ms=int(asyncio.get_running_loop().time() * 1000), listener_name="PLAINTEXT"
+        )
+        answer = module.handle(self.broker, ctx, request)
+        if asyncio.iscoroutine(answer) or isinstance(answer, asyncio.Future):
+            answer = await answer
+        return answer
+
+    @property
+    def partition(self) -> Partition:
+        return self.partitions.get(TOPIC, 0)
+
+    def values(self) -> list[bytes]:
+        """What this replica holds, as bytes of whole batches."""
+        log = self.partition.log
+        found: list[bytes] = []
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            data = log.read(offset, 1 << 20, upper_bound=log.log_end_offset).read_now()
+            for header, view in split_batches(data, allow_partial=True):
+                found.append(bytes(view))
+                offset = header.next_offset
+        return found
+
+    def append(self, *values: bytes, acks: int = -1) -> int:
+        """The offset after the batch."""
+        return self.partition.append(batch(*values), now_ms=NOW_MS, required_acks=acks).last_offset + 1
+
+
+class Cluster:
+    def __init__(self, *node_ids: int, **settings: str) -> None:
+        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self.image = MetadataImage(
+            version=1,
+            brokers={each: self._broker(each) for each in node_ids},
+        )
+        self.cut: set[tuple[int, int]] = set()
+        self.refuse_isr: list[ErrorCode] = []
+        self.members = {each: Member(self, each, MemoryDisk(crashable=True)) for each in node_ids}
+
+    @staticmethod
+    def _broker(node_id: int) -> BrokerImage:
+        return BrokerImage(node_id, 100 + node_id, bytes(16), {}, fenced=False, rack=f"rack{node_id}")
+
+    def __getitem__(self, node_id: int) -> Member:
+        return self.members[node_id]
+
+    async def start(self, partition: PartitionImage, **configs: str) -> None:
+        self._change(partition, {name.replace("_", "."): value for name, value in configs.items()})
+        for member in self.members.values():
+            await member.start()
+
+    async def close(self) -> None:
+        for member in self.members.values():
+            if member.alive:
+                await member.replicas.close()
+                member.partitions.release_waiters()
+                await member.partitions.close()
+
+    async def crash(self, node_id: int, rng: random.Random | None = None) -> None:
+        """Its process dies; with `rng` its machine does, and what was not synced may be gone."""
+        member = self.members[node_id]
+        member.alive = False
+        await member.replicas.close()
+        member.partitions.release_waiters()
+        await member.partitions.close()
+        member.logs.abandon()
+
+    async def restart(self, node_id: int, rng: random.Random | None = None) -> None:
+        disk = self.members[node_id].disk
+        if rng is not None:
+            disk = disk.crash(rng)
+        member = self.members[node_id] = Member(self, node_id, disk)
+        await member.start()
+
+    # The controller's side.
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.image.topics[TOPIC].partitions[0]
+
+    def isr(self) -> tuple[int, ...]:
+        return self.partition.isr
+
+    def _change(self, partition: PartitionImage, configs: dict[str, str] | None = None) -> None:
+        topic = TopicImage(TOPIC, TOPIC_ID, {0: partition})
+        old = self.image
+        self.image = replace(
+            old,
+            version=old.version + 1,
+            topics={TOPIC: topic},
+            topics_by_id={TOPIC_ID: topic},
+            configs=old.configs if configs is None else {**old.configs, (int(ResourceType.TOPIC), TOPIC): configs},
+            changes=ImageChanges(old.version, frozenset({TOPIC}), frozenset({(int(ResourceType.TOPIC), TOPIC)})),
+        )
+
+    def publish(self, *node_ids: int) -> None:
+        for node_id in node_ids or self.members:
+            member = self.members[node_id]
+            if member.alive and member.image is not self.image:
+                member.apply(self.image)
+
+    def change(self, *, publish: bool = True, **fields: Any) -> None:
+        old = self.partition
+        if "leader" in fields:
+            fields.setdefault("leader_epoch", old.leader_epoch + 1)
+        self._change(replace(old, partition_epoch=old.partition_epoch + 1, **fields))
+        if publish:
+            self.publish()
+
+    def change_broker(self, node_id: int, **fields: Any) -> None:
+        brokers = {**self.image.brokers, node_id: replace(self.image.brokers[node_id], **fields)}
+        old = self.image
+        self.image = replace(
+            old,
+            version=old.version + 1,
+            brokers=brokers,
+            changes=ImageChanges(old.version, brokers=frozenset({node_id})),
+        )
+        self.publish()
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        asked = request.topics[0].partitions[0]
+        answer = AlterPartitionResponsePartitionData(partition_index=0)
+        now = self.partition
+        if self.refuse_isr:
+            answer.error_code = self.refuse_isr.pop(0)
+        elif asked.leader_epoch != now.leader_epoch or request.broker_id != now.leader:
+            answer.error_code = ErrorCode.FENCED_LEADER_EPOCH
+        elif asked.partition_epoch != now.partition_epoch:
+            answer.error_code = ErrorCode.INVALID_UPDATE_VERSION
+        else:
+            isr = tuple(each.broker_id for each in asked.new_isr_with_epochs)
+            self.change(publish=False, isr=isr)
+            asyncio.get_running_loop().call_later(0.005, self.publish)
+            answer.isr, answer.leader_id, answer.leader_epoch = list(isr), now.leader, now.leader_epoch
+            answer.partition_epoch = now.partition_epoch + 1
+        return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])])
+
+    # The network's.
+
+    async def carry(self, source: int, target: int, request: Any, lane: str) -> Any:
+        await asyncio.sleep(0.0005)
+        self._check(source, target)
+        serving = asyncio.ensure_future(self.members[target].serve(request))
+        try:
+            while not serving.done():
+                await asyncio.wait((serving,), timeout=0.01)
+                self._check(source, target)
+        except BaseException:
+            serving.cancel()
+            raise
+        return serving.result()
+
+    def _check(self, source: int, target: int) -> None:
+        if (source, target) in self.cut or not self.members[target].alive:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut")
+
+
+async def until(condition: Any, seconds: float = 20.0) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while not condition():
+        assert loop.time() < end, "it did not come to that"
+        await asyncio.sleep(0.002)

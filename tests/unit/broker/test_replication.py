@@ -1,0 +1,461 @@
+"""Replicas of a partition on two or three brokers: all real but the network, the disk and the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from replica_cluster import TOPIC, TOPIC_ID, Cluster, run, until
+
+from penstock.broker.fetching import NO_REPLICA
+from penstock.metadata.image import PartitionImage, ResourceType
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic
+
+
+def led_by_1(*replicas: int, isr: tuple[int, ...] | None = None) -> PartitionImage:
+    return PartitionImage(replicas=replicas, isr=replicas if isr is None else isr, leader=1, leader_epoch=1)
+
+
+def caught_up(cluster: Cluster, *node_ids: int) -> bool:
+    ends = {cluster[each].partition.log.log_end_offset for each in node_ids}
+    return len(ends) == 1
+
+
+def refused(error: pytest.ExceptionInfo[KafkaError], code: ErrorCode) -> bool:
+    return error.value.code is code
+
+
+def test_an_append_is_committed_by_the_fetch_of_the_last_replica() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        await cluster.start(led_by_1(1, 2, 3))
+        end = cluster[1].append(b"a", b"b")
+        leader = cluster[1].partition
+        assert leader.log.high_watermark == 0
+        started = asyncio.get_running_loop().time()
+        await leader.committed(end)
+        assert leader.log.high_watermark == 2
+        assert asyncio.get_running_loop().time() - started < 0.1
+        await until(lambda: cluster[2].partition.log.high_watermark == cluster[3].partition.log.high_watermark == 2)
+        assert cluster[1].values() == cluster[2].values() == cluster[3].values()
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_sole_replica_commits_in_the_same_pass() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1)
+        await cluster.start(led_by_1(1))
+        end = cluster[1].append(b"a")
+        assert cluster[1].partition.log.high_watermark == end == 1
+        assert cluster[1].partition.when_committed(end) is None
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_silent_follower_leaves_the_in_sync_set_and_comes_back() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        await cluster.start(led_by_1(1, 2, 3))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        cluster.cut = {(3, 1)}
+        end = cluster[1].append(b"b")
+        await cluster[1].partition.committed(end)
+        assert cluster.isr() == (1, 2)
+        assert cluster[1].replicas.isr_changes.shrinks == 1
+        figures = cluster[1].partition.figures()
+        assert figures.under_replicated
+        assert not figures.under_min_isr
+        assert figures.lag_records[3] == 1
+        cluster.cut = set()
+        await until(lambda: cluster.isr() == (1, 2, 3))
+        assert cluster[1].replicas.isr_changes.expands == 1
+        assert cluster[3].values() == cluster[1].values()
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_too_few_in_sync_replicas_are_told_before_and_after_the_append() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2), min_insync_replicas="2")
+        cluster.cut = {(2, 1)}
+        end = cluster[1].append(b"a")
+        with pytest.raises(KafkaError) as error:
+            await cluster[1].partition.committed(end)
+        assert refused(error, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        assert cluster[1].partition.log.high_watermark == 0
+        with pytest.raises(KafkaError) as error:
+            cluster[1].append(b"b")
+        assert refused(error, ErrorCode.NOT_ENOUGH_REPLICAS)
+        cluster[1].append(b"b", acks=1)
+        assert cluster[1].partition.log.high_watermark == 0
+        cluster.cut = set()
+        await cluster[1].partition.committed(2)
+        assert cluster.isr() == (1, 2)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_min_insync_replicas_counts_no_more_than_there_are() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1)
+        await cluster.start(led_by_1(1), min_insync_replicas="2")
+        assert cluster[1].append(b"a") == 1
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_whoever_waits_hears_when_the_leadership_is_lost() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        cluster.cut = {(2, 1)}
+        waiting = asyncio.ensure_future(cluster[1].partition.committed(cluster[1].append(b"a")))
+        await asyncio.sleep(0.01)
+        cluster.change(leader=2)
+        with pytest.raises(KafkaError) as error:
+            await waiting
+        assert refused(error, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with pytest.raises(KafkaError) as error:
+            await cluster[1].partition.committed(1)
+        assert refused(error, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_former_leader_drops_what_nobody_followed() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        await cluster.start(led_by_1(1, 2, 3))
+        await cluster[1].partition.committed(cluster[1].append(b"kept"))
+        cluster.cut = {(2, 1), (3, 1)}
+        cluster[1].append(b"lost-1", acks=1)
+        cluster[1].append(b"lost-2", acks=1)
+        cluster.change(leader=2, isr=(2, 3), publish=False)
+        cluster.publish(2, 3)
+        await cluster[2].partition.committed(cluster[2].append(b"new"))
+        assert cluster[1].partition.log.log_end_offset == 3
+        cluster.cut = set()
+        cluster.publish()
+        await until(lambda: cluster.isr() == (2, 3, 1))
+        assert cluster[1].values() == cluster[2].values() == cluster[3].values()
+        assert cluster[1].replicas.counts.truncated_records == 2
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_failover_does_not_wait_for_a_parked_poll() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        await cluster.start(led_by_1(1, 2, 3))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        await cluster.crash(1)
+        started = asyncio.get_running_loop().time()
+        cluster.change(leader=2, isr=(2, 3), publish=False)
+        cluster.publish(3)  # it asks a leader that does not know yet that it is one
+        await asyncio.sleep(0.02)
+        cluster.publish(2)
+        await cluster[2].partition.committed(cluster[2].append(b"b"))
+        assert asyncio.get_running_loop().time() - started < 0.2
+        await cluster.restart(1)
+        await until(lambda: set(cluster.isr()) == {1, 2, 3})
+        assert cluster[1].values() == cluster[2].values()
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_follower_whose_records_the_leader_has_deleted_starts_over() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        await cluster[1].partition.committed(cluster[1].append(b"a", b"b"))
+        cluster.cut = {(2, 1)}
+        end = cluster[1].append(*[b"x"] * 10, acks=1)
+        await until(lambda: cluster.isr() == (1,))
+        leader = cluster[1].partition
+        assert leader.log.high_watermark == end
+        cluster.change_broker(2, fenced=True)
+        assert leader.delete_before(10) is None  # the only living replica has
+        leader.log.roll()
+        cluster.cut = set()
+        cluster.change_broker(2, fenced=False)
+        await until(lambda: cluster.isr() == (1, 2))
+        assert cluster[2].partition.log.log_start_offset == 10
+        assert cluster[2].replicas.counts.resets == 1
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_records_are_deleted_when_every_living_replica_has_deleted_them() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        await cluster.start(led_by_1(1, 2, 3))
+        await cluster[1].partition.committed(cluster[1].append(*[b"x"] * 10))
+        await until(lambda: cluster[2].partition.log.high_watermark == cluster[3].partition.log.high_watermark == 10)
+        moved = cluster[1].partition.delete_before(4)
+        assert moved is not None
+        await moved
+        assert [cluster[each].partition.log.log_start_offset for each in (1, 2, 3)] == [4, 4, 4]
+        assert cluster[1].partition.low_watermark() == 4
+        cluster.cut = {(3, 1)}
+        moved = cluster[1].partition.delete_before(6)
+        assert moved is not None
+        await asyncio.sleep(0.1)
+        assert not moved.done()
+        cluster.change_broker(3, fenced=True)
+        await moved
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_only_the_registered_incarnation_joins_the_in_sync_set() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        cluster[2].epoch = 7  # not the one in the image
+        await cluster.start(led_by_1(1, 2, isr=(1,)))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        await until(lambda: caught_up(cluster, 1, 2))
+        await asyncio.sleep(3)
+        assert cluster.isr() == (1,)
+        cluster[2].epoch = 102
+        await until(lambda: cluster.isr() == (1, 2))
+        await cluster.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("fields", [{"fenced": True}, {"in_controlled_shutdown": True}])
+def test_who_is_fenced_or_stopping_does_not_join(fields: dict[str, bool]) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2, isr=(1,)))
+        cluster.change_broker(2, **fields)
+        cluster[1].append(b"a")
+        await until(lambda: caught_up(cluster, 1, 2))
+        await asyncio.sleep(2)
+        assert cluster.isr() == (1,)
+        cluster.change_broker(2, **dict.fromkeys(fields, False))
+        await until(lambda: cluster.isr() == (1, 2))
+        await cluster.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OPERATION_NOT_ATTEMPTED]
+)
+def test_a_refused_change_is_asked_for_again_while_it_stands(code: ErrorCode) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        cluster.refuse_isr = [code] * 3
+        await cluster.start(led_by_1(1, 2, isr=(1,)))
+        await until(lambda: cluster.isr() == (1, 2))
+        assert not cluster.refuse_isr
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_change_overtaken_by_the_image_is_settled_by_it() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        cluster.refuse_isr = [ErrorCode.INVALID_UPDATE_VERSION]
+        await cluster.start(led_by_1(1, 2, 3, isr=(1, 2)))
+        await until(lambda: not cluster.refuse_isr)
+        leading = cluster[1].partition.leading
+        assert leading is not None
+        await asyncio.sleep(1)
+        assert leading.proposal is not None
+        assert leading.maximal_isr == {1, 2, 3}
+        cluster.change(removing_replicas=())
+        await until(lambda: cluster.isr() == (1, 2, 3))
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_replicas_are_added_moved_and_removed_with_their_logs() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        await cluster.start(led_by_1(1))
+        for number in range(5):
+            cluster[1].append(b"%d" % number)
+        cluster.change(replicas=(1, 2), adding_replicas=(2,))
+        await until(lambda: cluster.isr() == (1, 2))
+        assert cluster[2].values() == cluster[1].values()
+        cluster.change(replicas=(2,), isr=(2,), leader=2)
+        with pytest.raises(KafkaError) as error:
+            _ = cluster[1].partition
+        assert refused(error, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert cluster[1].logs.get(TOPIC, 0) is None
+        assert any(name.endswith("-delete") for name in cluster[1].disk.listdir("/logs"))
+        assert cluster[2].append(b"after") == cluster[2].partition.log.high_watermark
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_follower_of_a_topic_that_promises_fsync_counts_what_it_has_synced() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2), flush_messages="1")
+        end = cluster[1].append(b"a")
+        await cluster[1].partition.committed(end)
+        assert cluster[1].partition.log.flushed_offset == end
+        assert cluster[2].partition.log.flushed_offset == end
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_follower_answers_consumers_up_to_its_high_watermark_and_a_close_one_is_preferred() -> None:
+    def request(rack: str) -> FetchRequest:
+        asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic_id=TOPIC_ID, partitions=[asked])]
+        return FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics, rack_id=rack)
+
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3, replica_selector_class="org.apache.kafka.common.replica.RackAwareReplicaSelector")
+        await cluster.start(led_by_1(1, 2, 3))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        await until(lambda: cluster[2].partition.log.high_watermark == 1)
+
+        async def fetched(node: int, rack: str) -> Any:
+            return (await cluster[node].serve(request(rack))).responses[0].partitions[0]
+
+        found = await fetched(1, "rack2")
+        assert (found.preferred_read_replica, len(found.records)) == (2, 0)
+        found = await fetched(2, "rack2")
+        assert found.preferred_read_replica == NO_REPLICA
+        assert bytes(found.records) == b"".join(cluster[1].values())
+        for rack in ("rack1", "rack9", ""):
+            found = await fetched(1, rack)
+            assert (found.preferred_read_replica, bool(found.records)) == (NO_REPLICA, True)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_sessions_name_only_what_moved() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        await asyncio.sleep(2)
+        fetches = cluster[1].fetches
+        assert fetches[0].session_epoch == 0
+        assert [bool(each.topics) for each in fetches[:3]] == [True, True, False]
+        assert len({each.session_id for each in fetches[1:]}) == 1
+        assert len(fetches) < 10
+        await cluster.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_throttled_follower_takes_its_time(side: str) -> None:
+    async def scenario(rate: int | None) -> float:
+        cluster = Cluster(1, 2, replica_fetch_max_bytes="4000", replica_lag_time_max_ms="1000000")
+        if rate is not None:
+            cluster.image = replace(
+                cluster.image,
+                configs={(int(ResourceType.BROKER), ""): {f"{side}.replication.throttled.rate": str(rate)}},
+            )
+        await cluster.start(led_by_1(1, 2, isr=(1,)), **{f"{side}_replication_throttled_replicas": "0:1,0:2"})
+        for _ in range(20):
+            cluster[1].append(b"x" * 2000)
+        started = asyncio.get_running_loop().time()
+        await until(lambda: caught_up(cluster, 1, 2), 100)
+        await cluster.close()
+        return asyncio.get_running_loop().time() - started
+
+    assert run(scenario(None)) < 1
+    assert 5 < run(scenario(1000)) < 90  # 40 kB, of which a burst of ten seconds' worth passes
+
+
+class Chaos:
+    """Processes die and links break at random; the controller elects from the in-sync set."""
+
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self.cluster = cluster
+        self.rng = rng
+        self.acknowledged: list[bytes] = []
+
+    async def write(self, value: bytes) -> None:
+        leader = self.cluster.partition.leader
+        if leader == -1 or not self.cluster[leader].alive:
+            return
+        try:
+            end = self.cluster[leader].append(value)
+            async with asyncio.timeout(self.rng.choice([0.01, 3])):
+                await self.cluster[leader].partition.committed(end)
+        except (KafkaError, TimeoutError):
+            return
+        self.acknowledged.append(value)
+
+    async def disturb(self) -> None:
+        what = self.rng.random()
+        if what < 0.2 and all(each.alive for each in self.cluster.members.values()):
+            await self.kill(self.rng.choice([1, 2, 3]))
+        elif what < 0.5:
+            await self.mend()
+        elif what < 0.6:
+            self.cluster.cut = {(self.rng.choice([1, 2, 3]), self.rng.choice([1, 2, 3]))}
+        elif what < 0.8:
+            self.cluster.cut = set()
+
+    async def kill(self, victim: int) -> None:
+        cluster = self.cluster
+        await cluster.crash(victim)
+        cluster.change_broker(victim, fenced=True)
+        left = tuple(each for each in cluster.isr() if each != victim)
+        isr = left or cluster.isr()
+        if cluster.partition.leader == victim:
+            cluster.change(isr=isr, leader=left[0] if left else -1)
+        elif isr != cluster.isr():
+            cluster.change(isr=isr)
+
+    async def mend(self) -> None:
+        cluster = self.cluster
+        for node_id, member in list(cluster.members.items()):
+            if not member.alive:
+                await cluster.restart(node_id)
+                cluster.change_broker(node_id, fenced=False)
+        if cluster.partition.leader == -1:
+            cluster.change(leader=cluster.isr()[0])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_acknowledged_record_is_lost_when_leaders_die(seed: int) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        await cluster.start(led_by_1(1, 2, 3), min_insync_replicas="2")
+        chaos = Chaos(cluster, random.Random(seed))
+        for step in range(30):
+            await chaos.write(b"value-%d." % step)
+            await chaos.disturb()
+        cluster.cut = set()
+        await chaos.mend()
+        await until(lambda: set(cluster.isr()) == {1, 2, 3} and caught_up(cluster, 1, 2, 3), 60)
+        assert cluster[1].values() == cluster[2].values() == cluster[3].values()
+        stored = b"".join(cluster[1].values())
+        assert not [value for value in chaos.acknowledged if value not in stored]
+        assert len(chaos.acknowledged) > 3
+        await cluster.close()
+
+    run(scenario(), seed)

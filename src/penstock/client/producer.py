@@ -191,6 +191,13 @@ class Producer:
         """Makes a group's offsets part of the open transaction."""
         await self._transactional().send_offsets(group_id, offsets)
 
+    @property
+    def transaction(self) -> PreparedTxnState:
+        """The transaction that is open, for whoever may end it."""
+        transactions = self._transactional()
+        transactions.check_open()
+        return PreparedTxnState(transactions.producer_id, transactions.producer_epoch)
+
     async def prepare(self) -> PreparedTxnState:
         """Delivers everything and leaves the end to others, who need what this returns. Raises if a record was lost."""
         with suppress(KafkaError):

@@ -244,6 +244,10 @@ class SyncProducer:
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._client.run(self._producer.send_offsets(group_id, offsets))
 
+    @property
+    def transaction(self) -> PreparedTxnState:
+        return self._producer.transaction
+
     def prepare(self) -> PreparedTxnState:
         return self._client.run(self._producer.prepare())
 

@@ -1,0 +1,129 @@
+"""The sink that Spark sees: batch and stream writers on Arrow, plain or exactly once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+
+from penstock.client.prepared import PreparedTxnState
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.spark.errors import SourceError, in_one_sentence
+from penstock.spark.sink_commit import abort_batch, commit_batch, commit_run
+from penstock.spark.sink_options import SinkOptions, parse_sink_options
+from penstock.spark.sink_rows import check_columns
+from penstock.spark.sink_write import SinkMessage, Task, connect_sink, partition_counts, write_plain, write_prepared
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+INIT_PRODUCER_ID, TWO_PHASE_SINCE = 22, 6
+
+
+def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> BatchWriter:
+    """Raises SourceError."""
+    if overwrite:
+        raise SourceError("A topic can't be overwritten: write with mode('append').")
+    return BatchWriter(_checked(options, schema, streaming=False))
+
+
+def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
+    """Raises SourceError."""
+    if overwrite:
+        raise SourceError("A topic only grows: use outputMode('append') or outputMode('update').")
+    return StreamWriter(_checked(options, schema, streaming=True))
+
+
+def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> SinkOptions:
+    """What can be known to be wrong is told before any task runs."""
+    chosen = parse_sink_options(options, streaming=streaming)
+    check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, chosen.topic)
+    with in_one_sentence("Nothing can be written"), connect_sink(chosen) as client:
+        if chosen.topic is not None:
+            partition_counts(client)(chosen.topic)
+        if chosen.exactly_once and streaming:
+            versions = client.run(client.asynchronous.connection()).versions
+            if versions.get(INIT_PRODUCER_ID, (0, 0))[1] < TWO_PHASE_SINCE:
+                raise SourceError(
+                    "The brokers take no part in two-phase commit: set transaction.two.phase.commit.enable=true there, "
+                    "or option exactlyOnce=false here."
+                )
+    return chosen
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """With exactlyOnce, retried tasks leave nothing behind, and rows are seen when the driver commits."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._run = uuid.uuid4().hex  # made on the driver, and the same on executors
+
+    def write(self, iterator: Iterator[Any]) -> SinkMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        slot = context.partitionId() if context is not None else 0
+        attempt = context.taskAttemptId() if context is not None else 0
+        with in_one_sentence("Rows could not be written"):
+            if not self._options.exactly_once:
+                return write_plain(self._options, Task(self._run, 0, slot), iterator)
+            # An id for each attempt: of two that run at once, neither may end the other's.
+            return write_prepared(self._options, Task(f"{self._run}-{attempt}", 0, slot), iterator, two_phase=False)
+
+    def commit(self, messages: Sequence[SinkMessage | None]) -> None:
+        self._end(messages, commit=True)
+
+    def abort(self, messages: Sequence[SinkMessage | None]) -> None:
+        self._end(messages, commit=False)
+
+    def _end(self, messages: Sequence[SinkMessage | None], *, commit: bool) -> None:
+        prepared = _prepared(messages)
+        if prepared:
+            with in_one_sentence("The write could not be ended"), connect_sink(self._options) as client:
+                commit_run(client, prepared, commit=commit)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> SinkMessage:
+        task = _this_task()
+        with in_one_sentence("Rows could not be written"):
+            if self._options.exactly_once:
+                return write_prepared(self._options, task, iterator, two_phase=True)
+            return write_plain(self._options, task, iterator)
+
+    def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
+        told = [message for message in messages if message is not None]
+        prepared, replayed = _prepared(told), any(message.decided for message in told)
+        if prepared or replayed:
+            with in_one_sentence(f"Batch {batchId} could not be committed"), connect_sink(self._options) as client:
+                commit_batch(client, told[0].task.query, batchId, prepared, replayed=replayed)
+
+    def abort(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
+        told = [message for message in messages if message is not None]
+        prepared = _prepared(told)
+        if prepared:
+            with in_one_sentence(f"Batch {batchId} could not be aborted"), connect_sink(self._options) as client:
+                abort_batch(client, told[0].task.query, batchId, prepared)
+
+
+def _prepared(messages: Sequence[SinkMessage | None]) -> list[tuple[str, PreparedTxnState]]:
+    return [
+        (message.transactional_id, PreparedTxnState.parse(message.prepared))
+        for message in messages
+        if message is not None and message.transactional_id
+    ]
+
+
+def _this_task() -> Task:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_ID) if context is not None else None
+    batch = context.getLocalProperty(BATCH_ID) if context is not None else None
+    if context is None or query is None or batch is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Spark does not say which query this task belongs to.")
+    return Task(query, int(batch), context.partitionId())

@@ -1,0 +1,123 @@
+"""What was decided about a query's batches: the last record of a topic of its own.
+
+A topic, because executors and every later driver can read it wherever they run, it is as durable as the data that it
+decides about, and it needs no file system that Python can write to. One for each query, so that the last decision is
+found at its end. Drivers write in transactions of one transactional id: a driver that has been replaced can't decide.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from penstock.client.admin import NewTopic
+from penstock.client.consumer import ConsumerSettings
+from penstock.client.errors import code_of
+from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
+from penstock.client.prepared import PreparedTxnState
+from penstock.client.producer import ProducerSettings
+from penstock.client.sync import Client, SyncProducer
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.record import Record
+
+PREFIX = "__penstock_spark_commits"
+#: Only the last decision counts: small segments, so that compaction drops those before.
+CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
+KEY = b"decision"
+VERSION = 1
+#: How far before the end the last decision is looked for first; markers and refused attempts stand behind it.
+FIRST_LOOK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The batch is to be: all these transactions are to be committed."""
+
+    batch: int
+    transactions: tuple[tuple[str, PreparedTxnState], ...]
+
+    def to_bytes(self) -> bytes:
+        transactions = {name: str(state) for name, state in self.transactions}
+        return json.dumps({"version": VERSION, "batch": self.batch, "transactions": transactions}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Decision:
+        found = json.loads(data)
+        if found.get("version") != VERSION:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, "The decision was written by a newer Penstock: run that one here too."
+            )
+        states = found["transactions"].items()
+        return cls(int(found["batch"]), tuple((name, PreparedTxnState.parse(text)) for name, text in states))
+
+
+def topic_of(query: str) -> str:
+    return f"{PREFIX}-{query}"
+
+
+def transactional_prefix(query: str) -> str:
+    """Of all transactional ids of a query's tasks."""
+    return f"penstock-spark-{query}-"
+
+
+class DecisionLog:
+    def __init__(self, client: Client, query: str) -> None:
+        self._client = client
+        self._topic = topic_of(query)
+        self._driver_id = f"penstock-spark.{query}.driver"
+
+    def last(self) -> Decision | None:
+        """The last decision that is certain. Of one that is being made just now, nobody knows yet."""
+        if not self._exists():
+            return None
+        key = (self._topic, 0)
+        start = self._client.list_offsets({key: EARLIEST})[key].offset
+        end = self._client.list_offsets({key: LATEST}, isolation_level=READ_COMMITTED)[key].offset
+        look = FIRST_LOOK
+        while True:
+            found = self._read(max(start, end - look), end)
+            if found:
+                return Decision.from_bytes(found[-1].value or b"")
+            if end - look <= start:
+                return None
+            look *= 4
+
+    def _exists(self) -> bool:
+        [topic] = self._client.metadata([self._topic]).topics
+        code = code_of(topic.error_code)
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+            raise KafkaError(code, f"Topic {self._topic} can't be read.")
+        return True
+
+    def _read(self, start: int, end: int) -> list[Record]:
+        key = (self._topic, 0)
+        found: list[Record] = []
+        if start >= end:
+            return found
+        with self._client.consumer(ConsumerSettings(isolation_level=READ_COMMITTED, max_wait_ms=100)) as consumer:
+            consumer.assign({key: start})
+            while consumer.position(key) < end:
+                for fetched in consumer.poll():
+                    found += [record for record in fetched.records() if record.offset < end]
+        return found
+
+    def own(self, timeout_ms: int = 60_000) -> SyncProducer:
+        """From now on this driver decides and no other. What another was about to decide is settled, either way."""
+        if not self._exists():
+            try:
+                self._client.create_topics([NewTopic(self._topic, 1, configs=dict(CONFIGS))])
+            except KafkaError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+        settings = ProducerSettings(transactional_id=self._driver_id, transaction_timeout_ms=timeout_ms)
+        producer = self._client.producer(settings)
+        producer.start()
+        return producer
+
+    def decide(self, owner: SyncProducer, decision: Decision) -> None:
+        """Returns once it is certain."""
+        owner.begin()
+        owner.send(self._topic, decision.to_bytes(), KEY, partition=0)
+        owner.commit()

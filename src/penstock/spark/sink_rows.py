@@ -1,0 +1,152 @@
+"""From Arrow batches with the sink's columns to records by topic and partition. Pure.
+
+Columns as in Spark's Kafka sink: `value`, and perhaps `key`, `headers`, `topic`, `partition`; also `timestamp`. A topic
+given as an option wins over the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.spark.errors import SourceError
+from penstock.spark.sink_encode import Rows
+from penstock.spark.sink_partition import partitions_of
+
+Array = Any
+
+#: Arrow batches are put together up to about this size: fuller record batches, and less work for each.
+CHUNK_BYTES = 4 * 1024 * 1024
+
+_TEXT = ("binary", "string")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "value": _TEXT,
+    "key": _TEXT,
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+
+
+def check_columns(types: dict[str, str], topic: str | None) -> None:
+    """`types`: the columns' types as Spark spells them. Raises SourceError."""
+    if "value" not in types:
+        raise SourceError(f"A column `value` is missing: there are {', '.join(types) or 'none'}.")
+    if topic is None and "topic" not in types:
+        raise SourceError("Where to? Give option topic, or rows a column `topic`.")
+    for name, found in types.items():
+        if name not in COLUMNS:
+            raise SourceError(
+                f"Column {name!r} has no place in a record: select {', '.join(COLUMNS)}, and put the rest into value, "
+                "for example with to_json(struct(*))."
+            )
+        if found not in COLUMNS[name]:
+            raise SourceError(f"Column {name!r} is {found}: it has to be {' or '.join(COLUMNS[name])}.")
+
+
+def chunks(batches: Iterator[Any]) -> Iterator[Any]:
+    """Bigger batches of the same rows; none is empty."""
+    waiting: list[Any] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= CHUNK_BYTES:
+            yield _together(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    [whole] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
+class Router:
+    """Rows without a key or a partition stay together for a chunk, and go elsewhere with the next, as Kafka's do."""
+
+    def __init__(
+        self, topic: str | None, partitions: Callable[[str], int], now_ms: Callable[[], int], slot: int
+    ) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._sticky = slot
+
+    def route(self, batch: Any) -> Iterator[tuple[str, int, Rows]]:
+        """Raises SourceError for rows that can't go anywhere."""
+        self._sticky += 1
+        columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+        if self._topic is not None:
+            yield from self._route_to(self._topic, columns)
+            return
+        topics = columns["topic"]
+        if topics.null_count:
+            raise SourceError("A row has no topic: fill the column `topic`, or give option topic.")
+        for topic in pc.unique(topics).to_pylist():
+            rows = pc.equal(topics, topic)
+            yield from self._route_to(topic, {name: column.filter(rows) for name, column in columns.items()})
+
+    def _route_to(self, topic: str, columns: dict[str, Array]) -> Iterator[tuple[str, int, Rows]]:
+        count = self._partitions(topic)
+        values = _binary(columns["value"])
+        keys = _binary(columns["key"]) if "key" in columns else pa.nulls(len(values), pa.binary())
+        chosen = partitions_of(keys, count, self._sticky % count)
+        if "partition" in columns:
+            chosen = _override(chosen, columns["partition"], topic, count)
+        rows = Rows(keys, values, self._timestamps(columns, len(values)), _headers(columns))
+        if (chosen == chosen[0]).all():
+            yield topic, int(chosen[0]), rows
+            return
+        order = np.argsort(chosen, kind="stable")
+        starts = np.searchsorted(chosen[order], np.arange(count + 1))
+        taken = _take(rows, order)
+        for partition in range(count):
+            start, end = int(starts[partition]), int(starts[partition + 1])
+            if end > start:
+                yield topic, partition, taken.slice(start, end)
+
+    def _timestamps(self, columns: dict[str, Array], count: int) -> Array:
+        now = self._now_ms()
+        if "timestamp" not in columns:
+            return np.full(count, now, np.int64)
+        stamps = columns["timestamp"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).fill_null(now)
+        return stamps.to_numpy(zero_copy_only=False)
+
+
+def _binary(column: Array) -> Array:
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _override(chosen: Array, column: Array, topic: str, count: int) -> Array:
+    told = column.is_valid().to_numpy(zero_copy_only=False)
+    wanted = column.fill_null(0).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero(told & ((wanted < 0) | (wanted >= count)))
+    if len(wrong):
+        raise SourceError(f"A row wants partition {wanted[wrong[0]]} of topic {topic!r}, which has {count}.")
+    return np.where(told, wanted, chosen)
+
+
+def _headers(columns: dict[str, Array]) -> Array | None:
+    headers = columns.get("headers")
+    if headers is None or not len(headers.flatten()):
+        return None
+    if headers.flatten().field("key").null_count:
+        raise SourceError("A header has no key: leave such headers out.")
+    return headers
+
+
+def _take(rows: Rows, order: Array) -> Rows:
+    index = pa.array(order)
+    headers = None if rows.headers is None else rows.headers.take(index)
+    return Rows(rows.keys.take(index), rows.values.take(index), rows.timestamps[order], headers)

@@ -1,0 +1,162 @@
+"""What a Spark task does: its rows into topics, idempotent, or in a transaction that is prepared and left so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from penstock.client.errors import code_of
+from penstock.client.prepared import NOTHING_PREPARED
+from penstock.client.producer import ProducerSettings
+from penstock.client.retry import Retry
+from penstock.client.sync import Client, SyncProducer
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.spark.brokers import connect
+from penstock.spark.errors import SourceError
+from penstock.spark.options import SourceOptions
+from penstock.spark.sink_decisions import DecisionLog, transactional_prefix
+from penstock.spark.sink_encode import build, cuts
+from penstock.spark.sink_options import SinkOptions
+from penstock.spark.sink_rows import Router, chunks
+from penstock.spark.sink_steps import reached
+
+#: Attempts of one task whose transactions may be open at once; a driver that decides aborts all but one.
+PLACES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    query: str
+    batch: int
+    slot: int
+    """Which of the batch's tasks it is; another attempt of it has the same."""
+
+
+@dataclass(slots=True)
+class SinkMessage(WriterCommitMessage):
+    task: Task
+    rows: int = 0
+    transactional_id: str = ""
+    """Empty: there is nothing to commit."""
+    prepared: str = ""
+    decided: bool = False
+    """The batch had been decided before: nothing was written again."""
+
+
+def connect_sink(options: SinkOptions) -> Client:
+    """Raises SourceError. It is patient: what a write waits for is bounded by its delivery timeout."""
+    client = connect(SourceOptions(options.bootstrap, client=options.client))
+    client.asynchronous.retry = Retry(attempts=max(8, options.delivery_timeout_ms // 1000))
+    return client
+
+
+def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> SinkMessage:
+    with connect_sink(options) as client, client.producer(_settings(options)) as producer:
+        return SinkMessage(task, _pour(client, producer, options, task.slot, batches))
+
+
+def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
+    """`two_phase`: the transaction stays until somebody ends it, else until its timeout."""
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None:
+        return SinkMessage(task)
+    reached("task-begins")
+    with connect_sink(options) as client:
+        if two_phase and _decided(client, task):
+            return SinkMessage(task, decided=True)
+        producer, name = _take_a_place(client, options, task, two_phase)
+        try:
+            reached("task-owns")
+            producer.begin()
+            rows = _pour(client, producer, options, task.slot, chain([first], batches))
+            reached("task-wrote")
+            state = producer.prepare() if two_phase else producer.transaction
+        except Exception:
+            with suppress(KafkaError):
+                producer.abort()  # nobody knows of it: it was not prepared
+            raise
+        finally:
+            producer.close()
+        reached("task-prepared")
+        return SinkMessage(task, rows, name, str(state))
+
+
+def _decided(client: Client, task: Task) -> bool:
+    last = DecisionLog(client, task.query).last()
+    if last is not None and last.batch > task.batch:
+        raise SourceError(f"Batch {task.batch} is late: another run of this query has written batch {last.batch}.")
+    return last is not None and last.batch == task.batch
+
+
+def _take_a_place(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
+    """The first transactional id of the slot without an open transaction: what is open may be prepared and decided on.
+
+    Whoever had the id and has written nothing yet is fenced.
+    """
+    for place in range(PLACES):
+        name = f"{transactional_prefix(task.query)}{task.slot}-{place}"
+        producer = client.producer(_settings(options, name, two_phase))
+        if producer.start(keep_prepared=two_phase) == NOTHING_PREPARED:
+            return producer, name
+        producer.close()
+    raise SourceError(
+        f"Task {task.slot} has left {PLACES} transactions open: end them with `penstock txn terminate`, "
+        "or let a batch of this query succeed."
+    )
+
+
+def _settings(options: SinkOptions, transactional_id: str | None = None, two_phase: bool = False) -> ProducerSettings:
+    return ProducerSettings(
+        acks=options.acks,
+        idempotent=options.idempotent,
+        linger_s=0.0,
+        request_max_bytes=max(options.batch_bytes, 1024 * 1024),
+        buffer_bytes=options.buffer_bytes,
+        delivery_timeout_s=options.delivery_timeout_ms / 1000,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=options.transaction_timeout_ms,
+        two_phase_commit=two_phase,
+    )
+
+
+def _pour(client: Client, producer: SyncProducer, options: SinkOptions, slot: int, batches: Iterator[Any]) -> int:
+    """How many rows went out. All are there when it returns. Raises KafkaError, SourceError."""
+    router = Router(options.topic, partition_counts(client), _now_ms, slot)
+    count = 0
+    for chunk in chunks(batches):
+        count += chunk.num_rows
+        for topic, partition, rows in router.route(chunk):
+            for start, end in cuts(rows, options.batch_bytes):
+                built = build(rows.slice(start, end), options.compression, options.compression_level)
+                producer.send_built(topic, partition, built)
+    producer.flush()
+    return count
+
+
+class partition_counts:
+    """How many partitions a topic has, asked once. Raises SourceError."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, int] = {}
+
+    def __call__(self, topic: str) -> int:
+        if topic not in self._known:
+            [answer] = self._client.metadata([topic]).topics
+            code = code_of(answer.error_code)
+            if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise SourceError(f"There is no topic {topic!r}: create it with `penstock topic create {topic}`.")
+            if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                raise SourceError(f"Topic {topic!r} can't be written to: {code.name}.")
+            self._known[topic] = len(answer.partitions)
+        return self._known[topic]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,205 @@
+"""Kill the driver or a task at every step: no row is lost, none is there twice, and nothing stays open.
+
+Spark's part is played by `sink_driver`; test_sink_kills.py does a few of these with Spark itself.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from sink_driver import Killed, Query, Rows, committed_rows, killed_at
+
+from penstock.client.sync import Client
+from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest
+from penstock.spark.errors import SourceError
+from penstock.spark.sink_decisions import Decision, DecisionLog
+from penstock.spark.sink_steps import DRIVER_STEPS, TASK_STEPS
+from penstock.testing import Broker
+
+BATCHES: list[Rows] = [[(f"k{row % 7}", f"{batch}-{row}") for row in range(20)] for batch in range(3)]
+ALL = sorted(row for batch in BATCHES for row in batch)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"t-{secrets.token_hex(4)}"
+    broker.create_topic(name, 2)
+    return name
+
+
+def open_transactions(broker: Broker, query: Query) -> list[str]:
+    with Client(broker.bootstrap) as client:
+        listed = client.request(ListTransactionsRequest(state_filters=["Ongoing"])).transaction_states
+    return [each.transactional_id for each in listed if query.id in each.transactional_id]
+
+
+def decision(broker: Broker, query: Query) -> Decision | None:
+    with Client(broker.bootstrap) as client:
+        return DecisionLog(client, query.id).last()
+
+
+def test_rows_are_seen_when_their_batch_is_committed_and_not_before(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    message = query.attempt(0, 0, BATCHES[0])
+    assert committed_rows(broker, topic, up_to_the_end=False) == []
+    query.commit(0, [message])
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
+    decided = decision(broker, query)
+    assert decided is not None
+    assert decided.batch == 0
+
+
+@pytest.mark.parametrize(
+    ("occurrence", "tasks_after"),
+    [(1, 3), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(1, 2), (2, 3), (2, 2), (4, 3), (4, 2)])],
+)
+@pytest.mark.parametrize("step", [*TASK_STEPS, *DRIVER_STEPS])
+def test_a_restart_after_a_kill_at_any_step_writes_each_row_once(
+    broker: Broker, topic: str, step: str, occurrence: int, tasks_after: int
+) -> None:
+    query = Query(broker, topic)
+    with killed_at(step, occurrence):
+        try:
+            query.run(BATCHES)
+        except Killed:
+            pass
+        else:
+            assert occurrence == 4, "the step is reached"
+    query.run(BATCHES, tasks_after)
+    assert sorted(committed_rows(broker, topic)) == ALL
+    assert open_transactions(broker, query) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", DRIVER_STEPS[2:])
+@pytest.mark.parametrize("second", [TASK_STEPS[-1], *DRIVER_STEPS[2:]])
+def test_two_kills_in_a_row_change_nothing(broker: Broker, topic: str, first: str, second: str) -> None:
+    query = Query(broker, topic)
+    for step in (first, second):
+        with killed_at(step, 2), suppress(Killed):
+            query.run(BATCHES[:2])
+    query.run(BATCHES)
+    assert sorted(committed_rows(broker, topic)) == ALL
+    assert open_transactions(broker, query) == []
+
+
+def test_of_two_attempts_of_a_task_only_the_one_that_spark_names_counts(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    first = query.attempt(0, 0, BATCHES[0])
+    second = query.attempt(0, 0, BATCHES[0])
+    assert first.transactional_id != second.transactional_id
+    query.commit(0, [first])
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
+    assert open_transactions(broker, query) == []
+
+
+def test_an_attempt_that_comes_after_the_decision_writes_nothing(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    message = query.attempt(0, 0, BATCHES[0])
+    query.commit(0, [message])
+    late = query.attempt(0, 0, BATCHES[0])
+    assert late.decided
+    assert late.transactional_id == ""
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
+
+
+def test_an_attempt_that_starts_between_decision_and_completion_ends_nothing(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    message = query.attempt(0, 0, BATCHES[0])
+    with killed_at("driver-decided"), pytest.raises(Killed):
+        query.commit(0, [message])
+    assert query.attempt(0, 0, BATCHES[0]).decided
+    # and one of the next batch that a driver gone wild sent out takes another place
+    assert query.attempt(1, 0, BATCHES[1]).transactional_id != message.transactional_id
+    query.commit(0, [message])
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
+
+
+def test_a_driver_that_was_replaced_cannot_decide(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    zombies = [query.attempt(0, 0, BATCHES[0])]
+    with killed_at("driver-checked"), pytest.raises(Killed):
+        query.commit(0, zombies)
+    ours = [query.attempt(0, 0, BATCHES[0])]
+    query.commit(0, ours)
+    query.commit(0, zombies)  # the zombie wakes up: it finds the batch decided
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
+    query.commit(1, [query.attempt(1, 0, BATCHES[1])])
+    with pytest.raises(SourceError, match="another run of this query"):
+        query.commit(0, zombies)
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0] + BATCHES[1])
+
+
+def test_a_failed_batch_is_aborted_and_done_again(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    query.abort(0, [query.attempt(0, 0, BATCHES[0]), None])
+    assert open_transactions(broker, query) == []
+    query.run(BATCHES)
+    assert sorted(committed_rows(broker, topic)) == ALL
+
+
+def test_an_abort_after_a_commit_that_failed_late_does_not_undo_the_decision(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    messages = [query.attempt(0, 0, BATCHES[0])]
+    with killed_at("driver-decided"), pytest.raises(Killed):
+        query.commit(0, messages)
+    query.abort(0, messages)
+    query.run(BATCHES)
+    assert sorted(committed_rows(broker, topic)) == ALL
+
+
+def test_a_transaction_that_somebody_ended_is_noticed_before_the_decision(broker: Broker, topic: str) -> None:
+    from penstock.client.producer import ProducerSettings
+
+    query = Query(broker, topic)
+    message = query.attempt(0, 0, BATCHES[0])
+    with Client(broker.bootstrap) as client:
+        client.producer(ProducerSettings(transactional_id=message.transactional_id)).start()
+    with pytest.raises(SourceError, match="ended by somebody else"):
+        query.commit(0, [message])
+    query.run(BATCHES)
+    assert sorted(committed_rows(broker, topic)) == ALL
+
+
+def test_a_broker_that_is_killed_between_prepare_and_commit_loses_nothing(topic: str) -> None:
+    with Broker() as own:
+        own.create_topic(topic, 2)
+        query = Query(own, topic)
+        messages = [query.attempt(0, slot, BATCHES[0][slot::2]) for slot in range(2)]
+        own.kill()
+        own.start()
+        query.commit(0, messages)
+        assert sorted(committed_rows(own, topic)) == sorted(BATCHES[0])
+
+
+def test_tasks_without_rows_have_nothing_to_commit(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    message = query.attempt(0, 0, [])
+    assert (message.rows, message.transactional_id) == (0, "")
+    query.commit(0, [message])
+    assert decision(broker, query) is None
+
+
+def test_the_decision_is_found_behind_many_that_came_to_nothing(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    query.commit(0, [query.attempt(0, 0, BATCHES[0])])
+    with Client(broker.bootstrap) as client:
+        log = DecisionLog(client, query.id)
+        for _ in range(12):
+            owner = log.own()
+            owner.begin()
+            owner.send(f"__penstock_spark_commits-{query.id}", b"{}", b"decision", partition=0).result()
+            owner.close()
+        log.own().close()
+        found = log.last()
+    assert found is not None
+    assert found.batch == 0

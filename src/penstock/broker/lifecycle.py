@@ -90,6 +90,8 @@ class Lifecycle:
 
     def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
         self._news.set()
+        if new.brokers is not old.brokers and _leaving(new) - _leaving(old):
+            self._wake.set()  # a broker that shuts down waits until all the others have heard of it
 
     # --- coming ---------------------------------------------------------------------------------------------
 
@@ -264,6 +266,10 @@ class Lifecycle:
 
     def _start(self, work: Any, name: str) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+
+
+def _leaving(image: MetadataImage) -> set[int]:
+    return {broker_id for broker_id, one in image.brokers.items() if one.in_controlled_shutdown and not one.fenced}
 
 
 def _listeners(kind: Any, endpoints: Mapping[str, Endpoint]) -> list[Any]:

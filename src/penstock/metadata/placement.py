@@ -82,6 +82,8 @@ def _racks(brokers: Iterable[BrokerImage], random: Random) -> list[_Rack]:
         rack = by_name.setdefault("" if broker.rack is None else broker.rack, _Rack())
         if broker.log_dirs and set(broker.log_dirs) == set(broker.cordoned_log_dirs):
             continue  # every directory is closed to new replicas
+        if broker.in_controlled_shutdown and not broker.fenced:
+            continue  # it is about to go
         (rack.fenced if broker.fenced else rack.unfenced).append(broker.broker_id)
     racks = [by_name[name] for name in sorted(by_name)]
     random.shuffle(racks)

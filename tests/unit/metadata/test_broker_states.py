@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 
 from penstock.metadata.apply import apply
+from penstock.metadata.configs.settings import Settings
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
 from penstock.metadata.controller.broker_states import State, fence_broker, heartbeat
 from penstock.metadata.controller.brokers import Registration, check_cluster, register_broker, register_controller
+from penstock.metadata.controller.configs import incremental_alter_configs
 from penstock.metadata.controller.elections import balance_leaders, elect_unclean
 from penstock.metadata.controller.heartbeats import Heartbeats
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.features import SUPPORTED_FEATURES, default_features
 from penstock.metadata.image import EMPTY_IMAGE, BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_44_incremental_alter_configs as api_44
 from penstock.protocol.messages import api_56_alter_partition as api_56
 from penstock.protocol.messages import api_73_assign_replicas_to_dirs as api_73
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
@@ -451,3 +454,13 @@ def test_unclean_elections_happen_only_where_they_are_allowed(allowed: str, lead
     image = image_of(partition("123", "", -1, elr=(1,), last_known_elr=(1,)), brokers=brokers, configs=configs)
     after = only(image, elect_unclean(image, Rules()).records)
     assert (after.leader, after.leader_recovery_state) == (leader, 1 if leader >= 0 else 0)
+
+
+def test_another_bound_for_in_sync_replicas_ends_who_was_eligible_under_the_one_before() -> None:
+    image = image_of(partition("123", "1", elr=(2,)))
+    config = api_44.AlterableConfig(name="min.insync.replicas", config_operation=0, value="3")
+    for kind, name in [(2, "t"), (4, "")]:
+        resource = api_44.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+        request = api_44.IncrementalAlterConfigsRequest(resources=[resource])
+        after = only(image, incremental_alter_configs(image, request, Settings({"node.id": "1"}), {}).records)
+        assert (after.isr, after.elr) == ((1,), ())

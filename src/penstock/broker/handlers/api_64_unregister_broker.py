@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.metadata.controller.brokers import unregister_broker
 from penstock.protocol.messages.api_64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 if TYPE_CHECKING:
@@ -13,5 +12,5 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
-    await broker.metadata.submit(lambda image: unregister_broker(image, request.broker_id))
+    await broker.controller.unregister(request.broker_id)
     return UnregisterBrokerResponse(error_message=None)

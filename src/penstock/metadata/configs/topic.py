@@ -310,7 +310,6 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             _BOOLEAN,
             "false",
             "Let a replica that is not in sync lead when no other is left, at the price of acknowledged records.",
-            supported=False,
         ),
     ]
 )

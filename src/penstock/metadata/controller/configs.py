@@ -7,7 +7,7 @@ settings are checked against what a running broker can take, a topic's, group's 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from penstock.metadata.names import name_problem
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_33_alter_configs as legacy
 from penstock.protocol.messages import api_44_incremental_alter_configs as incremental
+from penstock.protocol.persisted.metadata.clear_elr_record import ClearElrRecord
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
 
 # As many records as one request may cause, so that a commit stays one batch of bounded size.
@@ -89,7 +90,7 @@ def incremental_alter_configs(
 ) -> Decision[incremental.IncrementalAlterConfigsResponse]:
     """`settled` holds the outcome of resources that are not metadata (loggers) or already refused."""
     outcomes: Outcomes = dict(settled)
-    records: list[ConfigRecord] = []
+    records: list[ConfigRecord | ClearElrRecord] = []
     for index, resource in enumerate(request.resources):
         if index in outcomes:
             continue
@@ -119,7 +120,7 @@ def alter_configs(
 ) -> Decision[legacy.AlterConfigsResponse]:
     """The old way: what is given is all there is, and every other config of the resource goes."""
     outcomes = refused_resources(request.resources)
-    records: list[ConfigRecord] = []
+    records: list[ConfigRecord | ClearElrRecord] = []
     for index, resource in enumerate(request.resources):
         if index in outcomes:
             continue
@@ -150,7 +151,7 @@ def alter_configs(
 
 def _alter(
     image: MetadataImage, resource: _Resource, wanted: Mapping[str, str], changed: Sequence[str], settings: Settings
-) -> list[ConfigRecord]:
+) -> list[ConfigRecord | ClearElrRecord]:
     """Checks what the resource would be, and returns the records for the configs that change."""
     kind, name = resource.resource_type, resource.resource_name
     try:
@@ -163,12 +164,24 @@ def _alter(
     if kind == ResourceType.BROKER:
         _protect_min_isr(image, name, wanted, changed)
     current = image.config(kind, name)
-    return [
+    records: list[ConfigRecord | ClearElrRecord] = [
         ConfigRecord(resource_type=kind, resource_name=name, name=each, value=wanted.get(each))
         for each in changed
         # A broker's setting is written even if it is the same: writing it again is how a broker is told to reload.
         if kind == ResourceType.BROKER or current.get(each) != wanted.get(each)
     ]
+    if _resets_eligible_leaders(image, kind, records):
+        records.append(ClearElrRecord(topic_name=name if kind == ResourceType.TOPIC else ""))
+    return records
+
+
+def _resets_eligible_leaders(image: MetadataImage, kind: int, records: Sequence[ConfigRecord | ClearElrRecord]) -> bool:
+    """Who is eligible was worked out with another bound: those that acknowledged under it may know more."""
+    return (
+        kind in (ResourceType.TOPIC, ResourceType.BROKER)
+        and image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
+        and any(isinstance(each, ConfigRecord) and each.name == "min.insync.replicas" for each in records)
+    )
 
 
 def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, str], settings: Settings) -> None:
@@ -184,7 +197,7 @@ def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, s
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}': check the name.")
         case ResourceType.BROKER:
             if name:
-                check_node_id(name, settings.node_id)
+                check_node_id(name, image.brokers, settings.node_id)
             validate_dynamic_settings(wanted, per_broker=bool(name))
             validate_thread_pools(wanted, settings)
         case ResourceType.CLIENT_METRICS:
@@ -197,13 +210,14 @@ def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, s
             raise _invalid(f"Resource type {kind} has no configs to alter: check the type.")
 
 
-def check_node_id(name: str, node_id: int) -> None:
+def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
+    """Any node may be asked for any registered broker: what decides is the active controller, wherever that is."""
     try:
         number = int(name)
     except ValueError:
         raise _invalid(f"'{name}' is no node id: give a number.") from None
-    if number != node_id:
-        raise _invalid(f"Configs of broker {name} can't be altered through broker {node_id}: ask broker {name}.")
+    if number != node_id and number not in brokers:
+        raise _invalid(f"There is no broker {name} whose configs could be altered: check the node id.")
 
 
 def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str], changed: Sequence[str]) -> None:
@@ -279,7 +293,7 @@ def _combined(current: str | None, operand: str, operation: Operation) -> str:
 # --- replies --------------------------------------------------------------------------------------
 
 
-def _limit(records: list[ConfigRecord], outcomes: Outcomes) -> None:
+def _limit(records: list[ConfigRecord | ClearElrRecord], outcomes: Outcomes) -> None:
     if len(records) > MAX_RECORDS_PER_REQUEST:
         records.clear()
         for index, outcome in outcomes.items():

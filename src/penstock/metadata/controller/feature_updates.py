@@ -61,6 +61,8 @@ def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKe
     _check_supported(update, SUPPORTED_FEATURES.get(name), f"Controller {controller_id}")
     for broker in image.brokers.values():
         _check_supported(update, broker.features.get(name), f"Broker {broker.broker_id}")
+    for controller in image.controllers.values():
+        _check_supported(update, controller.features.get(name), f"Controller {controller.controller_id}")
     current = levels.get(name, 0)
     if wanted >= current:
         if name == KRAFT_VERSION and wanted != current:

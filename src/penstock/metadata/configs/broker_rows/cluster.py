@@ -7,21 +7,21 @@ add.partitions.to.txn.retry.backoff.ms INT =20 [1..] high
     First pause while a transaction's new partition waits for an earlier change to finish.
 auto.create.topics.enable BOOLEAN =true high
     Make a topic when a client asks for the metadata of one that doesn't exist and wants it made.
-auto.leader.rebalance.enable BOOLEAN =true high unsupported
+auto.leader.rebalance.enable BOOLEAN =true high
     Give leadership back to preferred replicas from time to time.
 background.threads INT =10 [1..] high cluster-wide unsupported
     Threads for background work; Penstock has one loop and helper threads of its own choosing.
-broker.heartbeat.interval.ms INT =2000 unsupported
+broker.heartbeat.interval.ms INT =2000
     How often a broker tells the controller that it is alive.
 broker.id INT =-1 high
     Older name of node.id; when both are given they must agree.
 broker.rack STRING
     Where the broker stands (rack, zone): replicas of a partition are spread over different ones.
-broker.session.timeout.ms INT =9000 unsupported
+broker.session.timeout.ms INT =9000
     Silence after which the controller fences a broker.
 config.providers LIST = low cluster-wide unsupported
     Providers that replace placeholders in property values.
-controlled.shutdown.enable BOOLEAN =true unsupported
+controlled.shutdown.enable BOOLEAN =true
     Hand leaderships over before a stop.
 controller.listener.names LIST high
     Names of listeners that controllers use among themselves and that brokers reach them by.
@@ -55,7 +55,7 @@ controller.socket.timeout.ms INT =30000 unsupported
     How long a broker's connection to the controller may be silent.
 delete.topic.enable BOOLEAN =true high
     Whether topics may be deleted.
-initial.broker.registration.timeout.ms INT =60000 unsupported
+initial.broker.registration.timeout.ms INT =60000
     How long a starting broker tries to register before it gives up.
 internal.metadata.delete.delay.millis LONG =60000 low internal unsupported
     How long deleted files of the metadata log stay on disk.
@@ -63,7 +63,7 @@ internal.metadata.log.segment.bytes INT low internal unsupported
     Segment size of the metadata log without a lower limit, for tests.
 internal.metadata.max.batch.size.in.bytes INT =8388608 low internal unsupported
     Largest batch that the metadata log takes.
-leader.imbalance.check.interval.seconds LONG =300 [1..] high unsupported
+leader.imbalance.check.interval.seconds LONG =300 [1..] high
     How often preferred leadership is checked.
 max.request.partition.size.limit INT =2000 [1..]
     Partitions that one request to describe topic partitions may answer.
@@ -89,7 +89,7 @@ process.roles LIST {broker|controller} high
     What this node is: broker, controller or both.
 server.max.startup.time.ms LONG =9223372036854775807 [0..] internal unsupported
     How long start-up may take before the node gives up.
-unclean.leader.election.interval.ms LONG =300000 [1..] internal unsupported
+unclean.leader.election.interval.ms LONG =300000 [1..] internal
     How often the controller looks for partitions that need an unclean election.
 unstable.api.versions.enable BOOLEAN =false high internal unsupported
     Serve versions of requests that are still being worked on.

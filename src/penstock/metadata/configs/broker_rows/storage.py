@@ -186,6 +186,6 @@ replica.socket.receive.buffer.bytes INT =65536 high unsupported
     Receive buffer of a follower's socket.
 replica.socket.timeout.ms INT =30000 high unsupported
     How long a follower's request may take.
-unclean.leader.election.enable BOOLEAN =false high cluster-wide unsupported
+unclean.leader.election.enable BOOLEAN =false high cluster-wide
     Let replicas out of sync lead when none in sync is left, in topics that say nothing else.
 """

@@ -193,7 +193,7 @@ def test_validating_changes_nothing() -> None:
             "77",
             [("max.connections", SET, "5")],
             "INVALID_REQUEST",
-            "Configs of broker 77 can't be altered through broker 1: ask broker 77.",
+            "There is no broker 77 whose configs could be altered: check the node id.",
         ),
         (
             BROKER,

@@ -44,6 +44,8 @@ FIRST_VERSION_WITH = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 NEVER = 1 << 15  # past the greatest version
+CONSUMER = -1
+DEBUGGING_REPLICA = -2
 NOTHING = (-1, -1, -1)  # timestamp, offset, leader epoch
 
 
@@ -80,7 +82,10 @@ def _answer(
     if spec.timestamp < 0 and ctx.api_version < FIRST_VERSION_WITH.get(spec.timestamp, NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"v{ctx.api_version} has no timestamp {spec.timestamp}.")
     partition = broker.partitions.get(topic, spec.partition_index)
-    partition.leader_log(spec.current_leader_epoch)
+    if request.replica_id == DEBUGGING_REPLICA:  # asks this very replica, leader or not, how far its log goes
+        partition.replica_log(spec.current_leader_epoch)
+    else:
+        partition.leader_log(spec.current_leader_epoch)
     end = _end(partition, request)
     try:
         timestamp, offset, epoch = _find(partition, spec.timestamp, end)
@@ -102,7 +107,7 @@ class _NotYetError(Exception):
 def _end(partition: Partition, request: ListOffsetsRequest) -> int:
     """What the asker may see ends here."""
     log = partition.log
-    if request.replica_id >= 0:
+    if request.replica_id != CONSUMER:
         return log.log_end_offset
     return log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
 

@@ -15,11 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.metadata_storage import StorageError
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_62_broker_registration as api_62
 from penstock.protocol.messages import api_70_controller_registration as api_70
+from penstock.protocol.messages import api_80_add_raft_voter as api_80
+from penstock.protocol.messages import api_81_remove_raft_voter as api_81
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
+from penstock.protocol.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
     from penstock.broker.controller_channel import ControllerChannel
@@ -30,7 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LANE = "heartbeat"
-REGISTRATION_TRY_MS = 5_000
+REGISTRATION_TRY_MS = 3_000
+MEMBERSHIP_TRY_MS = 10_000
 #: Pauses between two tries while something is being waited for.
 SOON_S = 0.02
 AGAIN_S = 0.1
@@ -46,7 +51,7 @@ REFUSALS = {
 DUPLICATE = "another broker with the same node.id is running: give this one an id of its own"
 
 
-class RefusedError(Exception):
+class RefusedError(StorageError):
     """The cluster doesn't take this node in. The message says why and what to do."""
 
 
@@ -99,6 +104,7 @@ class Lifecycle:
         """Registered, and everything that was decided before that is in the image. Raises RefusedError."""
         if self.identity.is_controller:
             self._start(self._register_controller(), "controller-registration")
+            self._start(self._join_quorum(), "quorum-membership")
         if self.identity.is_broker:
             await self._register_broker(asyncio.get_running_loop().time())
             await self._until(lambda image: image.offset >= self.broker_epoch)
@@ -136,6 +142,8 @@ class Lifecycle:
             try:
                 answer = await self._channel.ask(self._registration(), timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
             except KafkaError as error:
+                if self._metadata.among_strangers:
+                    raise RefusedError(self._refusal(ErrorCode.INCONSISTENT_CLUSTER_ID)) from None
                 logger.warning("broker %d is not registered yet: %s", self.identity.node_id, error.message)
                 began_s = loop.time()
                 await asyncio.sleep(AGAIN_S)
@@ -146,7 +154,7 @@ class Lifecycle:
                 return
             if code in REFUSALS or loop.time() - began_s >= patience_s:
                 raise RefusedError(self._refusal(code))
-            logger.info("broker %d waits to be registered: %s", self.identity.node_id, code.name)
+            logger.warning("not yet: %s", self._refusal(code))
             await asyncio.sleep(AGAIN_S)
 
     def _refusal(self, code: ErrorCode) -> str:
@@ -187,6 +195,51 @@ class Lifecycle:
                 return
             logger.warning("controller %d is not registered: %s", me.node_id, ErrorCode(answer.error_code).name)
             await asyncio.sleep(1.0)
+
+    async def _join_quorum(self) -> None:
+        """A controller that doesn't vote says so, or asks to vote where it may (KIP-853)."""
+        await self._until(lambda image: image.offset >= 0)
+        joins = self._settings.bool("controller.quorum.auto.join.enable")
+        told = False
+        while True:
+            sentence, request = self._membership()
+            if sentence is None:
+                return
+            if not told:
+                logger.warning("%s", sentence)
+                told = True
+            if joins and request is not None:
+                try:
+                    answer = await self._channel.ask(request, timeout_ms=MEMBERSHIP_TRY_MS)
+                    logger.info("the quorum's voters: %s", answer.error_message or ErrorCode(answer.error_code).name)
+                except KafkaError as error:
+                    logger.info("the quorum's voters could not be changed: %s", error.message)
+            await asyncio.sleep(1.0)
+
+    def _membership(self) -> tuple[str | None, Any]:
+        """What is wrong with this controller's vote, and the request that brings it nearer to one."""
+        me, view = self._metadata.voter, self._metadata.quorum()
+        listed = next((voter for voter in view.voters if voter.node_id == me.node_id), None)
+        if not view.voters or (listed is not None and listed.directory_id in (ZERO_UUID, me.directory_id)):
+            return None, None
+        cluster_id = self.identity.cluster_id
+        if listed is not None:
+            sentence = (
+                f"Node {me.node_id} has another disk than the one that votes as node {me.node_id}, and doesn't vote: "
+                "remove that voter from the quorum, then add this one."
+            )
+            return sentence, api_81.RemoveRaftVoterRequest(
+                cluster_id=cluster_id, voter_id=me.node_id, voter_directory_id=listed.directory_id
+            )
+        sentence = f"Controller {me.node_id} doesn't vote yet: add it to the quorum's voters."
+        listeners = [api_80.Listener(name=name, host=host, port=port) for name, host, port in me.endpoints]
+        return sentence, api_80.AddRaftVoterRequest(
+            cluster_id=cluster_id,
+            timeout_ms=MEMBERSHIP_TRY_MS,
+            voter_id=me.node_id,
+            voter_directory_id=me.directory_id,
+            listeners=listeners,
+        )
 
     # --- being there ----------------------------------------------------------------------------------------
 

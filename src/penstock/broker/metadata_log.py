@@ -105,7 +105,7 @@ class MetadataLog:
         self._log = log
         self._disk = disk
         self._clock = clock
-        self._voter = voter
+        self.voter = voter
         self._voters: tuple[Voter, ...] = ()
         self._policy = policy or SnapshotPolicy()
         self._on_fatal = on_fatal
@@ -133,7 +133,7 @@ class MetadataLog:
             self._quorum.start(self)
             return
         loaded = load(self._log, self._snapshots)
-        others = sorted({voter.node_id for voter in loaded.voters} - {self._voter.node_id})
+        others = sorted({voter.node_id for voter in loaded.voters} - {self.voter.node_id})
         if others:
             named = ", ".join(map(str, others))
             raise StorageError(f"{self._log.path} belongs to a quorum with node {named}: a node alone can't go on.")
@@ -155,16 +155,16 @@ class MetadataLog:
     def _begin_epoch(self) -> None:
         """The epoch is on disk before anything is written in it: no other life of this node may use it again."""
         epoch = max(self._read_state().leader_epoch, self._log.epochs.latest_epoch or 0, self.image.epoch) + 1
-        state = QuorumState(leader_id=self._voter.node_id, leader_epoch=epoch)
+        state = QuorumState(leader_id=self.voter.node_id, leader_epoch=epoch)
         try:
             self._disk.write_atomic(f"{self._log.path}/{QUORUM_STATE_FILE}", state.to_bytes(), sync=True)
         except OSError as error:
             raise self._fatal(self._log.failed(error)) from error
         self.leader_epoch = epoch
         kraft_version = self._pending.features.get(KRAFT_VERSION, 0)
-        messages = [leader_change(self._voter.node_id, self._voters or (self._voter,))]
-        if self._voters != (self._voter,) or self._log.log_end_offset == 0:
-            self._voters = (self._voter,)
+        messages = [leader_change(self.voter.node_id, self._voters or (self.voter,))]
+        if self._voters != (self.voter,) or self._log.log_end_offset == 0:
+            self._voters = (self.voter,)
             messages += voter_messages(kraft_version, self._voters)
         batch = build_control(messages, timestamp=self._clock.wall_ms(), leader_epoch=epoch)
         last_offset = self._write(batch)
@@ -243,8 +243,13 @@ class MetadataLog:
     def active_controller(self) -> tuple[int, tuple[str, int] | None]:
         """Its id, -1 while there is none, and where it can be asked."""
         if self._quorum is None:
-            return self._voter.node_id, None
+            return self.voter.node_id, None
         return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
+
+    @property
+    def among_strangers(self) -> bool:
+        """Whether whoever answers says that it is another cluster."""
+        return self._quorum is not None and bool(self._quorum.strangers)
 
     async def answer_peer(self, request: Any) -> Any:
         """What another replica of the quorum, or somebody about its voters, gets for an answer."""
@@ -272,7 +277,7 @@ class MetadataLog:
                 tuple(map(self._on_the_wall, view.observers)),
             )
         return QuorumView(
-            self._voter.node_id,
+            self.voter.node_id,
             self.leader_epoch,
             self._log.high_watermark,
             self._log.log_end_offset,
@@ -403,7 +408,7 @@ class MetadataLog:
             self._tell_leadership()
 
     def _not_controller(self) -> KafkaError:
-        leader_id = self._quorum.leader_id if self._quorum is not None else self._voter.node_id
+        leader_id = self._quorum.leader_id if self._quorum is not None else self.voter.node_id
         where = f"Node {leader_id} is: ask it." if leader_id >= 0 else "There is none yet: ask again."
         return KafkaError(ErrorCode.NOT_CONTROLLER, f"This node is not the active controller. {where}")
 

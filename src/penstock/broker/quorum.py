@@ -112,6 +112,8 @@ class Quorum:
         self._handed_over = asyncio.Event()
         self._failure: Exception | None = None
         self._closed = False
+        #: Peers that say they are another cluster.
+        self.strangers: set[int] = set()
 
     def start(self, follower: Follower) -> None:
         self._follower = follower
@@ -306,8 +308,11 @@ class Quorum:
             answer = await self._peers.ask(effect.to, self._raft.core.voters.latest, effect.request)
         except KafkaError as error:
             logger.debug("node %d doesn't answer %s: %s", effect.to, type(effect.request).__name__, error)
+            if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
+                self.strangers.add(effect.to)
             self.step(SendFailed(effect.send_id, closed=error.code is ErrorCode.NETWORK_EXCEPTION))
         else:
+            self.strangers.clear()
             self.step(Answered(effect.send_id, answer))
 
     def _reply(self, ticket: int, answer: Answer) -> None:

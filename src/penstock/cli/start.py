@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.properties import read_settings
     from penstock.cli.serve import configure_logging, serve
     from penstock.disk.real import RealDisk
+    from penstock.metadata.configs.definition import ConfigError
     from penstock.node.listeners import ListenerError
     from penstock.node.local import make_node
 
@@ -33,6 +34,6 @@ def run(args: argparse.Namespace) -> int:
         output.note(f"warning: {sentence}")
     try:
         node = make_node(settings, RealDisk())
-    except ListenerError as problem:
+    except (ConfigError, ListenerError) as problem:
         raise Failure(f"{args.properties}: {problem}", Exit.USAGE) from problem
     return serve(node, ",".join(settings.log_dirs), args.output, until_stdin_ends=args.until_stdin_ends)

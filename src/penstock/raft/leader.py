@@ -266,6 +266,14 @@ def on_end_epoch_answer(core: Core, node_id: int, error: ErrorCode) -> None:
         report_hand_over(core)
 
 
+def on_end_epoch_failure(core: Core, node_id: int) -> None:
+    """A voter whose process is gone needs no telling; when it is back, it finds that nobody leads."""
+    state = core.state
+    if isinstance(state, Resigned) and core.stopping:
+        state.unacknowledged.discard(node_id)
+        report_hand_over(core)
+
+
 def report_hand_over(core: Core) -> None:
     """After a clean stop was asked for: once nobody is left who would not know."""
     state = core.state

@@ -126,9 +126,7 @@ class Raft:
                 if flight is not None:
                     self._on_answer(flight.to, flight.request, answer)
             case SendFailed(send_id):
-                flight = core.peers.done(send_id, core.now, pause=True)
-                if flight is not None:
-                    follower.on_failure(core, flight.request, event)
+                self._on_failure(send_id, event)
             case LogFlushed(offset):
                 core.log.flushed(offset)
                 if isinstance(core.state, Leader):
@@ -147,6 +145,13 @@ class Raft:
                 leader.report_hand_over(core)
             case _:
                 assert_never(event)
+
+    def _on_failure(self, send_id: int, event: SendFailed) -> None:
+        flight = self.core.peers.done(send_id, self.core.now, pause=True)
+        if flight is not None:
+            follower.on_failure(self.core, flight.request, event)
+            if event.closed and isinstance(flight.request, EndEpoch):
+                leader.on_end_epoch_failure(self.core, flight.to)
 
     def _on_request(self, ticket: int, request: Request) -> None:
         core = self.core

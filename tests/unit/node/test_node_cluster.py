@@ -12,13 +12,15 @@ import pytest
 
 from penstock.client.connection import BrokerConnection
 from penstock.disk.memory import MemoryDisk
+from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.names import random_uuid
 from penstock.net.network import RealNetwork
+from penstock.node.listeners import ListenerError
 from penstock.node.local import make_node
 from penstock.node.node import Node
-from penstock.node.storage import FormatPlan, format_storage
+from penstock.node.storage import FormatPlan, StorageError, format_storage
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -77,6 +79,7 @@ class Cluster:
         )
         self.disks = {one: MemoryDisk() for one in self.ids}
         self.nodes: dict[int, Node] = {}
+        self.lives = 0
         for one in self.ids:
             self.format(one)
 
@@ -119,7 +122,8 @@ class Cluster:
         )
 
     def make(self, node_id: int, **more: str) -> Node:
-        return make_node(self.settings(node_id, **more), self.disks[node_id], seed=node_id)
+        self.lives += 1  # every life has dice of its own, and thus an incarnation id
+        return make_node(self.settings(node_id, **more), self.disks[node_id], seed=100 * self.lives + node_id)
 
     async def start(self, *node_ids: int) -> None:
         started = {one: self.make(one) for one in node_ids or self.ids}
@@ -240,3 +244,81 @@ def test_any_broker_describes_the_quorum_and_a_controller_its_controllers() -> N
         await cluster.end()
 
     run(scenario)
+
+
+def test_a_voter_with_an_empty_disk_follows_and_does_not_vote(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3])
+        await cluster.start()
+        await cluster.stop(3)
+        cluster.disks[3] = MemoryDisk()
+        cluster.format(3, joins=True)
+        await cluster.start(3)
+        assert "remove that voter" in caplog.text
+        leader = cluster.nodes[cluster.leader].broker.metadata.quorum()
+        assert [replica.key.node_id for replica in leader.observers] == [3]
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_a_controller_with_a_new_disk_takes_its_vote_up_again_where_it_may_join_by_itself() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3], extra={"controller.quorum.auto.join.enable": "true"})
+        await cluster.start()
+        await cluster.stop(3)
+        cluster.disks[3] = MemoryDisk()
+        cluster.format(3, joins=True)
+        await cluster.start(3)
+        me = cluster.nodes[3].broker.metadata.voter
+        await cluster.until(lambda: me in cluster.nodes[1].broker.metadata.quorum().voters)
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_a_disk_of_another_cluster_is_refused_and_left_alone() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3, 4])
+        cluster.disks[4] = MemoryDisk()
+        cluster.format(4, joins=True, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
+        await cluster.start(1, 2, 3)
+        with pytest.raises(StorageError, match="belong to another cluster"):
+            await cluster.make(4).start()
+        assert 4 not in cluster.nodes[1].broker.metadata.image.brokers
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_a_second_broker_with_the_same_id_is_refused_while_the_first_lives() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [4])
+        await cluster.start()
+        cluster.disks[4] = MemoryDisk()
+        cluster.format(4, joins=True)
+        with pytest.raises(StorageError, match=r"same node\.id is running"):
+            await cluster.make(4, **{"initial.broker.registration.timeout.ms": "300"}).start()
+        assert not cluster.nodes[4].broker.metadata.image.brokers[4].fenced
+        await cluster.end()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("properties", "sentence"),
+    [
+        ({"node.id": "4", "controller.quorum.voters": "1@a:1,2@b:2,3@c:3"}, "not among controller.quorum.voters"),
+        ({"process.roles": "broker", "controller.quorum.voters": "1@a:1"}, "which is no controller"),
+        ({"process.roles": "broker"}, "needs to know its controllers"),
+        ({"controller.quorum.voters": "1@a:1,1@b:2"}, "named twice"),
+        ({"controller.quorum.voters": "a:1"}, "is not id@host:port"),
+        ({"controller.quorum.bootstrap.servers": "a"}, "is not host:port"),
+        ({"controller.quorum.voters": "1@a:1,2@b:2"}, "needs a listener for them"),
+        ({"process.roles": "controller"}, "only a controller"),
+    ],
+)
+def test_properties_that_can_form_no_quorum_are_refused(properties: dict[str, str], sentence: str) -> None:
+    given = {"node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data", **properties}
+    with pytest.raises((ConfigError, ListenerError), match=sentence):
+        make_node(Settings(given), MemoryDisk(), seed=1)

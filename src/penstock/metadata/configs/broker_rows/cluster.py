@@ -31,25 +31,25 @@ controller.performance.sample.period.ms LONG =60000 [100..] internal unsupported
     How often the controller logs its own performance.
 controller.quorum.append.linger.ms INT =25 [0..] unsupported
     How long the quorum's leader gathers records before it writes them.
-controller.quorum.auto.join.enable BOOLEAN =false low unsupported
+controller.quorum.auto.join.enable BOOLEAN =false low
     Whether a new controller asks by itself to become a voter.
-controller.quorum.bootstrap.servers LIST = high unsupported
+controller.quorum.bootstrap.servers LIST = high
     Addresses where a node finds the metadata quorum.
-controller.quorum.election.backoff.max.ms INT =1000 [0..] high unsupported
+controller.quorum.election.backoff.max.ms INT =1000 [0..] high
     Longest random pause between two elections that nobody won.
-controller.quorum.election.timeout.ms INT =1000 [0..] high unsupported
+controller.quorum.election.timeout.ms INT =1000 [0..] high
     How long a candidate waits for votes before it tries again.
 controller.quorum.fetch.max.bytes INT =1048576 [1..] low unsupported
     Bytes of metadata log that one fetch between controllers may bring.
-controller.quorum.fetch.snapshot.max.bytes INT =1048576 [1..] low unsupported
+controller.quorum.fetch.snapshot.max.bytes INT =1048576 [1..] low
     Bytes of a metadata snapshot that one fetch may bring.
-controller.quorum.fetch.timeout.ms INT =2000 [0..] high unsupported
+controller.quorum.fetch.timeout.ms INT =2000 [0..] high
     How long a voter goes without a successful fetch from the leader before it calls an election.
-controller.quorum.request.timeout.ms INT =2000 [0..] unsupported
+controller.quorum.request.timeout.ms INT =2000 [0..]
     How long a quorum request may take.
-controller.quorum.retry.backoff.ms INT =20 [0..] low unsupported
+controller.quorum.retry.backoff.ms INT =20 [0..] low
     Pause before a failed quorum request is tried again.
-controller.quorum.voters LIST = high unsupported
+controller.quorum.voters LIST = high
     The fixed voters of the metadata quorum as id@host:port, for a quorum formatted without its own voter set.
 controller.socket.timeout.ms INT =30000 unsupported
     How long a broker's connection to the controller may be silent.

@@ -27,7 +27,7 @@ fetch.max.bytes INT =57671680 [1024..]
     Bytes that one fetch answer may hold, whatever the client asks for.
 fetch.purgatory.purge.interval.requests INT =1000 unsupported
     How many parked fetches pass before finished ones are swept; Penstock frees each at once.
-inter.broker.listener.name STRING unsupported
+inter.broker.listener.name STRING
     Listener that brokers use among themselves.
 kafka.metrics.polling.interval.secs INT =10 [1..] low unsupported
     How often Yammer metric reporters are polled.

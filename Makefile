@@ -22,6 +22,7 @@ check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/oracle/conftest.py
+	$(BIN)/mypy tests/spark/conftest.py
 	$(BIN)/lint-imports
 
 format: $(DEV)

@@ -1,0 +1,76 @@
+"""The batch reader: plans on the driver, reads in tasks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.spark.brokers import connect
+from penstock.spark.filters import Narrowed, narrow
+from penstock.spark.options import EARLIEST, Position, SourceOptions, parse_options
+from penstock.spark.planner import Planner
+from penstock.spark.ranges import OffsetRange, split
+from penstock.spark.schema import check_schema
+from penstock.spark.tasks import ReadTask, read_task
+
+#: The process in which Spark pushes filters down.
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """Spark refuses a reader that takes filters where pushing them is switched off, which is what it comes with.
+
+    The reader isn't told, but the worker that pushes filters is a program of its own: only there a reader takes them.
+    """
+    parsed = parse_options(options)
+    check_schema(schema, parsed)
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER):
+        return FilteringReader(parsed, schema)
+    return BatchReader(parsed, schema)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._narrowed = Narrowed()
+
+    def partitions(self) -> list[ReadTask]:
+        options = self._options
+        narrowed = self._narrowed
+        with connect(options) as client:
+            planner = Planner(client, options)
+            wanted = planner.partitions()
+            start = planner.start(options.starting or Position(everywhere=EARLIEST), wanted)
+            end = planner.end(options.ending, wanted)
+            ranges = planner.ranges(start, end)
+            if narrowed.min_timestamp_ms is not None:
+                since = planner.since(narrowed.min_timestamp_ms, wanted)
+                ranges = [
+                    OffsetRange(each.topic, each.partition, max(each.start, since[each.key]), each.end)
+                    for each in ranges
+                ]
+            ranges = [piece for each in ranges if (piece := narrowed.cut(each)).size > 0]
+            pieces = split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+            hints = planner.file_hints(each.key for each in pieces)
+        return [
+            ReadTask(each.topic, each.partition, each.start, each.end, hints.get(each.key), narrowed.min_timestamp_ms)
+            for each in pieces
+        ]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        if not isinstance(partition, ReadTask):  # Spark's stand-in where there is nothing to read
+            return
+        yield from read_task(self._options, to_arrow_schema(self._schema, timezone="UTC"), partition)
+
+
+class FilteringReader(BatchReader):
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        self._narrowed, rest = narrow(filters)
+        return rest

@@ -1,0 +1,324 @@
+"""Record batches to Arrow columns, without a Python object per record. Pure.
+
+Where records start is found by walking their lengths, the only sequential part; runs of equal lengths take one step.
+Everything else is numpy over whole columns: the varints of all records, then ONE Arrow binary array laid over the raw
+bytes whose offsets are (key start, key end, value start, value end, …), from which `take` copies every fourth element.
+What is wrong inside a batch is INVALID_RECORD, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.records.header import HEADER_SIZE, BatchHeader
+from penstock.records.record import MAX_UNCOMPRESSED_BYTES, MIN_RECORD_SIZE, invalid, records_payload
+from penstock.spark.varints import Array, read_varints
+
+#: Payload bytes that go into one Arrow batch: enough to pay for numpy's calls, and not much memory.
+CHUNK_BYTES = 4 * 1024 * 1024
+#: Equal lengths in a row after which it pays to ask numpy how many more there are.
+_RUN_WORTH = 4
+_RUN_WINDOW = 1024
+
+HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+
+Batch = tuple[BatchHeader, memoryview]
+
+
+@dataclass(slots=True)
+class Decoded:
+    """Columns of some records of one partition, in the order of their offsets."""
+
+    key: Any
+    value: Any
+    offset: Array
+    timestamp_ms: Array
+    timestamp_type: Array
+    headers: Any | None
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def decode_batches(
+    batches: Iterable[Batch],
+    *,
+    start: int,
+    end: int,
+    headers: bool = False,
+    min_timestamp_ms: int | None = None,
+) -> Iterator[Decoded]:
+    """Columns of the records at offsets from `start` to before `end`, some megabytes of them at a time.
+
+    `batches` are data batches that the reader may see. With `min_timestamp_ms`, batches that are older as a whole are
+    left out unread; single older records may still come.
+    """
+    chunk: list[tuple[BatchHeader, bytes | memoryview]] = []
+    size = 0
+    for header, batch in batches:
+        if header.base_offset >= end or header.last_offset < start or not header.records_count:
+            continue
+        if min_timestamp_ms is not None and header.max_timestamp < min_timestamp_ms:
+            continue
+        payload = _payload(header, batch)
+        if chunk and size + len(payload) > CHUNK_BYTES:
+            yield from _decode_chunk(chunk, start, end, headers)
+            chunk, size = [], 0
+        chunk.append((header, payload))
+        size += len(payload)
+    if chunk:
+        yield from _decode_chunk(chunk, start, end, headers)
+
+
+def _payload(header: BatchHeader, batch: memoryview) -> bytes | memoryview:
+    if header.compression:
+        return records_payload(batch, header, MAX_UNCOMPRESSED_BYTES)
+    payload = batch[HEADER_SIZE:]
+    if header.records_count < 0 or header.records_count * MIN_RECORD_SIZE > len(payload):
+        raise invalid(f"A record batch claims {header.records_count} records in {len(payload)} bytes.")
+    return payload
+
+
+def _decode_chunk(
+    chunk: list[tuple[BatchHeader, bytes | memoryview]], start: int, end: int, headers: bool
+) -> Iterator[Decoded]:
+    raw = b"".join(payload for _, payload in chunk) if len(chunk) > 1 else chunk[0][1]
+    data = np.frombuffer(raw, dtype=np.uint8)
+    starts, ends = _record_bounds(chunk, raw, data)
+    counts = np.array([header.records_count for header, _ in chunk])
+
+    timestamp_delta, at = read_varints(data, starts + 1)  # one byte of attributes, unused so far
+    offset_delta, at = read_varints(data, at)
+    key_length, key_start = read_varints(data, at)
+    key_end = key_start + np.maximum(key_length, 0)
+    value_length, value_start = read_varints(data, key_end)
+    value_end = value_start + np.maximum(value_length, 0)
+    if (key_length < -1).any() or (value_length < -1).any() or (value_end >= ends).any():
+        raise invalid("A record holds a field that ends behind it.")
+
+    offset = np.repeat(np.array([header.base_offset for header, _ in chunk]), counts) + offset_delta
+    timestamp, kind = _timestamps(chunk, counts, timestamp_delta)
+    kept = None
+    if chunk[0][0].base_offset < start or chunk[-1][0].last_offset >= end:
+        kept = np.flatnonzero((offset >= start) & (offset < end))
+        if not len(kept):
+            return
+        if len(kept) == len(offset):
+            kept = None
+
+    def of(column: Array) -> Array:
+        return column if kept is None else column[kept]
+
+    key, value = _fields(
+        raw, of(key_length), of(key_start), of(key_end), of(value_length), of(value_start), of(value_end)
+    )
+    found = _headers(data, raw, of(value_end), of(ends)) if headers else None
+    yield Decoded(key, value, of(offset), of(timestamp), of(kind), found)
+
+
+def _timestamps(chunk: list[Any], counts: Array, delta: Array) -> tuple[Array, Array]:
+    """Milliseconds, and whose they are: 0 the producer's, 1 the broker's, which has one for the whole batch."""
+    appended = np.array([header.log_append_time for header, _ in chunk])
+    base = np.array([h.max_timestamp if h.log_append_time else h.base_timestamp for h, _ in chunk], dtype=np.int64)
+    kind = np.repeat(appended.astype(np.int32), counts)
+    timestamp = np.repeat(base, counts)
+    if not appended.any():
+        return timestamp + delta, kind
+    return timestamp + np.where(kind == 0, delta, 0), kind
+
+
+# Where records are
+
+
+def _record_bounds(chunk: list[Any], raw: bytes | memoryview, data: Array) -> tuple[Array, Array]:
+    """For every record: where it starts, behind its length, and where it ends."""
+    found: list[Array] = []
+    base = 0
+    for header, payload in chunk:
+        limit = base + len(payload)
+        firsts = _walk(raw, data, base, limit, header.records_count)
+        found.append(firsts)
+        base = limit
+    firsts = np.concatenate(found) if len(found) > 1 else found[0]
+    length, starts = read_varints(data, firsts)
+    ends = starts + length
+    # The walk believed the same lengths; here they have to meet: each record ends where the next one begins.
+    lasts = np.cumsum(np.fromiter((len(each) for each in found), dtype=np.int64, count=len(found))) - 1
+    expected = np.empty_like(ends)
+    expected[:-1] = firsts[1:]
+    expected[lasts] = np.cumsum(np.fromiter((len(payload) for _, payload in chunk), dtype=np.int64, count=len(chunk)))
+    if (ends != expected).any():
+        raise invalid("A record does not end where the next one begins.")
+    return starts, ends
+
+
+def _walk(raw: bytes | memoryview, data: Array, pos: int, limit: int, count: int) -> Array:
+    """The first byte of each of `count` records from `pos` on; what doesn't add up shows when the lengths are read."""
+    pieces: list[Array] = []
+    places: list[int] = []
+    add = places.append
+    left = count
+    same = 0
+    last = -1
+    try:
+        while left > 0 and pos < limit:
+            add(pos)
+            left -= 1
+            byte = raw[pos]
+            if byte < 0x80:
+                step = (byte >> 1) + 1
+            else:
+                second = raw[pos + 1]
+                if second < 0x80:
+                    step = ((byte & 0x7F | second << 7) >> 1) + 2
+                else:
+                    step = _long_step(raw, pos)
+            pos += step
+            if step != last:
+                last, same = step, 0
+                continue
+            same += 1
+            if same >= _RUN_WORTH and left > _RUN_WORTH:
+                run = _run(data, pos, limit, step, left)
+                if run:
+                    pieces.append(np.array(places, dtype=np.int64))
+                    pieces.append(np.arange(run, dtype=np.int64) * step + pos)
+                    places.clear()
+                    pos += run * step
+                    left -= run
+                # What ended the run may end the next as soon: don't ask at every record.
+                same = _RUN_WORTH if run >= _RUN_WINDOW else -_RUN_WORTH
+    except IndexError:
+        raise invalid("A record runs past the end of its batch.") from None
+    if left or pos != limit:
+        raise invalid(f"The records of a batch end {limit - pos} bytes and {left} records before it does.")
+    if not pieces:
+        return np.array(places, dtype=np.int64)
+    return np.concatenate([*pieces, np.array(places, dtype=np.int64)])
+
+
+def _run(data: Array, pos: int, limit: int, step: int, left: int) -> int:
+    """How many records from `pos` on have the length of the one before them, which spans `step` bytes.
+
+    No guess: a record with the same length bytes spans as much, so the next one starts `step` further, and so on.
+    """
+    room = min(left, (limit - pos) // step, _RUN_WINDOW)
+    if room <= 0:
+        return 0
+    width = 1
+    before = pos - step
+    while data[before + width - 1] & 0x80:
+        width += 1
+    window = data[pos : pos + room * step]
+    run = room
+    for index in range(width):
+        differs = window[index::step][:run] != data[before + index]
+        first = int(differs.argmax()) if run else 0
+        if run and differs[first]:
+            run = first
+    return run
+
+
+def _long_step(raw: bytes | memoryview, pos: int) -> int:
+    value = shift = 0
+    start = pos
+    while shift < 35:
+        byte = raw[pos]
+        value |= (byte & 0x7F) << shift
+        pos += 1
+        if byte < 0x80:
+            return (value >> 1) + pos - start
+        shift += 7
+    raise invalid("A record has a length that is no number.")
+
+
+# Bytes
+
+
+def _fields(
+    raw: bytes | memoryview,
+    key_length: Array,
+    key_start: Array,
+    key_end: Array,
+    value_length: Array,
+    value_start: Array,
+    value_end: Array,
+) -> tuple[Any, Any]:
+    count = len(key_length)
+    spans = np.empty((count, 4), dtype=np.int32)
+    spans[:, 0] = key_start
+    spans[:, 1] = key_end
+    spans[:, 2] = value_start
+    spans[:, 3] = value_end
+    over = _spans_over(raw, spans)
+    return _taken(over, 0, key_length < 0), _taken(over, 2, value_length < 0)
+
+
+def _spans_over(raw: bytes | memoryview, spans: Array) -> Any:
+    """A binary array whose every second element is a span; between them are the bytes that nobody asked for."""
+    offsets = spans.reshape(-1)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(raw)]
+    )
+
+
+def _taken(over: Any, first: int, null: Array) -> Any:
+    count = len(null)
+    if null.all():
+        return pa.nulls(count, pa.binary())
+    indices = np.arange(count, dtype=np.int64) * 4 + first
+    return over.take(pa.array(indices, mask=null if null.any() else None))
+
+
+# Headers
+
+
+def _headers(data: Array, raw: bytes | memoryview, at: Array, ends: Array) -> Any:
+    """list<struct<key, value>>, null where a record has none, as in Spark's own Kafka source."""
+    counts, at = read_varints(data, at)
+    if (counts < 0).any() or (counts * 2 > ends - at).any():
+        raise invalid("A record claims more headers than it has room for.")
+    total = int(counts.sum())
+    if not total:
+        if (at != ends).any():
+            raise invalid("A record does not end where its length says.")
+        return pa.nulls(len(counts), HEADERS_TYPE)
+    lists = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=lists[1:])
+    spans = np.empty((total, 4), dtype=np.int32)
+    null = np.zeros(total, dtype=bool)
+    at = at.copy()
+    rows = np.flatnonzero(counts)
+    nth = 0
+    while len(rows):
+        key_length, key_start = read_varints(data, at[rows])
+        key_end = key_start + np.maximum(key_length, 0)
+        value_length, value_start = read_varints(data, key_end)
+        value_end = value_start + np.maximum(value_length, 0)
+        if (key_length < 0).any() or (value_length < -1).any() or (value_end > ends[rows]).any():
+            raise invalid("A record has a header that ends behind it, or one without a key.")
+        slots = lists[rows] + nth
+        spans[slots] = np.stack([key_start, key_end, value_start, value_end], axis=1)
+        null[slots] = value_length < 0
+        at[rows] = value_end
+        nth += 1
+        rows = rows[counts[rows] > nth]
+    if (at != ends).any():
+        raise invalid("A record does not end where its length says.")
+    over = _spans_over(raw, spans)
+    keys = _text(_taken(over, 0, np.zeros(total, dtype=bool)))
+    pairs = pa.StructArray.from_arrays([keys, _taken(over, 2, null)], fields=list(HEADERS_TYPE.value_type))
+    mask = pa.array(counts == 0) if (counts == 0).any() else None
+    return pa.ListArray.from_arrays(pa.array(lists, pa.int32()), pairs, type=HEADERS_TYPE, mask=mask)
+
+
+def _text(column: Any) -> Any:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:  # no UTF-8: as everywhere, what can't be read is replaced
+        return pa.array([each.decode("utf-8", "replace") for each in column.to_pylist()], pa.string())

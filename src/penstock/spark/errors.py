@@ -1,0 +1,27 @@
+"""What the user can put right, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+
+class SourceError(Exception):
+    """A wrong option, a missing topic, offsets that are gone, no broker: the message says which and what to do."""
+
+
+@contextmanager
+def in_one_sentence(what: str) -> Iterator[None]:
+    """A broker's refusal as a sentence of ours: `what` was being done."""
+    try:
+        yield
+    except KafkaError as error:
+        raise SourceError(f"{what}: {sentence_of(error)}") from None
+
+
+def sentence_of(error: KafkaError) -> str:
+    if error.code is ErrorCode.NETWORK_EXCEPTION and error.message and error.message.startswith("Can't connect"):
+        return f"{error.message} Is the broker up, and is kafka.bootstrap.servers its address?"
+    return error.message or error.code.name

@@ -1,0 +1,207 @@
+"""Batches straight from a partition's segment files, where the task can read them.
+
+What makes this safe: the range ends at or below a high watermark (or last stable offset) that the leader gave, and
+nothing below that changes its content: appends, rolls and truncations happen above. Segments come and go whole:
+retention renames and removes them, compaction swaps new ones in. So a reader takes a listing, opens all that it needs,
+and takes another one: if names and inodes are the same, the open files are one state of the log, and they stay readable
+however long the task runs. Transaction indexes are read before the data: those of an older state name at least
+the transactions that newer data still holds.
+
+Anything unexpected ends the iteration early: the caller asks the broker for the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from penstock.client.fetched import visible_batches
+from penstock.log.checkpoints import META_PROPERTIES_FILE, parse_properties
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX
+from penstock.log.swap import SWAP_SUFFIX
+from penstock.log.txn_index import AbortedTransaction, read_txn_index
+from penstock.protocol.errors import KafkaError
+from penstock.records.batches import iter_batches
+from penstock.records.header import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
+from penstock.spark.planner import FileHint
+
+READ_BYTES = 8 * 1024 * 1024
+#: No batch is larger: a length above this is damage.
+MAX_BATCH_BYTES = 1 << 30
+ATTEMPTS = 5
+_INDEX_ENTRY = 8
+_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+Listing = dict[str, int]
+"""Names and inodes."""
+
+
+@dataclass(slots=True)
+class OpenSegment:
+    base_offset: int
+    file: int
+    position: int
+    """Where to begin: at or before the batch that holds the first wanted offset."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    segments: list[OpenSegment]
+    aborted: list[AbortedTransaction]
+
+
+def partition_directory(hint: FileHint, topic: str, partition: int) -> str | None:
+    """The directory, if it is the one that the leader meant: its node, its cluster, its topic."""
+    try:
+        with open(f"{hint.log_dir}/{META_PROPERTIES_FILE}", "rb") as file:
+            meta = parse_properties(file.read(1 << 16))
+        directory = f"{hint.log_dir}/{topic}-{partition}"
+        with open(f"{directory}/partition.metadata", "rb") as file:
+            described = file.read(1 << 12).decode(errors="replace")
+    except OSError:
+        return None
+    node = meta.get("node.id") or meta.get("broker.id")
+    if node != str(hint.node_id) or meta.get("cluster.id") != hint.cluster_id:
+        return None
+    return directory if f"topic_id: {hint.topic_id}" in described.splitlines() else None
+
+
+def read_files(
+    directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
+) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
+    """Data batches that hold offsets from `start` to before `end`, with the offset behind each portion."""
+    with _snapshot(directory, start, end, read_committed) as snapshot:
+        next_offset = start
+        for segment in snapshot.segments:
+            for data in _portions(segment, next_offset):
+                first, last = data.first, data.last
+                aborted = None
+                if read_committed:
+                    aborted = [a for a in snapshot.aborted if a.last_offset >= first and a.first_offset <= last]
+                try:
+                    # Both kinds have the two fields that are looked at: the producer and its first offset.
+                    batches, after, *_ = visible_batches(data.view, next_offset, aborted=aborted, check_crc=check_crc)  # type: ignore[arg-type]
+                except KafkaError:
+                    return
+                if after > next_offset:
+                    next_offset = after
+                    yield batches, after
+                if next_offset >= end:
+                    return
+
+
+# Which files
+
+
+@contextmanager
+def _snapshot(directory: str, start: int, end: int, read_committed: bool) -> Iterator[Snapshot]:
+    for _ in range(ATTEMPTS):
+        with ExitStack() as files:
+            try:
+                before = _listing(directory)
+                if before is None:
+                    continue
+                aborted = _aborted(directory, before, start) if read_committed else []
+                segments = [_opened(directory, base, start, files) for base in _bases(before, start, end)]
+                stable = _listing(directory) == before
+            except OSError:
+                continue
+            if stable:
+                yield Snapshot(segments, aborted)
+                return
+    yield Snapshot([], [])
+
+
+def _listing(directory: str) -> Listing | None:
+    """None while a swap is under way: a segment may have no name for a moment."""
+    with os.scandir(directory) as entries:
+        found = {each.name: each.inode() for each in entries}
+    if any(name.endswith(SWAP_SUFFIX) for name in found):
+        return None
+    return {name: inode for name, inode in found.items() if name.endswith(_SUFFIXES)}
+
+
+def _bases(listing: Listing, start: int, end: int) -> list[int]:
+    bases = sorted(int(name[:20]) for name in listing if name.endswith(LOG_SUFFIX))
+    first = sum(base <= start for base in bases) - 1
+    return [] if first < 0 else [base for base in bases[first:] if base < end]
+
+
+def _opened(directory: str, base: int, start: int, files: ExitStack) -> OpenSegment:
+    path = f"{directory}/{base:020d}"
+    file = os.open(path + LOG_SUFFIX, os.O_RDONLY)
+    files.callback(os.close, file)
+    return OpenSegment(base, file, _place(path, base, start) if base < start else 0)
+
+
+def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
+    """A transaction is in the index of the segment that its marker is in: any one from the range's first on."""
+    bases = sorted(int(name[:20]) for name in listing if name.endswith(LOG_SUFFIX))
+    first = max((base for base in bases if base <= start), default=0)
+    found: list[AbortedTransaction] = []
+    for name in sorted(listing):
+        if name.endswith(TXN_INDEX_SUFFIX) and int(name[:20]) >= first:
+            with open(f"{directory}/{name}", "rb") as file:
+                found += read_txn_index(int(name[:20]), file.read())
+    return found
+
+
+# What is in them
+
+
+@dataclass(slots=True)
+class _Portion:
+    view: memoryview
+    first: int
+    last: int
+
+
+def _portions(segment: OpenSegment, start: int) -> Iterator[_Portion]:
+    """Whole batches, some megabytes at a time, from the one that holds `start` or comes after it."""
+    position = segment.position
+    size = READ_BYTES
+    while True:
+        data = os.pread(segment.file, size, position)
+        used, first, last = 0, -1, -1
+        try:
+            for header, batch in iter_batches(data, allow_partial=True):
+                used += len(batch)
+                if first < 0:
+                    first = header.base_offset
+                last = header.last_offset
+        except KafkaError:
+            pass  # room that was reserved, or damage: what is whole before it counts
+        if not used:
+            wanted = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD if len(data) >= HEADER_SIZE else 0
+            if len(data) < size or not size < wanted <= MAX_BATCH_BYTES:
+                return
+            size = wanted
+            continue
+        size = READ_BYTES
+        position += used
+        if last >= start:
+            yield _Portion(memoryview(data)[:used], first, last)
+
+
+def _place(path: str, base_offset: int, offset: int) -> int:
+    """The byte of a batch at or before `offset`: what the index says if there is one, else the beginning."""
+    try:
+        with open(path + INDEX_SUFFIX, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return 0
+    relative = offset - base_offset
+    found = 0
+    low, high = 0, len(data) // _INDEX_ENTRY
+    while low < high:
+        middle = (low + high) // 2
+        entry = data[middle * _INDEX_ENTRY : (middle + 1) * _INDEX_ENTRY]
+        place = int.from_bytes(entry[4:], "big")
+        # Room that Kafka reserved behind the last entry is zeros: to the search they are entries that are too large.
+        if int.from_bytes(entry[:4], "big") <= relative and (place or not middle):
+            low, found = middle + 1, place
+        else:
+            high = middle
+    return found

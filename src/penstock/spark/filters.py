@@ -1,0 +1,138 @@
+"""Filters on topic, partition, offset and timestamp, as limits on what is read at all. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from penstock.spark.ranges import OffsetRange
+
+_NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    min_partition: int = 0
+    max_partition: int = 1 << 31
+    min_offset: int = 0
+    end_offset: int = 1 << 63
+    min_timestamp_ms: int | None = None
+
+    def cut(self, whole: OffsetRange) -> OffsetRange:
+        """What is left of a range; an empty one if nothing is."""
+        wanted = (
+            (self.topics is None or whole.topic in self.topics)
+            and (self.partitions is None or whole.partition in self.partitions)
+            and self.min_partition <= whole.partition <= self.max_partition
+        )
+        start = max(whole.start, self.min_offset)
+        return replace(whole, start=start, end=max(start, min(whole.end, self.end_offset)) if wanted else start)
+
+
+def narrow(filters: Iterable[Any]) -> tuple[Narrowed, list[Any]]:
+    """What the filters leave, and those that Spark has to apply itself (again, in the case of times)."""
+    found = Narrowed()
+    rest: list[Any] = []
+    for each in filters:
+        column = each.attribute[0] if hasattr(each, "attribute") and len(each.attribute) == 1 else None
+        if isinstance(each, IsNotNull) and column in _NEVER_NULL:
+            continue
+        taken = _taken(found, column, each)
+        if taken is None:
+            rest.append(each)
+            continue
+        found = taken
+        if column == "timestamp":
+            rest.append(each)  # whole batches and ranges are left out, single records are not
+    return found, rest
+
+
+def _taken(found: Narrowed, column: str | None, each: Any) -> Narrowed | None:
+    match column:
+        case "topic":
+            names = _values(each)
+            return replace(found, topics=_meet(found.topics, names)) if names is not None else None
+        case "partition":
+            numbers = _values(each)
+            if numbers is not None:
+                return replace(found, partitions=_meet(found.partitions, numbers))
+            low, end = _bounds(each)
+            if low is None and end is None:
+                return None
+            return replace(
+                found,
+                min_partition=max(found.min_partition, low or 0),
+                max_partition=min(found.max_partition, end - 1) if end is not None else found.max_partition,
+            )
+        case "offset":
+            low, end = _bounds(each)
+            if low is None and end is None:
+                return None
+            return replace(
+                found,
+                min_offset=max(found.min_offset, low or 0),
+                end_offset=min(found.end_offset, end) if end is not None else found.end_offset,
+            )
+        case "timestamp":
+            since = _since(each)
+            return (
+                replace(found, min_timestamp_ms=max(found.min_timestamp_ms or 0, since)) if since is not None else None
+            )
+        case _:
+            return None
+
+
+def _meet(known: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:
+    return more if known is None else known & more
+
+
+def _values(each: Any) -> frozenset[Any] | None:
+    if isinstance(each, EqualTo):
+        return frozenset((each.value,))
+    if isinstance(each, In):
+        return frozenset(each.value)
+    return None
+
+
+def _bounds(each: Any) -> tuple[int | None, int | None]:
+    """From, and to before."""
+    match each:
+        case EqualTo():
+            return each.value, each.value + 1
+        case GreaterThan():
+            return each.value + 1, None
+        case GreaterThanOrEqual():
+            return each.value, None
+        case LessThan():
+            return None, each.value
+        case LessThanOrEqual():
+            return None, each.value + 1
+        case _:
+            return None, None
+
+
+def _since(each: Any) -> int | None:
+    """Only a lower bound says where to start: later records may have earlier times, so none says where to end."""
+    if not isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual) or not isinstance(
+        each.value, datetime.datetime
+    ):
+        return None
+    value = each.value if each.value.tzinfo is not None else None
+    if value is None:
+        return None
+    return max(0, int((value - _EPOCH) / datetime.timedelta(milliseconds=1)))

@@ -1,0 +1,354 @@
+"""The options of `format("penstock")`: Spark's names for its Kafka source, and a few of our own. Pure.
+
+Names are case-insensitive, as everywhere in Spark. An option that nobody knows is an error: a misspelt limit that is
+silently ignored shows only in production.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from penstock.spark.errors import SourceError
+
+T = TypeVar("T")
+TopicPartition = tuple[str, int]
+
+LATEST = -1
+EARLIEST = -2
+POSITIONS = {"earliest": EARLIEST, "latest": LATEST}
+
+READ_MODES = ("auto", "wire", "files")
+VALUE_FORMATS = ("binary", "string", "json", "csv", "avro", "protobuf")
+STRATEGIES = ("error", "latest")
+DEFAULT_FETCH_BYTES = 8 * 1024 * 1024
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+#: What reading takes; the sink has its own, and an option of one is not refused by the other.
+OURS = _words(
+    "subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp "
+    "startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss "
+    "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
+    "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs path "
+    "read.mode commit.group value.format value.schema value.bad value.message value.descriptor value.csv.delimiter "
+    "value.avro.confluent value.infer.records"
+)
+SINKS = ("topic", "transactional.id", "exactlyOnce", "partitioner", "checkpointLocation")
+#: Client properties that reading acts on; the consumer's other names are let through: jobs carry them along.
+ACTED_ON = _words(
+    "bootstrap.servers client.id isolation.level fetch.max.wait.ms fetch.min.bytes fetch.max.bytes "
+    "max.partition.fetch.bytes check.crcs request.timeout.ms socket.connection.setup.timeout.ms retries "
+    "retry.backoff.ms retry.backoff.max.ms security.protocol ssl.truststore.location ssl.truststore.type "
+    "ssl.endpoint.identification.algorithm ssl.keystore.location ssl.keystore.type ssl.ca.location group.id"
+)
+IGNORED = _words(
+    "allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter client.dns.lookup client.rack "
+    "connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics "
+    "group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms "
+    "max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.strategy metric.reporters "
+    "metrics.num.samples metrics.recording.level metrics.sample.window.ms partition.assignment.strategy "
+    "receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms security.providers send.buffer.bytes "
+    "session.timeout.ms socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols "
+    "ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm"
+)
+REFUSED = {
+    "auto.offset.reset": "use startingOffsets instead",
+    "enable.auto.commit": "use commit.group to have progress committed",
+    "key.deserializer": "keys come as bytes",
+    "value.deserializer": "use value.format instead",
+    "interceptor.classes": "nothing here runs Java classes",
+}
+_KNOWN = {name.lower(): name for name in (*OURS, *SINKS)}
+_TRUTH = {"true": True, "false": False}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_UNITS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where reading starts or ends: one of these for all partitions, or an offset or a time for each."""
+
+    everywhere: int | None = None
+    """EARLIEST or LATEST."""
+    timestamp_ms: int | None = None
+    offsets: Mapping[TopicPartition, int] | None = None
+    timestamps: Mapping[TopicPartition, int] | None = None
+
+    @property
+    def named(self) -> Mapping[TopicPartition, int] | None:
+        return self.offsets if self.offsets is not None else self.timestamps
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOptions:
+    format: str = "binary"
+    schema: str | None = None
+    bad: str = "column"
+    """`column`, or the topic that bad records go to."""
+    message: str | None = None
+    descriptor: str | None = None
+    delimiter: str = ","
+    confluent: bool = False
+    infer_records: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    bootstrap: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] = ()
+    starting: Position | None = None
+    """None: what is usual, earliest for a batch and latest for a stream."""
+    ending: Position = Position(everywhere=LATEST)
+    strict_start_time: bool = True
+    fail_on_data_loss: bool = True
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    read_committed: bool = False
+    read_mode: str = "auto"
+    commit_group: str | None = None
+    poll_timeout_ms: int = 120_000
+    value: ValueOptions = ValueOptions()
+    client: Mapping[str, str] = field(default_factory=dict)
+    """`kafka.*`, without the prefix."""
+
+    @property
+    def wanted(self) -> str:
+        """What is read, for sentences."""
+        if self.pattern is not None:
+            return f"topics like {self.pattern!r}"
+        return ", ".join(self.topics or sorted({topic for topic, _ in self.assigned}))
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
+    """Raises SourceError with the first thing that is wrong."""
+    given = _Given(options)
+    client = given.client()
+    topics, pattern, assigned = given.topics()
+    starting, ending = given.position("starting"), given.position("ending")
+    if streaming and ending is not None:
+        raise SourceError(
+            "Ending offsets are for batch reads: a stream ends with trigger(availableNow=True) or stop()."
+        )
+    if not streaming:
+        _check_batch(starting, ending)
+    for position, what in ((starting, "starting"), (ending, "ending")):
+        _check_named(position, what, topics, assigned)
+    value = ValueOptions(
+        format=given.choice("value.format", VALUE_FORMATS, "binary"),
+        schema=given.text("value.schema"),
+        bad=given.text("value.bad") or "column",
+        message=given.text("value.message"),
+        descriptor=given.text("value.descriptor"),
+        delimiter=given.text("value.csv.delimiter") or ",",
+        confluent=given.truth("value.avro.confluent", False),
+        infer_records=given.number("value.infer.records", 1) or 1000,
+    )
+    chosen = SourceOptions(
+        bootstrap=client["bootstrap.servers"],
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=starting,
+        ending=ending or Position(everywhere=LATEST),
+        strict_start_time=given.choice("startingOffsetsByTimestampStrategy", STRATEGIES, "error") == "error",
+        fail_on_data_loss=given.truth("failOnDataLoss", True),
+        max_offsets=given.number("maxOffsetsPerTrigger", 1),
+        min_offsets=given.number("minOffsetsPerTrigger", 1),
+        max_trigger_delay_ms=given.duration("maxTriggerDelay", 15 * 60_000),
+        min_partitions=given.number("minPartitions", 1),
+        max_records_per_partition=given.number("maxRecordsPerPartition", 1),
+        include_headers=given.truth("includeHeaders", False),
+        read_committed=_read_committed(client),
+        read_mode=given.choice("read.mode", READ_MODES, "auto"),
+        commit_group=given.text("commit.group"),
+        poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", 1) or 120_000,
+        value=value,
+        client=client,
+    )
+    if chosen.max_offsets and chosen.min_offsets and chosen.min_offsets > chosen.max_offsets:
+        raise SourceError("minOffsetsPerTrigger is above maxOffsetsPerTrigger: no batch could be both.")
+    return chosen
+
+
+class _Given:
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): str(value) for name, value in options.items()}
+        for name in options:
+            lowered = name.lower()
+            if lowered not in _KNOWN and not lowered.startswith("kafka."):
+                raise SourceError(f"Option {name!r} is unknown{_close(lowered, _KNOWN.values())}.")
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        text = (self.text(name) or default).lower()
+        if text not in choices:
+            raise SourceError(f"Option {name} is {text!r}: it takes {', '.join(choices)}.")
+        return text
+
+    def truth(self, name: str, default: bool) -> bool:
+        return self._read(name, lambda text: _TRUTH[text.lower()], "true or false", default)
+
+    def number(self, name: str, least: int) -> int | None:
+        found: int | None = self._read(name, int, "a whole number", None)
+        if found is not None and found < least:
+            raise SourceError(f"Option {name} is {found}: it takes {least} or more.")
+        return found
+
+    def duration(self, name: str, default: int) -> int:
+        def read(text: str) -> int:
+            matched = _DURATION.fullmatch(text.strip().lower())
+            if matched is None:
+                raise ValueError
+            return int(matched[1]) * _UNITS[matched[2]]
+
+        return self._read(name, read, "a duration such as 30s, 15m or 1h", default)
+
+    def _read(self, name: str, read: Callable[[str], T], takes: str, default: T) -> T:
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            return read(text)
+        except (KeyError, ValueError):
+            raise SourceError(f"Option {name} is {text!r}: it takes {takes}.") from None
+
+    def client(self) -> dict[str, str]:
+        found = {
+            name.removeprefix("kafka."): value for name, value in self._options.items() if name.startswith("kafka.")
+        }
+        known = {*ACTED_ON, *IGNORED}
+        for name in found:
+            if name in REFUSED:
+                raise SourceError(f"Option kafka.{name} can't be set here: {REFUSED[name]}.")
+            if name not in known and not name.startswith(("ssl.", "sasl.")):
+                raise SourceError(
+                    f"Option kafka.{name} is no property of Kafka's consumer{_close(name, known, 'kafka.')}."
+                )
+        if not found.get("bootstrap.servers"):
+            raise SourceError("Option kafka.bootstrap.servers is missing: give it host:port of a broker.")
+        return found
+
+    def topics(self) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+        names = ("subscribe", "subscribePattern", "assign")
+        given = [name for name in names if self.text(name) is not None]
+        if not given and self.text("path"):
+            return _names(self.text("path") or ""), None, ()
+        if len(given) != 1:
+            found = " and ".join(given) if given else "none of them"
+            raise SourceError(f"One of subscribe, subscribePattern and assign says what to read; given is {found}.")
+        text = (self.text(given[0]) or "").strip()
+        if given[0] == "subscribe":
+            return _names(text), None, ()
+        if given[0] == "subscribePattern":
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise SourceError(f"Option subscribePattern is no regular expression: {error}.") from None
+            return (), text, ()
+        return (), None, _assigned(text)
+
+    def position(self, which: str) -> Position | None:
+        """A time for all comes before times by partition, and these before offsets, as in Spark."""
+        if self.text(f"{which}Timestamp") is not None:
+            return Position(timestamp_ms=self.number(f"{which}Timestamp", 0))
+        if self.text(f"{which}OffsetsByTimestamp") is not None:
+            name = f"{which}OffsetsByTimestamp"
+            return Position(timestamps=_by_partition(name, self.text(name) or "", least=0))
+        text = self.text(f"{which}Offsets")
+        if text is None:
+            return None
+        if text.strip().lower() in POSITIONS:
+            return Position(everywhere=POSITIONS[text.strip().lower()])
+        return Position(offsets=_by_partition(f"{which}Offsets", text, least=EARLIEST))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise SourceError("Option subscribe names no topic: give one, or several with commas between them.")
+    return names
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    takes = 'Option assign takes JSON such as {"orders":[0,1]}'
+    found = _json(text, takes)
+    try:
+        pairs = tuple((topic, int(index)) for topic, indices in found.items() for index in indices)
+    except (TypeError, ValueError):
+        raise SourceError(f"{takes}.") from None
+    if not pairs:
+        raise SourceError(f"{takes}; given is no partition.")
+    return pairs
+
+
+def _by_partition(name: str, text: str, *, least: int) -> dict[TopicPartition, int]:
+    example = '"earliest", "latest" or ' if name.endswith("Offsets") else ""
+    takes = f'Option {name} takes {example}JSON such as {{"orders":{{"0":23,"1":42}}}}'
+    found = _json(text, takes)
+    try:
+        offsets = {
+            (topic, int(index)): int(offset) for topic, inner in found.items() for index, offset in inner.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise SourceError(f"{takes}.") from None
+    for (topic, index), offset in offsets.items():
+        if offset < least:
+            raise SourceError(f"Option {name} has {offset} for {topic}-{index}: -2 is earliest, -1 latest.")
+    return offsets
+
+
+def _json(text: str, takes: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise SourceError(f"{takes}; given is {text!r}.")
+    return found
+
+
+def _check_batch(starting: Position | None, ending: Position | None) -> None:
+    if starting is not None and (starting.everywhere == LATEST or LATEST in (starting.offsets or {}).values()):
+        raise SourceError("A batch can't start at the latest offset: there would be nothing to read.")
+    if ending is not None and (ending.everywhere == EARLIEST or EARLIEST in (ending.offsets or {}).values()):
+        raise SourceError("A batch can't end at the earliest offset: there would be nothing to read.")
+
+
+def _check_named(
+    position: Position | None, what: str, topics: tuple[str, ...], assigned: tuple[TopicPartition, ...]
+) -> None:
+    named = position.named if position is not None else None
+    for topic, index in named or ():
+        if topics and topic not in topics:
+            raise SourceError(f"The {what} offsets name topic {topic!r}, which is not subscribed to.")
+        if assigned and (topic, index) not in assigned:
+            raise SourceError(f"The {what} offsets name {topic}-{index}, which is not assigned.")
+
+
+def _read_committed(client: Mapping[str, str]) -> bool:
+    level = client.get("isolation.level", "read_uncommitted").lower()
+    if level not in ("read_committed", "read_uncommitted"):
+        raise SourceError(f"Option kafka.isolation.level is {level!r}: it takes read_committed, read_uncommitted.")
+    return level == "read_committed"
+
+
+def _close(name: str, known: Iterable[str], prefix: str = "") -> str:
+    lowered = {each.lower(): each for each in known}
+    found = get_close_matches(name, lowered, n=1)
+    return f" (is {prefix}{lowered[found[0]]} meant?)" if found else ""

@@ -1,0 +1,72 @@
+"""The columns: those of Spark's own Kafka source, with `value` as a struct where a format says what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.spark.errors import SourceError
+from penstock.spark.options import SourceOptions, parse_options
+
+BAD_VALUE = "bad_value"
+BAD_REASON = "bad_reason"
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+def source_schema(options: Mapping[str, str]) -> StructType | str:
+    # Ending offsets are only refused by the reader: here it isn't known yet whether this is a stream.
+    parsed = parse_options(options)
+    columns = _columns(parsed)
+    if parsed.value.format != "binary":
+        from penstock.spark.values import value_type
+
+        found = value_type(parsed)
+        if isinstance(found, str):
+            columns_ddl = {name: kind.simpleString() for name, kind in columns.items()} | {"value": found}
+            return ", ".join(f"`{name}` {kind}" for name, kind in columns_ddl.items())
+        columns["value"] = found
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def _columns(options: SourceOptions) -> dict[str, DataType]:
+    """Every column in its order; a decoded value has its type still to come."""
+    columns: dict[str, DataType] = {
+        "key": BinaryType(),
+        "value": BinaryType(),
+        "topic": StringType(),
+        "partition": IntegerType(),
+        "offset": LongType(),
+        "timestamp": TimestampType(),
+        "timestampType": IntegerType(),
+    }
+    if options.include_headers:
+        columns["headers"] = ArrayType(_HEADER)
+    if options.value.format != "binary" and options.value.bad == "column":
+        columns |= {BAD_VALUE: BinaryType(), BAD_REASON: StringType()}
+    return columns
+
+
+def check_schema(schema: StructType, options: SourceOptions) -> None:
+    """A schema of the user's own may leave columns out; what it names has to be what there is."""
+    columns = _columns(options)
+    for field in schema.fields:
+        known = columns.get(field.name)
+        if known is None:
+            names = ", ".join(columns)
+            raise SourceError(f"The schema has a column {field.name!r}, which topics don't have: they have {names}.")
+        if field.name == "value" and options.value.format != "binary":
+            continue
+        if field.dataType != known:
+            asked, there = field.dataType.simpleString(), known.simpleString()
+            raise SourceError(f"The schema makes column {field.name!r} {asked}, and it is {there}: cast it afterwards.")

@@ -1,0 +1,66 @@
+"""A SparkSession with everything in place: a Java, the data source, filter push-down, and Delta when asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.spark.errors import SourceError
+from penstock.spark.java import NoJavaError, find_java, prepare_environment
+
+DEFAULTS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def session(
+    app_name: str = "penstock",
+    *,
+    master: str | None = None,
+    memory: str | None = None,
+    delta: bool = False,
+    bundled_java: bool = False,
+    config: Mapping[str, str] | None = None,
+) -> Any:
+    """`master` is local[*] unless Spark's own settings name one; `config` are Spark's properties and win over ours.
+
+    With `delta`, tables of Delta Lake can be read and written; its jars are fetched once. `bundled_java` leaves the
+    system's Java out. A session that runs already is returned, with `config` applied to it.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SourceError("PySpark is not installed: run `pip install 'penstock[spark]'`.") from None
+    if SparkSession.getActiveSession() is None:
+        try:
+            prepare_environment(find_java(bundled_only=bundled_java), os.environ)  # type: ignore[arg-type]
+        except NoJavaError as error:
+            raise SourceError(str(error)) from None
+        # Executors on this machine are to run in this environment, where the source is installed.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    settings = dict(DEFAULTS)
+    if memory is not None:
+        settings["spark.driver.memory"] = memory
+    if delta:
+        settings |= DELTA
+    settings |= config or {}
+    if master is not None:
+        builder = builder.master(master)
+    elif "spark.master" not in settings and "SPARK_REMOTE" not in os.environ:
+        builder = builder.master(os.environ.get("MASTER", "local[*]"))
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    if delta:
+        from delta import configure_spark_with_delta_pip
+
+        builder = configure_spark_with_delta_pip(builder)
+    return builder.getOrCreate()

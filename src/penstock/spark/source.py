@@ -1,0 +1,38 @@
+"""The data source that Spark finds: which reader or writer serves what it asks for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """Readers and writers are imported when asked for: a job that reads never loads the sink."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> StructType | str:
+        from penstock.spark.schema import source_schema
+
+        return source_schema(self.options)
+
+    def reader(self, schema: StructType) -> Any:
+        from penstock.spark.batch import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> Any:
+        from penstock.spark.stream import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        return import_module("penstock.spark.sink").batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        return import_module("penstock.spark.sink").stream_writer(self.options, schema, overwrite)

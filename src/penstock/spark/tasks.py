@@ -1,0 +1,155 @@
+"""What a Spark task does: one range of one partition, as Arrow batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from penstock.client.offsets import EARLIEST, LATEST
+from penstock.client.sync import Client
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.spark.brokers import connect, fetch_settings
+from penstock.spark.decode import Batch, Decoded, decode_batches
+from penstock.spark.errors import SourceError, sentence_of
+from penstock.spark.files import partition_directory, read_files
+from penstock.spark.options import SourceOptions
+from penstock.spark.planner import FileHint
+from penstock.spark.wire import WireReader
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ReadTask(InputPartition):
+    topic: str
+    partition: int
+    start: int
+    end: int
+    hint: FileHint | None = None
+    min_timestamp_ms: int | None = None
+    """Older records aren't wanted; some may come all the same."""
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.start}:{self.end}]"
+
+
+def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[Any]:
+    """Arrow batches of this schema (an Arrow one)."""
+    decoder = None
+    if options.value.format != "binary":
+        from penstock.spark.values import ValueDecoder
+
+        decoder = ValueDecoder(options, schema)
+    headers = "headers" in schema.names or (decoder is not None and decoder.needs_headers)
+    try:
+        for batches in _batches(options, task):
+            for decoded in decode_batches(
+                batches,
+                start=task.start,
+                end=task.end,
+                headers=headers,
+                min_timestamp_ms=task.min_timestamp_ms,
+            ):
+                columns = _columns(task, decoded, schema)
+                if decoder is not None:
+                    columns = decoder.decode(columns, decoded)
+                if len(columns["offset"]):
+                    yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    except KafkaError as error:
+        raise SourceError(f"{task.topic}-{task.partition} could not be read: {sentence_of(error)}") from None
+    finally:
+        if decoder is not None:
+            decoder.close()
+
+
+def _columns(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
+    count = len(decoded)
+    columns = {
+        "key": decoded.key,
+        "value": decoded.value,
+        "offset": pa.array(decoded.offset),
+        "timestampType": pa.array(decoded.timestamp_type),
+        "headers": decoded.headers,
+    }
+    # Only what the schema has is made: a user's own schema may leave columns out.
+    if "topic" in schema.names:
+        columns["topic"] = pa.repeat(pa.scalar(task.topic), count)
+    if "partition" in schema.names:
+        columns["partition"] = pa.array(np.full(count, task.partition, dtype=np.int32))
+    if "timestamp" in schema.names:
+        columns["timestamp"] = pa.array(decoded.timestamp_ms * 1000).cast(schema.field("timestamp").type)
+    return columns
+
+
+def _batches(options: SourceOptions, task: ReadTask) -> Iterator[list[Batch]]:
+    """From files as far as they go, then from the broker."""
+    position = task.start
+    for batches, after in _from_files(options, task):
+        position = after
+        yield batches
+    if position < task.end:
+        with connect(options) as client:
+            yield from _from_wire(client, options, task, position)
+
+
+def _from_files(options: SourceOptions, task: ReadTask) -> Iterator[tuple[list[Batch], int]]:
+    if options.read_mode == "wire":
+        return
+    directory = partition_directory(task.hint, task.topic, task.partition) if task.hint is not None else None
+    if directory is None:
+        if options.read_mode == "files":
+            where = f"{task.hint.log_dir} of node {task.hint.node_id}" if task.hint is not None else "its directory"
+            raise SourceError(
+                f"{task.topic}-{task.partition} can't be read from {where} here: run where the broker's files are, "
+                "or use read.mode=auto."
+            )
+        return
+    yield from read_files(
+        directory,
+        task.start,
+        task.end,
+        read_committed=options.read_committed,
+        check_crc=fetch_settings(options).check_crc,
+    )
+
+
+def _from_wire(client: Client, options: SourceOptions, task: ReadTask, position: int) -> Iterator[list[Batch]]:
+    while position < task.end:
+        reader = WireReader(
+            client.asynchronous,
+            task.topic,
+            task.partition,
+            position,
+            task.end,
+            fetch_settings(options),
+            options.poll_timeout_ms / 1000,
+        )
+        try:
+            while (fetched := client.run(reader.next())) is not None:
+                position = fetched.next_offset
+                yield fetched.batches
+            return
+        except KafkaError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            position = _after_loss(client, options, task, position)
+        finally:
+            client.run(reader.close())
+
+
+def _after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
+    """Offsets in no batch are gaps, and harmless. Here the broker says that the log no longer reaches there."""
+    key = (task.topic, task.partition)
+    first = client.list_offsets({key: EARLIEST})[key].offset
+    last = client.list_offsets({key: LATEST})[key].offset
+    lost = f"{task.topic}-{task.partition} holds offsets {first} to {last} now, and {position} is gone"
+    if options.fail_on_data_loss:
+        raise SourceError(f"{lost}: set failOnDataLoss=false to go on with what is there.")
+    logger.warning("%s: going on with what is there", lost)
+    return first if position < first else task.end

@@ -35,6 +35,8 @@ def run_drain(args: argparse.Namespace) -> int:
         return drain(placement, racks, set(args.nodes), sizes)
 
     done = f"nothing is left on {_named(args.nodes)}: stop it, then `penstock cluster forget {_words(args.nodes)}`"
+    if args.topic:
+        done = f"nothing of {', '.join(args.topic)} is left on {_named(args.nodes)}"
     return _run(args, plan, done)
 
 
@@ -53,10 +55,10 @@ def run_add(args: argparse.Namespace) -> int:
 def run_rebalance(args: argparse.Namespace) -> int:
     from penstock.metadata.moves import rebalance
 
-    return _run(args, rebalance, "the cluster is even")
+    return _run(args, rebalance, "the cluster is even", elect_all=True)
 
 
-def _run(args: argparse.Namespace, plan: Any, done: str) -> int:
+def _run(args: argparse.Namespace, plan: Any, done: str, *, elect_all: bool = False) -> int:
     from penstock.cli.cluster_status import look
     from penstock.cli.connect import connect
     from penstock.metadata.moves import PlanError
@@ -65,19 +67,26 @@ def _run(args: argparse.Namespace, plan: Any, done: str) -> int:
         facts = look(broker)
         going = broker.run(broker.cluster.reassignments())
         try:
-            moves = plan(*_starting_point(facts, going, args.topic))
+            placement, racks, sizes = _starting_point(facts, going, args.topic)
+            moves = plan(placement, racks, sizes)
         except PlanError as problem:
             raise Failure(str(problem), Exit.FAILED) from problem
         _show(args, moves, facts)
+        ended = {**placement, **{move.partition: move.after for move in moves}}
+        wanted = ended if elect_all else {move.partition: move.after for move in moves}
+        elected = [each for each, replicas in wanted.items() if facts.partitions[each].leader not in replicas[:1]]
+        if elected:
+            output.note(f"{len(elected)} partitions to be led by their preferred replica")
         if args.dry_run:
             return Exit.OK
-        if not moves and not going:
+        if not moves and not going and not elected:
             output.note(f"nothing to move: {done}")
             return Exit.OK
-        if moves and not args.yes:
-            _ask("move them?")
+        if (moves or elected) and not args.yes:
+            _ask("go on?")
         try:
             _carry_out(broker, args, moves, facts)
+            _elect(broker, elected)
         except KeyboardInterrupt:
             output.note("moves that have begun go on; the same command again waits for them and does the rest,")
             output.note("and `penstock cluster cancel` takes them back")
@@ -137,7 +146,7 @@ def _ask(question: str) -> None:
 
 
 def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
-    """In waves; leaders go to the preferred replicas once all have arrived."""
+    """In waves, each waited for."""
     copied = sorted((move for move in moves if move.copies), key=lambda move: move.partition)
     if args.throttle:
         _throttle(broker, args.throttle, copied, [node.node_id for node in facts.nodes if not node.fenced])
@@ -150,10 +159,11 @@ def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], 
             progress.add(start + len(wave) - progress.done)
     if args.throttle:
         _unthrottle(broker)
-    again = [move.partition for move in moves if facts.partitions[move.partition].leader != move.after[0]]
-    if again:
-        failed = broker.run(broker.cluster.elect_leaders(again))
-        for (topic, index), code in failed.items():
+
+
+def _elect(broker: Broker, partitions: Sequence[TopicPartition]) -> None:
+    if partitions:
+        for (topic, index), code in broker.run(broker.cluster.elect_leaders(partitions)).items():
             output.note(f"{topic}-{index}: its preferred leader was not elected: {code.name}")
 
 

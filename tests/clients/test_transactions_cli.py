@@ -14,6 +14,8 @@ from test_transactions_confluent import read
 
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
+from penstock.client.producer import ProducerSettings
+from penstock.client.sync import Client
 
 NewTopicName = Callable[..., str]
 
@@ -48,6 +50,27 @@ def test_transactions_are_listed_and_described(bootstrap: str, topic: NewTopicNa
     assert txn("hanging", written, "--max-age", "0s") == []
 
 
+def test_a_prepared_transaction_is_shown_and_terminated(
+    bootstrap: str, topic: NewTopicName, txn: Callable[..., Any]
+) -> None:
+    name, written = f"x-{secrets.token_hex(6)}", topic()
+    with Client(bootstrap) as client:
+        producer = client.producer(ProducerSettings(transactional_id=name, two_phase_commit=True))
+        producer.start()
+        producer.begin()
+        producer.send(written, b"prepared")
+        producer.prepare()
+        producer.close()
+    [described] = txn("describe", name)
+    assert (described["state"], described["two_phase"]) == ("Ongoing", True)
+    assert name in [each["transactional_id"] for each in txn("list", "--state", "Ongoing")]
+    [done] = txn("terminate", name)
+    assert done == {"transactional_id": name, "state": "Ongoing", "result": "aborted"}
+    assert txn("terminate", name)[0]["result"] == "nothing was open"
+    assert txn("describe", name)[0]["two_phase"] is False
+    assert read(bootstrap, written) == []
+
+
 def test_a_hanging_transaction_is_found_and_aborted(
     bootstrap: str, topic: NewTopicName, txn: Callable[..., Any]
 ) -> None:
@@ -72,6 +95,7 @@ def test_what_is_not_there_is_said_to_be_missing(bootstrap: str, topic: NewTopic
         return main(["txn", *words, "--bootstrap", bootstrap])
 
     assert code("describe", "nobody-has-this") == Exit.NOT_FOUND
+    assert code("terminate", "nobody-has-this") == Exit.NOT_FOUND
     assert code("list", "--state", "Sleeping") == Exit.USAGE
     assert code("hanging", "no-such-topic") == Exit.NOT_FOUND
     assert code("abort", "no-such-topic", "0", "--start-offset", "0") == Exit.NOT_FOUND

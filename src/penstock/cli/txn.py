@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TRANSACTION = 1  # FindCoordinator's key type
 NO_COORDINATOR_EPOCH = 0  # for a producer whose first transaction hangs: no marker has named one yet
+NO_TIMEOUT_MS = 0x7FFFFFFF  # an outside coordinator ends it (two-phase commit)
+TERMINATE_TIMEOUT_MS = 60_000  # of the next transaction under the id, which nobody begins here
 DEFAULT_MAX_AGE = "15m"  # the default of transaction.max.timeout.ms: no transaction may last longer
 
 
@@ -35,6 +37,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe = verb(verbs, "describe", "show state, producer, age and partitions of transactional ids", run_describe)
     connection(describe)
     describe.add_argument("ids", nargs="+", metavar="TRANSACTIONAL_ID")
+
+    terminate = verb(
+        verbs,
+        "terminate",
+        "abort what is open under transactional ids, prepared or not, and fence its producer",
+        run_terminate,
+    )
+    connection(terminate)
+    terminate.add_argument("ids", nargs="+", metavar="TRANSACTIONAL_ID")
 
     hanging = verb(verbs, "hanging", "find transactions that no coordinator will end", run_hanging)
     connection(hanging)
@@ -106,12 +117,13 @@ def run_describe(args: argparse.Namespace) -> int:
                     "producer_id": each.producer_id,
                     "producer_epoch": each.producer_epoch,
                     "timeout_ms": each.transaction_timeout_ms,
+                    "two_phase": each.transaction_timeout_ms == NO_TIMEOUT_MS,
                     "age_ms": _now_ms() - each.transaction_start_time_ms if is_open else None,
                     "coordinator": node,
                     "partitions": [f"{topic.topic}-{index}" for topic in each.topics for index in topic.partitions],
                 }
             )
-    columns = ["transactional_id", "state", "producer_id", "producer_epoch", "timeout_ms", "age_ms"]
+    columns = ["transactional_id", "state", "producer_id", "producer_epoch", "timeout_ms", "two_phase", "age_ms"]
     return outcome(args.output, [*columns, "coordinator", "partitions"], rows, failures)
 
 
@@ -141,6 +153,29 @@ def _nodes(broker: Broker) -> list[int]:
     from penstock.protocol.messages import api_60_describe_cluster as api
 
     return sorted(each.broker_id for each in broker.ask(api.DescribeClusterRequest()).brokers)
+
+
+# --- terminate ----------------------------------------------------------------------------------------------------
+
+
+def run_terminate(args: argparse.Namespace) -> int:
+    """A new producer under the id aborts what the one before left open: that producer is this command."""
+    from penstock.cli.connect import connect, outcome, refusals
+    from penstock.client.transactions import Transactions
+
+    rows, failures = [], []
+    with connect(args) as broker:
+        for each, _ in _describe(broker, args.ids):
+            if each.error_code:
+                failures.append((each.transactional_id, each.error_code, None))
+                continue
+            producer = Transactions(broker.client.asynchronous, each.transactional_id, TERMINATE_TIMEOUT_MS)
+            with refusals():
+                broker.run(producer.start())
+            was_open = each.transaction_state == "Ongoing"
+            result = "aborted" if was_open else "nothing was open"
+            rows.append({"transactional_id": each.transactional_id, "state": each.transaction_state, "result": result})
+    return outcome(args.output, ["transactional_id", "state", "result"], rows, failures)
 
 
 # --- hanging, abort -----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.metadata.configs.settings import Settings
-from penstock.metadata.image import KRAFT_VERSION, MetadataImage
+from penstock.metadata.image import MetadataImage
 from penstock.node.local import ALONE, format_if_new
 from penstock.node.node import Node
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
@@ -181,7 +181,9 @@ class Machine:
                 self.node_id,
                 cluster_id=CLUSTER_ID,
                 metadata_directory=META,
-                features={KRAFT_VERSION: 0},
+                static_voters=not self.shape.dynamic,
+                initial_controllers=self.shape.voters() if self.shape.dynamic and self.votes else (),
+                joins=self.shape.dynamic and not self.votes,
                 ignore_formatted=True,
             )
             format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from penstock.raft.voters import Voter
+
 CONTROLLER_PORT = 9093
 
 
@@ -35,6 +37,15 @@ class Shape:
     def roles(self, node_id: int) -> str:
         roles = [name for name, ids in (("broker", self.brokers), ("controller", self.controllers)) if node_id in ids]
         return ",".join(roles)
+
+    def voters(self) -> tuple[Voter, ...]:
+        """As they are named when the first disks are formatted."""
+        return tuple(
+            Voter(
+                node_id, f"directory of n{node_id:<4}".encode()[:16], (("CONTROLLER", f"n{node_id}", CONTROLLER_PORT),)
+            )
+            for node_id in self.controllers
+        )
 
     def node_settings(self, node_id: int, host: str, port: int) -> dict[str, str]:
         """Properties of one node of several."""

@@ -57,7 +57,7 @@ async def started(disk: MemoryDisk, policy: SnapshotPolicy | None = None) -> Met
 
 async def with_broker(metadata: MetadataLog) -> None:
     registration = Registration(
-        1, bytes(15) + b"\x09", {"PLAINTEXT": Endpoint("localhost", 9092, 0)}, [bytes(15) + b"\x05"]
+        1, bytes(15) + b"\x09", {"PLAINTEXT": Endpoint("localhost", 9092, 0)}, [bytes(14) + b"\x01\x05"]
     )
     epoch = await metadata.submit(lambda image: register_broker(image, registration))
     await metadata.submit(lambda image: unfence_broker(image, 1, epoch))

@@ -1,0 +1,85 @@
+"""Real processes under load from stock clients: nodes killed, stopped and started again, in an order from a seed.
+
+At most a minority is away at a time, so that there is always somebody to write to; the next fault comes as soon as
+writes go on, whether or not the last victim is in sync again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tools.acknowledged_load import QUIET, WRITERS, Book, Load, judge
+from tools.process_cluster import ProcessCluster
+
+PARTITIONS = 3
+SEED = int(os.environ.get("PENSTOCK_CHAOS_SEED", "1"))
+ROUNDS_LIMIT_S = 900.0
+PAUSE_S = (0.2, 4.0)
+
+
+def create(cluster: ProcessCluster, *names: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    made = admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in names])
+    for future in made.values():
+        future.result(timeout=30)
+
+
+def one_round(cluster: ProcessCluster, choose: random.Random) -> str:
+    victim = choose.choice(sorted(cluster.nodes))
+    how = choose.choice(("kill", "kill", "pause", "stop"))
+    if how == "pause":
+        cluster.pause(victim)
+        time.sleep(choose.uniform(*PAUSE_S))  # the fault itself: how long the process stands still
+        cluster.resume(victim)
+    else:
+        cluster.kill(victim) if how == "kill" else cluster.stop(victim)
+        if choose.random() < 0.5:
+            time.sleep(choose.uniform(*PAUSE_S))  # away for a while
+        cluster.start(victim)
+    return f"{how} {victim}"
+
+
+def run_rounds(home: Path, rounds: int, writers: list[str], seed: int) -> None:
+    choose = random.Random(seed)
+    done: list[str] = []
+    with ProcessCluster(home) as cluster:
+        books = [Book(f"load-{name}", PARTITIONS) for name in writers]
+        create(cluster, *(book.topic for book in books))
+        loads = [Load(cluster.bootstrap, book, WRITERS[name]) for book, name in zip(books, writers)]
+        began = time.monotonic()
+        try:
+            for book in books:
+                book.wait_for(100)
+            while len(done) < rounds and time.monotonic() - began < ROUNDS_LIMIT_S:
+                done.append(one_round(cluster, choose))
+                for book in books:
+                    book.wait_for(choose.randrange(20, 500))
+        except AssertionError as problem:
+            raise AssertionError(f"seed {seed} after {done}: {problem}") from problem
+        finally:
+            for load in loads:
+                load.stop()
+        try:
+            for book in books:
+                judge(cluster.bootstrap, book)
+        except AssertionError as problem:
+            raise AssertionError(f"seed {seed} after {done}: {problem}") from problem
+        gaps = ", ".join(f"{book.topic} {len(book.acknowledged)} ({book.longest_gap_s:.1f} s)" for book in books)
+        print(f"{len(done)} rounds in {time.monotonic() - began:.0f} s; acknowledged (longest pause): {gaps}")
+
+
+@pytest.mark.timeout(180)
+def test_three_rounds_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
+    run_rounds(tmp_path, 3, ["confluent"], SEED)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_hundred_rounds_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
+    run_rounds(tmp_path, 100, ["confluent", "kafka-python", "aiokafka"], SEED + 1000)

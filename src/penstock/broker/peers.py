@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.doubts import Doubts
 from penstock.broker.links import Address, Links
 from penstock.protocol.errors import ErrorCode, KafkaError
 
@@ -20,13 +21,21 @@ class Peers:
         self._metadata = metadata
         self._listener = listener
         self._links = Links(network, f"broker-{node_id}")
+        self.doubts = Doubts()
+        metadata.subscribe(self.doubts.apply)
 
     async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any:
         """The answer, its error codes unread. NETWORK_EXCEPTION as soon as the connection is lost."""
         address = self._address(node_id)
-        return await self._links.request(
-            (node_id, lane), address, request, None if timeout_ms is None else timeout_ms / 1000
-        )
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        try:
+            answer = await self._links.request((node_id, lane), address, request, timeout_s)
+        except KafkaError as error:
+            if error.code is ErrorCode.NETWORK_EXCEPTION:
+                self.doubts.lost(node_id)
+            raise
+        self.doubts.reached(node_id)
+        return answer
 
     def forget(self, node_id: int) -> None:
         """Closes its connections; whoever waits for an answer hears so."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.doubts import Doubts
 from penstock.broker.faults import Faults
 from penstock.broker.handlers import (
     api_03_metadata,
@@ -92,6 +93,7 @@ def broker_with(image: MetadataImage, **properties: str) -> Any:
         random=Random(1),
         faults=Faults(),
         controller_listeners=frozenset(),
+        peers=SimpleNamespace(doubts=Doubts()),
     )
     broker.channel = SimpleNamespace(ask=lambda request: create_topics_here(broker, request))
     broker.lifecycle = SimpleNamespace(sees=lambda condition, limit_s: asyncio.sleep(0, condition(image)))

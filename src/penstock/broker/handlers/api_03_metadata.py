@@ -6,13 +6,13 @@ topic that may be auto-created is created before the answer, so that the client 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.broker.auto_topics import create_missing
 from penstock.broker.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
 from penstock.broker.encoded import Encoded
-from penstock.metadata.image import TopicImage
+from penstock.metadata.image import Endpoint, TopicImage
 from penstock.metadata.names import INTERNAL_TOPICS, name_problem
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -46,6 +46,8 @@ def handle(
     missing = _missing(broker, request)
     if missing:
         return _after_creation(broker, ctx, request, missing)
+    if broker.peers.doubts.about(_leaders(broker, request)):
+        return _after_decision(broker, ctx, request)
     return _answer(broker, ctx, request, _named(broker, ctx, request))
 
 
@@ -75,6 +77,22 @@ async def _after_creation(
     broker: Broker, ctx: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
     await create_missing(broker, missing)  # one that is refused is simply not there below
+    return _answer(broker, ctx, request, _named(broker, ctx, request))
+
+
+def _leaders(broker: Broker, request: MetadataRequest) -> Iterator[int]:
+    image = broker.metadata.image
+    for asked in request.topics or ():
+        topic = image.topics.get(asked.name) if asked.name else image.topics_by_id.get(asked.topic_id)
+        if topic is not None:
+            for partition in topic.partitions.values():
+                yield partition.leader
+
+
+async def _after_decision(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    doubts = broker.peers.doubts
+    while doubts.about(_leaders(broker, request)):
+        await doubts.next_decision()
     return _answer(broker, ctx, request, _named(broker, ctx, request))
 
 
@@ -188,13 +206,15 @@ def _answer(
     broker: Broker, ctx: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     image = broker.metadata.image
-    view = ClusterView.of(image, ctx.listener_name)
+    brokers = ClusterView.of(image, ctx.listener_name).alive
+    if request.topics:
+        brokers |= _lingering(broker, ctx)
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
                 node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=image.brokers[broker_id].rack
             )
-            for broker_id, endpoint in view.alive.items()
+            for broker_id, endpoint in brokers.items()
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
@@ -203,3 +223,12 @@ def _answer(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+
+
+def _lingering(broker: Broker, ctx: RequestContext) -> dict[int, Endpoint]:
+    known = broker.metadata.image.brokers
+    return {
+        broker_id: known[broker_id].endpoints[ctx.listener_name]
+        for broker_id in broker.peers.doubts.lingering()
+        if broker_id in known and ctx.listener_name in known[broker_id].endpoints
+    }

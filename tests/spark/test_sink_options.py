@@ -1,0 +1,76 @@
+"""What the sink is told, and in which sentence it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.producer import ALL
+from penstock.spark.errors import SourceError
+from penstock.spark.sink_options import parse_sink_options
+from penstock.spark.sink_rows import check_columns
+
+TO = {"kafka.bootstrap.servers": "here:9092"}
+
+
+def test_the_defaults_are_safe() -> None:
+    batch, stream = (parse_sink_options(TO, streaming=streaming) for streaming in (False, True))
+    assert (batch.acks, batch.idempotent, batch.exactly_once) == (ALL, True, False)
+    assert (stream.acks, stream.idempotent, stream.exactly_once) == (ALL, True, True)
+
+
+def test_names_are_read_whatever_their_case_and_producer_properties_act() -> None:
+    told = {
+        "TOPIC": "t",
+        "exactlyonce": "False",
+        "kafka.Compression.Type": "zstd",
+        "kafka.compression.zstd.level": "-5",
+        "kafka.batch.size": "1000",
+        "kafka.acks": "1",
+        "kafka.linger.ms": "5",
+    }
+    options = parse_sink_options(TO | told, streaming=True)
+    assert (options.topic, options.exactly_once, options.compression, options.compression_level) == ("t", False, 4, -5)
+    assert (options.batch_bytes, options.acks, options.idempotent) == (1000, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"topik": "t"}, "Option 'topik' is unknown: did you mean topic?"),
+        ({"exactlyOnce": "maybe"}, "Option exactlyOnce is 'maybe': it takes true or false."),
+        ({"kafka.compression.type": "rar"}, "Option kafka.compression.type is 'rar'"),
+        ({"kafka.compresion.type": "gzip"}, "did you mean kafka.compression.type?"),
+        ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id can't be set here"),
+        ({"kafka.value.serializer": "x"}, "convert the column before"),
+        ({"kafka.acks": "1"}, "kafka.acks=1 loses records"),
+        ({"kafka.acks": "2"}, "it takes all, 1 or 0"),
+        ({"kafka.batch.size": "0"}, "it takes 1 or more"),
+        ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(told: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceError) as refused:
+        parse_sink_options(TO | told, streaming=True)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("types", "topic", "sentence"),
+    [
+        ({"key": "binary"}, "t", "A column `value` is missing"),
+        ({"value": "binary"}, None, "Give option topic"),
+        ({"value": "int"}, "t", "Column 'value' is int: it has to be binary or string."),
+        ({"value": "string", "name": "string"}, "t", "Column 'name' has no place in a record"),
+        ({"value": "string", "partition": "bigint"}, "t", "it has to be int"),
+        ({"value": "string", "headers": "array<string>"}, "t", "array<struct<key:string,value:binary>>"),
+    ],
+)
+def test_columns_that_do_not_fit_are_told(types: dict[str, str], topic: str | None, sentence: str) -> None:
+    with pytest.raises(SourceError) as refused:
+        check_columns(types, topic)
+    assert sentence in str(refused.value)
+
+
+def test_all_of_sparks_columns_fit() -> None:
+    headers = "array<struct<key:string,value:binary>>"
+    check_columns({"topic": "string", "partition": "int", "key": "string", "value": "binary", "headers": headers}, None)

@@ -1,0 +1,76 @@
+"""Where rows go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.client.partitioner import partition_for_key
+from penstock.spark.errors import SourceError
+from penstock.spark.sink_rows import Router, chunks
+
+PARTITIONS = {"t": 4, "u": 1}
+
+
+def routed(columns: dict[str, Any], topic: str | None = "t", slot: int = 0) -> dict[tuple[str, int], list[Any]]:
+    router = Router(topic, PARTITIONS.__getitem__, lambda: 1000, slot)
+    return {
+        (to, partition): list(zip(rows.keys.to_pylist(), rows.values.to_pylist(), strict=True))
+        for to, partition, rows in router.route(pa.record_batch(columns))
+    }
+
+
+def test_keys_go_where_kafka_sends_them_in_order() -> None:
+    keys = [f"k{index % 9}" for index in range(50)]
+    found = routed({"key": pa.array(keys), "value": pa.array([str(index) for index in range(50)])})
+    for (topic, partition), rows in found.items():
+        assert topic == "t"
+        assert {partition_for_key(key, 4) for key, _ in rows} == {partition}
+        assert [int(value) for _, value in rows] == sorted(int(value) for _, value in rows)
+    assert sum(map(len, found.values())) == 50
+
+
+def test_rows_without_a_key_stay_together_and_move_on_with_the_next_chunk() -> None:
+    router = Router("t", PARTITIONS.__getitem__, lambda: 1000, 0)
+    batch = pa.record_batch({"value": pa.array(["a", "b"])})
+    places = [[partition for _, partition, _ in router.route(batch)] for _ in range(5)]
+    assert places == [[1], [2], [3], [0], [1]]
+
+
+def test_a_partition_column_wins_over_the_key_where_it_is_filled() -> None:
+    columns = {"key": pa.array(["k", "k"]), "value": pa.array(["a", "b"]), "partition": pa.array([3, None], pa.int32())}
+    by_key = partition_for_key(b"k", 4)
+    assert by_key != 3
+    assert routed(columns) == {("t", 3): [(b"k", b"a")], ("t", by_key): [(b"k", b"b")]}
+
+
+@pytest.mark.parametrize("wanted", [4, -1])
+def test_a_partition_that_is_not_there_is_told(wanted: int) -> None:
+    with pytest.raises(SourceError, match=f"wants partition {wanted} of topic 't', which has 4"):
+        routed({"value": pa.array(["a"]), "partition": pa.array([wanted], pa.int32())})
+
+
+def test_the_topic_column_sorts_rows_and_the_option_wins_over_it() -> None:
+    columns = {"topic": pa.array(["u", "t", "u"]), "value": pa.array(["1", "2", "3"])}
+    found = routed(columns, topic=None)
+    assert found[("u", 0)] == [(None, b"1"), (None, b"3")]
+    assert {topic for topic, _ in routed(columns, topic="u")} == {"u"}
+
+
+def test_a_row_without_a_topic_is_told() -> None:
+    with pytest.raises(SourceError, match="has no topic"):
+        routed({"topic": pa.array([None], pa.string()), "value": pa.array(["1"])}, topic=None)
+
+
+def test_small_batches_are_put_together_and_empty_ones_left_out() -> None:
+    batches = [pa.record_batch({"value": pa.array(["x"] * count, pa.string())}) for count in (0, 3, 0, 4)]
+    assert [chunk.num_rows for chunk in chunks(iter(batches))] == [7]
+
+
+def test_timestamps_are_the_rows_own_where_they_have_some() -> None:
+    router = Router("u", PARTITIONS.__getitem__, lambda: 1000, 0)
+    stamps = pa.array([5_000_000, None], pa.timestamp("us", tz="UTC"))
+    [(_, _, rows)] = router.route(pa.record_batch({"value": pa.array(["a", "b"]), "timestamp": stamps}))
+    assert rows.timestamps.tolist() == [5000, 1000]

@@ -91,10 +91,10 @@ class Change:
     leaving: frozenset[int] = frozenset()
     coming: frozenset[int] = frozenset()
     unclean_shutdown: frozenset[int] = frozenset()
+    partition: PartitionImage = field(init=False)
 
-    @property
-    def partition(self) -> PartitionImage:
-        return self.topic.partitions[self.index]
+    def __post_init__(self) -> None:
+        self.partition = self.topic.partitions[self.index]
 
     def may_lead(self, broker_id: int) -> bool:
         if broker_id in self.leaving or broker_id in self.unclean_shutdown:
@@ -254,7 +254,8 @@ def _shrink_needs_epoch(image: MetadataImage) -> bool:
 
 def _assign(change: Change, target: _Target, record: PartitionChangeRecord) -> None:
     partition, image = change.partition, change.image
-    if image.features.get(METADATA_VERSION, DIRECTORIES_SINCE) >= DIRECTORIES_SINCE:
+    moved = bool(change.directories) or target.replicas != list(partition.replicas)
+    if moved and image.features.get(METADATA_VERSION, DIRECTORIES_SINCE) >= DIRECTORIES_SINCE:
         directories = [_directory(change, broker_id) for broker_id in target.replicas]
         known = [partition.directory(broker_id) for broker_id in partition.replicas]
         if directories != known:

@@ -449,6 +449,7 @@ def test_no_acknowledged_record_is_lost_when_leaders_die(seed: int) -> None:
         for step in range(30):
             await chaos.write(b"value-%d." % step)
             await chaos.disturb()
+            await asyncio.sleep(chaos.rng.choice([0, 0.1, 1]))
         cluster.cut = set()
         await chaos.mend()
         await until(lambda: set(cluster.isr()) == {1, 2, 3} and caught_up(cluster, 1, 2, 3), 60)

@@ -56,8 +56,6 @@ def murmur2(keys: Array) -> Array:
 
 
 def _word_at(data: Array, positions: Array) -> Array:
-    """Little-endian words at any positions."""
-    word = data[positions].astype(np.uint32)
-    for index in range(1, _WORD):
-        word |= data[positions + index].astype(np.uint32) << np.uint32(8 * index)
-    return word
+    """Little-endian words at any positions: the same bytes seen as overlapping words."""
+    words = np.ndarray((len(data) - _WORD + 1,), "<u4", data, strides=(1,))
+    return words[positions].astype(np.uint32, copy=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -11,6 +12,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from penstock.disk.real import RealDisk
+from penstock.metadata.names import random_uuid
+from penstock.node.storage import FormatPlan, format_storage
+from penstock.raft.voters import Voter
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 60.0
@@ -105,20 +111,21 @@ class ProcessCluster:
             prefix = tuple(self.prefixes.get(node_id, ()))
             self.nodes[node_id] = NodeProcess(node_id, host, ports[index], ports[self.count + index], home, prefix)
         quorum = ",".join(f"{node.host}:{node.controller_port}" for node in self.nodes.values())
-        voters = ",".join(
-            f"{node.node_id}@{node.host}:{node.controller_port}:AAAAAAAAAAAAAAAAAAA{node.node_id:02d}g"
+        for node in self.nodes.values():
+            self._write(node, quorum)
+        self._format()
+
+    def _format(self) -> None:
+        """As `penstock storage format --initial-controllers` on each does, without starting three more processes."""
+        chance = random.Random(1)
+        voters = tuple(
+            Voter(node.node_id, random_uuid(chance), (("CONTROLLER", node.host, node.controller_port),))
             for node in self.nodes.values()
         )
         for node in self.nodes.values():
-            self._write(node, quorum)
-            words = ["storage", "format", "--config", str(node.properties), "--cluster-id", CLUSTER_ID]
-            done = subprocess.run(
-                [sys.executable, "-m", "penstock.cli.main", *words, "--initial-controllers", voters],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
+            directory = str(self.data.get(node.node_id, node.data))
+            plan = FormatPlan((directory,), node.node_id, cluster_id=CLUSTER_ID, initial_controllers=voters)
+            format_storage(RealDisk(), plan, random=chance, now_ms=time.time_ns() // 1_000_000)
 
     def _write(self, node: NodeProcess, quorum: str) -> None:
         factor, in_sync = (3, 2) if self.count >= 3 else (self.count, 1)

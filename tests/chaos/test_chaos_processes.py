@@ -20,7 +20,10 @@ from tools.process_cluster import ProcessCluster
 PARTITIONS = 3
 SEED = int(os.environ.get("PENSTOCK_CHAOS_SEED", "1"))
 ROUNDS_LIMIT_S = 900.0
-PAUSE_S = (0.2, 4.0)
+SHORT_PAUSE_S = (0.1, 0.5)
+LONG_PAUSE_S = (0.2, 8.0)
+
+Pause = tuple[float, float]
 
 
 def create(cluster: ProcessCluster, *names: str) -> None:
@@ -30,22 +33,22 @@ def create(cluster: ProcessCluster, *names: str) -> None:
         future.result(timeout=30)
 
 
-def one_round(cluster: ProcessCluster, choose: random.Random) -> str:
+def one_round(cluster: ProcessCluster, choose: random.Random, pause: Pause) -> str:
     victim = choose.choice(sorted(cluster.nodes))
     how = choose.choice(("kill", "kill", "pause", "stop"))
     if how == "pause":
         cluster.pause(victim)
-        time.sleep(choose.uniform(*PAUSE_S))  # the fault itself: how long the process stands still
+        time.sleep(choose.uniform(*pause))  # the fault itself: how long the process stands still
         cluster.resume(victim)
     else:
         cluster.kill(victim) if how == "kill" else cluster.stop(victim)
         if choose.random() < 0.5:
-            time.sleep(choose.uniform(*PAUSE_S))  # away for a while
+            time.sleep(choose.uniform(*pause))  # away for a while
         cluster.start(victim)
     return f"{how} {victim}"
 
 
-def run_rounds(home: Path, rounds: int, writers: list[str], seed: int) -> None:
+def run_rounds(home: Path, rounds: int, writers: list[str], seed: int, pause: Pause) -> None:
     choose = random.Random(seed)
     done: list[str] = []
     with ProcessCluster(home) as cluster:
@@ -57,7 +60,7 @@ def run_rounds(home: Path, rounds: int, writers: list[str], seed: int) -> None:
             for book in books:
                 book.wait_for(100)
             while len(done) < rounds and time.monotonic() - began < ROUNDS_LIMIT_S:
-                done.append(one_round(cluster, choose))
+                done.append(one_round(cluster, choose, pause))
                 for book in books:
                     book.wait_for(choose.randrange(20, 500))
         except AssertionError as problem:
@@ -76,10 +79,10 @@ def run_rounds(home: Path, rounds: int, writers: list[str], seed: int) -> None:
 
 @pytest.mark.timeout(180)
 def test_three_rounds_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
-    run_rounds(tmp_path, 3, ["confluent"], SEED)
+    run_rounds(tmp_path, 3, ["confluent"], SEED, SHORT_PAUSE_S)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_hundred_rounds_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
-    run_rounds(tmp_path, 100, ["confluent", "kafka-python", "aiokafka"], SEED + 1000)
+    run_rounds(tmp_path, 100, ["confluent", "kafka-python", "aiokafka"], SEED + 1000, LONG_PAUSE_S)

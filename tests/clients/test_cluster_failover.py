@@ -1,0 +1,46 @@
+"""Stock clients while the leader of what they write is killed: a pause, and never an error, a loss or a duplicate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tools.acknowledged_load import QUIET, WRITERS, Book, Load, judge
+from tools.process_cluster import ProcessCluster
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+    with ProcessCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def leader_of(cluster: ProcessCluster, topic: str) -> int:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    return int(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "client", ["confluent", *(pytest.param(each, marks=pytest.mark.slow) for each in ("kafka-python", "aiokafka"))]
+)
+def test_a_killed_leader_is_a_pause_and_nothing_else(cluster: ProcessCluster, client: str) -> None:
+    book = Book(f"failover-{client}", PARTITIONS)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    admin.create_topics([NewTopic(book.topic, PARTITIONS, 3)])[book.topic].result(timeout=30)
+    load = Load(cluster.bootstrap, book, WRITERS[client])
+    try:
+        book.wait_for(200)
+        victim = leader_of(cluster, book.topic)
+        cluster.kill(victim)
+        book.wait_for(500)
+        cluster.start(victim)
+        book.wait_for(200)
+    finally:
+        load.stop()
+    judge(cluster.bootstrap, book)
+    print(f"{client}: {len(book.acknowledged)} acknowledged, longest pause {book.longest_gap_s:.2f} s")

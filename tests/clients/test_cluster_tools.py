@@ -1,0 +1,176 @@
+"""Kafka's own tools, unchanged, on a cluster of three."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tools.process_cluster import ProcessCluster
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
+
+KafkaTool = Callable[..., "subprocess.CompletedProcess[str]"]
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+    with ProcessCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def tool(cluster: ProcessCluster, kafka_tool: KafkaTool) -> Callable[..., str]:
+    def run(name: str, *args: str, ok: bool = True) -> str:
+        done = kafka_tool(name, "--bootstrap-server", cluster.bootstrap, *args, ok=ok)
+        return done.stdout + done.stderr
+
+    return run
+
+
+Tool = Callable[..., str]
+
+
+def replicas(tool: Tool, topic: str) -> dict[int, list[int]]:
+    shown = tool(TOPICS, "--describe", "--topic", topic)
+    found = re.findall(r"Partition: (\d+)\s+Leader: \S+\s+Replicas: ([\d,]+)", shown)
+    return {int(index): [int(each) for each in listed.split(",")] for index, listed in found}
+
+
+def until(what: Callable[[], bool], sentence: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not what():
+        assert time.monotonic() < deadline, sentence
+        time.sleep(0.2)
+
+
+def test_the_quorum_is_described(tool: Tool) -> None:
+    status = tool(QUORUM, "describe", "--status")
+    assert re.search(r"LeaderId:\s+[123]\b", status)
+    assert re.search(r"MaxFollowerLag:\s+\d+", status)
+    assert len(re.findall(r'"id": [123],', status.split("CurrentVoters:")[1].split("CurrentObservers")[0])) == 3
+    rows = tool(QUORUM, "describe", "--replication", "--human-readable").splitlines()
+    assert sum("Leader" in row.split() for row in rows) == 1
+    assert sum("Follower" in row.split() for row in rows) == 2
+
+
+def test_a_controller_is_removed_from_the_quorum_and_added_again(
+    tool: Tool, cluster: ProcessCluster, kafka_tool: KafkaTool
+) -> None:
+    status = tool(QUORUM, "describe", "--status")
+    leader = int(re.findall(r"LeaderId:\s+(\d+)", status)[0])
+    victim = next(node for node in (1, 2, 3) if node != leader)
+    properties = (cluster.nodes[victim].data / "meta.properties").read_text()
+    directory = re.findall(r"directory.id=(\S+)", properties)[0]
+    tool(QUORUM, "remove-controller", "--controller-id", str(victim), "--controller-directory-id", directory)
+
+    def voters() -> set[int]:
+        said = tool(QUORUM, "describe", "--replication")
+        return {int(row.split()[0]) for row in said.splitlines() if row.split()[-1:] in (["Leader"], ["Follower"])}
+
+    until(lambda: victim not in voters(), "it still votes")
+    added = kafka_tool(
+        QUORUM,
+        *("--command-config", str(cluster.nodes[victim].properties)),
+        *("--bootstrap-server", cluster.bootstrap, "add-controller"),
+    )
+    assert "Added" in added.stdout + added.stderr
+    until(lambda: voters() == {1, 2, 3}, "it doesn't vote again")
+
+
+def test_partitions_are_reassigned_with_a_throttle_verified_listed_and_cancelled(tool: Tool, tmp_path: Path) -> None:
+    tool(TOPICS, "--create", "--topic", "moved", "--replica-assignment", "1:2,2:3,3:1")
+    subject = tmp_path / "topics.json"
+    subject.write_text(json.dumps({"version": 1, "topics": [{"topic": "moved"}]}))
+    generated = tool(REASSIGN, "--generate", "--topics-to-move-json-file", str(subject), "--broker-list", "1,2,3")
+    assert "Proposed partition reassignment configuration" in generated
+    plan = tmp_path / "plan.json"
+    wanted = {0: [3, 1], 1: [1, 2], 2: [2, 3]}
+    plan.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "partitions": [
+                    {"topic": "moved", "partition": index, "replicas": brokers} for index, brokers in wanted.items()
+                ],
+            }
+        )
+    )
+    begun = tool(REASSIGN, "--execute", "--reassignment-json-file", str(plan), "--throttle", "1000000")
+    assert "Successfully started partition reassignment" in begun
+
+    def complete() -> bool:
+        said = tool(REASSIGN, "--verify", "--reassignment-json-file", str(plan))
+        return said.count("is completed") == 3
+
+    until(complete, "not moved")
+    assert "Clearing" in tool(REASSIGN, "--verify", "--reassignment-json-file", str(plan))
+    assert replicas(tool, "moved") == wanted
+    assert "No partition reassignments found" in tool(REASSIGN, "--list")
+    throttle = tool(CONFIGS, "--describe", "--entity-type", "topics", "--entity-name", "moved")
+    assert "throttled.replicas=" not in throttle
+
+
+def test_a_slow_reassignment_is_listed_and_cancelled(
+    tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster, tmp_path: Path
+) -> None:
+    tool(TOPICS, "--create", "--topic", "slow", "--replica-assignment", "1:2")
+    kafka_tool(
+        PRODUCER_PERFORMANCE,
+        *("--topic", "slow", "--num-records", "20000", "--record-size", "1000", "--throughput", "-1"),
+        *("--command-property", f"bootstrap.servers={cluster.bootstrap}"),
+    )
+    plan = tmp_path / "plan.json"
+    moved = {"topic": "slow", "partition": 0, "replicas": [3, 2]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+    tool(REASSIGN, "--execute", "--reassignment-json-file", str(plan), "--throttle", "10000")
+    listed = tool(REASSIGN, "--list")
+    assert "slow-0: replicas: 3,2,1. adding: 3. removing: 1" in listed
+    tool(REASSIGN, "--cancel", "--reassignment-json-file", str(plan))
+    assert "No partition reassignments found" in tool(REASSIGN, "--list")
+    assert sorted(replicas(tool, "slow")[0]) == [1, 2]
+
+
+def test_preferred_leaders_are_elected_after_a_restart(tool: Tool, cluster: ProcessCluster) -> None:
+    tool(TOPICS, "--create", "--topic", "led", "--replica-assignment", "1:2:3")
+    cluster.kill(1)
+    until(lambda: "Leader: 1" not in tool(TOPICS, "--describe", "--topic", "led"), "1 still leads")
+    assert "led" in tool(TOPICS, "--describe", "--under-replicated-partitions")
+    assert "led" not in tool(TOPICS, "--describe", "--unavailable-partitions")
+    cluster.start(1)
+    until(lambda: "led" not in tool(TOPICS, "--describe", "--under-replicated-partitions"), "1 is not in sync again")
+    said = tool(ELECT, "--election-type", "PREFERRED", "--topic", "led", "--partition", "0")
+    assert "completed" in said
+    assert "Leader: 1" in tool(TOPICS, "--describe", "--topic", "led")
+    again = tool(ELECT, "--election-type", "PREFERRED", "--topic", "led", "--partition", "0")
+    assert "already elected" in again
+
+
+def test_the_cluster_its_features_and_its_directories_are_shown(
+    tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster
+) -> None:
+    shown = kafka_tool(CLUSTER, "cluster-id", "--bootstrap-server", cluster.bootstrap).stdout
+    assert re.search(r"Cluster ID: \S+", shown)
+    endpoints = kafka_tool(CLUSTER, "list-endpoints", "--bootstrap-server", cluster.bootstrap).stdout
+    assert len(re.findall(r"^[123]\s", endpoints, re.MULTILINE)) == 3
+    features = tool(FEATURES, "describe")
+    assert re.search(r"Feature: metadata.version\s.*FinalizedVersionLevel: \S+", features)
+    assert re.search(r"Feature: kraft.version\s.*FinalizedVersionLevel: 1", features)
+    directories = json.loads(tool(LOG_DIRS, "--describe").splitlines()[-1])
+    assert sorted(broker["broker"] for broker in directories["brokers"]) == [1, 2, 3]

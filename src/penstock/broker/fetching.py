@@ -106,6 +106,7 @@ class Fetching:
         "_missing",
         "_parked",
         "_timer",
+        "_woken",
         "by_id",
         "isolation",
         "max_bytes",
@@ -135,6 +136,7 @@ class Fetching:
         self.by_id = by_id
         self.reader = reader
         self._again = False
+        self._woken = False
         self._finish = finish
         self._future: asyncio.Future[Any] | None = None
         self._parked: list[Partition] = []
@@ -162,9 +164,11 @@ class Fetching:
         return future
 
     def notify(self, appended_bytes: int) -> None:
+        """Enough has come. The answer follows after what is being handled now: it may append to others of these too."""
         self._missing -= appended_bytes
-        if self._missing <= 0:
-            self.abandon()
+        if self._missing <= 0 and not self._woken:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self.abandon)
 
     def abandon(self) -> None:
         """Stop waiting: read again and answer with what there is."""

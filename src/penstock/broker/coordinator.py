@@ -237,7 +237,8 @@ class Coordinator(Generic[M]):
 
     def _check_replicas(self) -> None:
         """Before anything is applied: an append that is refused later costs the whole state."""
-        have, need = len(self.partition.image.isr), self.partition.log.config.min_insync_replicas
+        image = self.partition.image
+        have, need = len(image.isr), min(self.partition.log.config.min_insync_replicas, len(image.replicas))
         if have < need:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{have} in-sync replicas, {need} are needed: wait.")
 

@@ -2,7 +2,8 @@
 
 Without that, a batch that was held up on its way could open a transaction that nobody ends (KIP-890). The partition
 remembers that a look-up is under way; a marker or another batch in between makes it void. So whoever waits for the
-transaction before to end has to start the look-up anew, or the marker of that end would void it.
+transaction before to end has to start the look-up anew, or the marker of that end would void it; and so has whoever was
+overtaken by that marker on the way to the coordinator.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class LookUp(NamedTuple):
     #: Whether the coordinator adds the partition, as clients of transaction version 2 expect.
     implicit: bool
     verification: Verification
+    #: In which it began. A later epoch has read the log anew, or another node has written to it: it knows no look-up.
+    leader_epoch: int
 
     @property
     def producer(self) -> tuple[int, int]:
@@ -50,7 +53,7 @@ def start(
     )
     if verification is None:
         return None
-    return LookUp(partition, producer_id, producer_epoch, sequence, implicit, verification)
+    return LookUp(partition, producer_id, producer_epoch, sequence, implicit, verification, partition.leader_epoch)
 
 
 def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[LookUp]:
@@ -81,19 +84,36 @@ async def ask(
     deadline = loop.time() + settings.int("add.partitions.to.txn.retry.backoff.max.ms") / 1000
     verdicts = await _ask_once(broker, transactional_id, look_ups)
     while loop.time() + pause <= deadline:
-        waiting = [each for each in look_ups if each.implicit and verdicts[each.partition] is _ENDING]
+        waiting = [each for each in look_ups if _again(each, verdicts[each.partition])]
         if not waiting:
             break
-        await asyncio.sleep(pause)
+        if any(verdicts[each.partition] is _ENDING for each in waiting):
+            await asyncio.sleep(pause)
         look_ups = []
         for each in waiting:
             verdicts[each.partition] = None
             with suppress(KafkaError):  # the partition went away: the append will say so
-                again = start(each.partition, each.producer_id, each.producer_epoch, each.sequence, implicit=True)
+                again = start(
+                    each.partition, each.producer_id, each.producer_epoch, each.sequence, implicit=each.implicit
+                )
                 if again is not None:
                     look_ups.append(again)
         verdicts |= await _ask_once(broker, transactional_id, look_ups)
+    for each in look_ups:
+        if _is_void(each, verdicts[each.partition]):
+            verdicts[each.partition] = _ENDING
     return verdicts
+
+
+def _again(look_up: LookUp, verdict: Verification | ErrorCode | None) -> bool:
+    return (look_up.implicit and verdict is _ENDING) or _is_void(look_up, verdict)
+
+
+def _is_void(look_up: LookUp, verdict: Verification | ErrorCode | None) -> bool:
+    """The marker of the transaction before came after the look-up had begun, and before its answer."""
+    if verdict is None or isinstance(verdict, ErrorCode):
+        return False
+    return not look_up.partition.log.producers.is_admitted(look_up.producer_id, look_up.producer_epoch, verdict)
 
 
 _ENDING = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -118,6 +138,8 @@ async def _ask_once(
         codes = await broker.transactions.admit(transactional_id, *producer, names, add=mine[0].implicit)
         for look_up, name in zip(mine, names):
             code = codes[name]
+            if look_up.partition.leader_epoch != look_up.leader_epoch:
+                code = ErrorCode.NOT_COORDINATOR
             verdicts[look_up.partition] = look_up.verification if code is ErrorCode.NONE else code
             if code not in (ErrorCode.NONE, _ENDING):
                 look_up.partition.log.producers.end_verification(look_up.producer_id, look_up.verification)

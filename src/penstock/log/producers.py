@@ -298,9 +298,13 @@ class ProducerStateManager:
             del self._verifications[producer_id]
 
     def is_verified(self, header: BatchHeader, verification: Verification | None) -> bool:
-        if self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+        return self.is_admitted(header.producer_id, header.producer_epoch, verification)
+
+    def is_admitted(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> bool:
+        """Whether its transaction is open here, or nothing has made this look-up void."""
+        if self.has_ongoing_transaction(producer_id, producer_epoch):
             return True
-        known = self._verifications.get(header.producer_id) if self._verifications else None
+        known = self._verifications.get(producer_id) if self._verifications else None
         return verification is not None and known is verification
 
     def check_open(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:

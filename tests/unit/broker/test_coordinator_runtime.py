@@ -72,7 +72,7 @@ class MemoryPartition:
 
     @property
     def image(self) -> SimpleNamespace:
-        return SimpleNamespace(isr=self.isr)
+        return SimpleNamespace(isr=self.isr, replicas=[1, 2])
 
     @property
     def size(self) -> int:

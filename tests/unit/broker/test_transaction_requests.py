@@ -350,6 +350,29 @@ def test_markers_are_tried_again_until_they_are_written(
     assert refusals == []
 
 
+def test_a_look_up_that_the_marker_before_overtook_is_made_again(
+    broker: Broker, topic: str, producer: RawProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.broker.transactions import Transactions
+
+    really_admit = Transactions.admit
+    overtaken: list[object] = []
+
+    async def admit(self: Transactions, *args: Any, **how: Any) -> Any:
+        codes = await really_admit(self, *args, **how)
+        if not overtaken:
+            producers = broker.node.broker.partitions.get(topic, 0).log.producers
+            overtaken.append(producers._verifications)
+            producers._verifications = None  # as a marker does
+        return codes
+
+    producer.init()
+    monkeypatch.setattr(Transactions, "admit", admit)
+    assert producer.produce(topic) is NONE
+    assert overtaken
+    assert producer.end(True) is NONE
+
+
 def test_a_topic_that_is_deleted_does_not_keep_its_transaction_from_ending(
     broker: Broker, topic: str, producer: RawProducer
 ) -> None:

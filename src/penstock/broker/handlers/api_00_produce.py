@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.broker import verification
@@ -106,6 +105,7 @@ class _Produce:
         "failed",
         "hints",
         "internal_allowed",
+        "not_here",
         "transactional_id",
         "verified",
         "waiting",
@@ -120,6 +120,7 @@ class _Produce:
         self.hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
         self.internal_allowed = ctx.client_id == ADMIN_CLIENT_ID
         self.waiting: list[Waiting] = []
+        self.not_here: dict[tuple[str, bytes, int], KafkaError] = {}
         self.transactional_id = request.transactional_id
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
@@ -127,11 +128,15 @@ class _Produce:
         """What may be part of a transaction; what can't be found is left for the append to complain about."""
         for topic in request.topic_data:
             for data in topic.partition_data:
-                with suppress(KafkaError):
+                try:
                     partition = self._find(topic, data.index)
                     partition.leader_log()
-                    if data.records:
-                        yield partition, data.records
+                except KafkaError as error:
+                    # it may be led here when the others have been looked up, and is then still not
+                    self.not_here[topic.name, topic.topic_id, data.index] = error
+                    continue
+                if data.records:
+                    yield partition, data.records
 
     def topic(self, topic: TopicProduceData) -> TopicProduceResponse:
         return TopicProduceResponse(
@@ -144,6 +149,8 @@ class _Produce:
         partition: Partition | None = None
         try:
             partition = self._find(topic, data.index)
+            if self.not_here:
+                self._check_here(topic, data.index)
             info = self._append(partition, data)
             safe = self._safe(partition, info.last_offset + 1)
         except KafkaError as error:
@@ -160,6 +167,11 @@ class _Produce:
         if safe is not None:
             self.waiting.append((answer, safe))
         return answer
+
+    def _check_here(self, topic: TopicProduceData, index: int) -> None:
+        error = self.not_here.get((topic.name, topic.topic_id, index))
+        if error is not None:
+            raise error
 
     def _safe(self, partition: Partition, offset: int) -> asyncio.Future[None] | None:
         """What the answer has to wait for."""

@@ -17,6 +17,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tools.acknowledged_load import QUIET, WRITERS, Book, Load, judge
 from tools.process_cluster import ProcessCluster
 
+# kafka-python leaves sockets of refused connections to the collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 PARTITIONS = 3
 SEED = int(os.environ.get("PENSTOCK_CHAOS_SEED", "1"))
 ROUNDS_LIMIT_S = 900.0

@@ -10,6 +10,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tools.acknowledged_load import QUIET, WRITERS, Book, Load, judge
 from tools.process_cluster import ProcessCluster
 
+# kafka-python leaves sockets of refused connections to the collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 PARTITIONS = 3
 
 

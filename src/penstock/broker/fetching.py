@@ -248,6 +248,8 @@ class Fetching:
         if reader.holds_back is not None and reader.holds_back(partition, reader.replica_id):
             end, limit = NOWHERE, 0
         found = log.read(wanted.fetch_offset, limit, upper_bound=end, min_one_batch=whole_batch)
+        if not partition.has_follower(reader.replica_id) and wanted.current_leader_epoch != NO_EPOCH:
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "This node has not heard yet of that replica.")
         if not self._again:  # when the poll ends, it has no more than it had at its beginning
             partition.on_replica_fetch(
                 reader.replica_id, reader.broker_epoch, wanted.fetch_offset, wanted.log_start_offset

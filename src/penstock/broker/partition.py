@@ -375,13 +375,17 @@ class Partition:
 
     # Followers of ours.
 
+    def has_follower(self, replica_id: int) -> bool:
+        return self.leading is not None and replica_id in self.leading.followers
+
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
         """A follower has everything below `offset`. Call before reading: the answer then tells the new mark."""
         leading, log, hosting = self.leading, self.log, self._hosting
         follower = leading.followers.get(replica_id) if leading is not None else None
         if leading is None or follower is None:
             raise KafkaError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH, f"Node {replica_id} holds no replica of this, as far as is known here."
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"Node {replica_id} holds no replica of this, as far as is known here.",
             )
         if NO_BROKER_EPOCH != broker_epoch < follower.broker_epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "A later incarnation of this broker has been here.")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 UNLIMITED = 0x7FFFFFFFFFFFFFFF
 EVERY_REPLICA = "*"
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
 RACK_AWARE = "RackAwareReplicaSelector"
 FROM_ANY_REPLICA = Reader(CONSUMER, any_replica=True)
 
@@ -26,22 +28,22 @@ FROM_ANY_REPLICA = Reader(CONSUMER, any_replica=True)
 class Throttle:
     """One side's: what this node sends as a leader, or fetches as a follower."""
 
-    __slots__ = ("_hosting", "_rate", "_settings", "_side")
+    __slots__ = ("_hosting", "_limit", "_rate", "_settings")
 
-    def __init__(self, side: str, hosting: Hosting, settings: Settings) -> None:
-        self._side = side
+    def __init__(self, rate: str, hosting: Hosting, settings: Settings) -> None:
+        self._limit = rate
         self._hosting = hosting
         self._settings = settings
         self._rate: Rate | None = None
 
     @property
     def limited(self) -> bool:
-        return self._settings.int(f"{self._side}.replication.throttled.rate") != UNLIMITED
+        return self._settings.int(self._limit) != UNLIMITED
 
     def concerns(self, partition: Partition) -> bool:
         """Whether this node's replica is one of those that the topic has throttled."""
         config = partition.log.config
-        if self._side == "leader":
+        if self._limit == LEADER_RATE:
             named = config.leader_replication_throttled_replicas
         else:
             named = config.follower_replication_throttled_replicas
@@ -55,7 +57,7 @@ class Throttle:
         return self._current().excess_ms(_now_ms())
 
     def _current(self) -> Rate:
-        limit = max(1, self._settings.int(f"{self._side}.replication.throttled.rate"))
+        limit = max(1, self._settings.int(self._limit))
         if self._rate is None:
             samples = self._settings.int("replication.quota.window.num")
             seconds = self._settings.int("replication.quota.window.size.seconds")
@@ -68,7 +70,7 @@ class Readers:
     def __init__(self, hosting: Hosting, settings: Settings) -> None:
         self._hosting = hosting
         self._settings = settings
-        self.throttle = Throttle("leader", hosting, settings)
+        self.throttle = Throttle(LEADER_RATE, hosting, settings)
 
     def follower(self, replica_id: int, broker_epoch: int) -> Reader:
         holds_back = self._holds_back if self.throttle.limited else None

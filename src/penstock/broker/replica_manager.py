@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from penstock.broker.alter_partition import IsrChanges
-from penstock.broker.readers import Throttle
+from penstock.broker.readers import FOLLOWER_RATE, Throttle
 from penstock.broker.replica_fetcher import Counts, ReplicaFetcher
 from penstock.metadata.image import EMPTY_IMAGE, NO_LEADER, topic_changes
 from penstock.protocol.errors import KafkaError
@@ -51,7 +51,7 @@ class ReplicaManager:
         self._broker_epoch = broker_epoch
         self.isr_changes = IsrChanges(node_id, channel, broker_epoch)
         self.counts = Counts()
-        self.throttle = Throttle("follower", partitions.hosting, settings)
+        self.throttle = Throttle(FOLLOWER_RATE, partitions.hosting, settings)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._followed: dict[Key, tuple[Partition, ReplicaFetcher]] = {}
         self._retired: set[asyncio.Task[None]] = set()

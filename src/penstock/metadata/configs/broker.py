@@ -98,9 +98,9 @@ def _number(text: str) -> float:
 
 # Throttles of replication exist only as dynamic settings: a properties file can't hold them.
 _DYNAMIC_ONLY = """
-follower.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide unsupported
+follower.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide
     Bytes a second that throttled followers may fetch.
-leader.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide unsupported
+leader.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide
     Bytes a second that leaders may send to throttled followers.
 replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] cluster-wide unsupported
     Bytes a second that moves between log directories may take.

@@ -134,7 +134,6 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "",
             "Follower replicas whose fetching is held to the follower rate: partition:broker pairs, or *.",
             ThrottledReplicas(),
-            supported=False,
         ),
         _key(
             "index.interval.bytes",
@@ -156,7 +155,6 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "",
             "Leader replicas whose sending is held to the leader rate: partition:broker pairs, or *.",
             ThrottledReplicas(),
-            supported=False,
         ),
         _key(
             "local.retention.bytes",

@@ -70,9 +70,9 @@ quota.window.num INT =11 [1..] low
     Samples kept for client quotas.
 quota.window.size.seconds INT =1 [1..] low
     Length of each sample for client quotas.
-replication.quota.window.num INT =11 [1..] low unsupported
+replication.quota.window.num INT =11 [1..] low
     Samples kept for replication quotas.
-replication.quota.window.size.seconds INT =1 [1..] low unsupported
+replication.quota.window.size.seconds INT =1 [1..] low
     Length of each sample for replication quotas.
 request.timeout.ms INT =30000 high unsupported
     How long an answer from another node may take.

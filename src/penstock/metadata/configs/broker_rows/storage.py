@@ -105,7 +105,7 @@ num.recovery.threads.per.data.dir INT =2 [1..] high cluster-wide unsupported
     Threads for each log directory at start and stop.
 num.replica.alter.log.dirs.threads INT high unsupported
     Threads that move replicas between log directories.
-num.replica.fetchers INT =1 [1..] high cluster-wide unsupported
+num.replica.fetchers INT =1 [1..] high cluster-wide
     Fetchers for each broker that is followed.
 remote.fetch.max.wait.ms INT =500 [1..] cluster-wide unsupported
     Longest wait of a fetch from remote storage.
@@ -166,25 +166,25 @@ remote.log.storage.manager.impl.prefix STRING =rsm.config. nonempty unsupported
     Prefix of the properties that the storage class gets.
 remote.log.storage.system.enable BOOLEAN =false unsupported
     Whether topics may use remote storage.
-replica.fetch.backoff.ms INT =1000 [0..] unsupported
+replica.fetch.backoff.ms INT =1000 [0..]
     Pause of a fetcher after an error.
-replica.fetch.max.bytes INT =1048576 [0..] unsupported
+replica.fetch.max.bytes INT =1048576 [0..]
     Bytes of one partition that a follower asks for at once.
-replica.fetch.min.bytes INT =1 high unsupported
+replica.fetch.min.bytes INT =1 high
     Bytes that a follower waits for.
-replica.fetch.response.max.bytes INT =10485760 [0..] unsupported
+replica.fetch.response.max.bytes INT =10485760 [0..]
     Bytes that a follower asks for in one answer.
-replica.fetch.wait.max.ms INT =500 high unsupported
+replica.fetch.wait.max.ms INT =500 high
     How long a follower's fetch waits for new records.
 replica.high.watermark.checkpoint.interval.ms LONG =5000 high
     How often high watermarks are written down.
-replica.lag.time.max.ms LONG =30000 high unsupported
+replica.lag.time.max.ms LONG =30000 high
     How long a follower may lag before it leaves the in-sync set.
-replica.selector.class STRING unsupported
-    Class that picks the replica a consumer reads from.
+replica.selector.class STRING
+    Who picks the replica a consumer reads from: a class name that ends in RackAwareReplicaSelector, or nobody.
 replica.socket.receive.buffer.bytes INT =65536 high unsupported
     Receive buffer of a follower's socket.
-replica.socket.timeout.ms INT =30000 high unsupported
+replica.socket.timeout.ms INT =30000 high
     How long a follower's request may take.
 unclean.leader.election.enable BOOLEAN =false high cluster-wide
     Let replicas out of sync lead when none in sync is left, in topics that say nothing else.

@@ -71,7 +71,10 @@ class Coordinators(Generic[M]):
                 self._by_partition.pop(index).close()
         gained = sorted(led.keys() - self._by_partition.keys())
         for index in gained:
-            self._open(index)
+            try:
+                self._open(index)
+            except KafkaError as error:
+                logger.error("%s-%d: no coordinator: %s", self._topic, index, error)
         return bool(gained)
 
     def _open(self, index: int) -> Coordinator[M]:

@@ -1,0 +1,99 @@
+"""Which partitions of an internal topic have a coordinator here, as the image changes."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from test_coordinator_runtime import MemoryPartition, commit
+
+from penstock.broker.coordinator import Phase
+from penstock.broker.coordinators import Coordinators
+from penstock.clock import ManualClock
+from penstock.groups.config import GroupConfig
+from penstock.groups.shard import GroupShard
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+HERE, ELSEWHERE = 1, 2
+
+
+class Hosted:
+    """One topic `o`; its partitions are hosted here, whoever leads them."""
+
+    def __init__(self, count: int) -> None:
+        self.partitions = {index: MemoryPartition() for index in range(count)}
+        self.image = SimpleNamespace(topics={})
+        self.coordinators: Coordinators[GroupShard] = Coordinators(
+            "o",
+            node_id=HERE,
+            partitions=cast(Any, self),
+            metadata=cast(Any, self),
+            clock=ManualClock(),
+            make=lambda: GroupShard(GroupConfig(), Random(1)),
+        )
+
+    def get(self, topic: str, index: int) -> MemoryPartition:
+        return self.partitions[index]
+
+    def lead(self, **leaders: tuple[int, int]) -> bool:
+        """p0=(leader, epoch), …"""
+        parts = {}
+        for name, (leader, epoch) in leaders.items():
+            self.partitions[int(name[1:])].leader_epoch = epoch
+            parts[int(name[1:])] = SimpleNamespace(leader=leader, leader_epoch=epoch)
+        self.image = SimpleNamespace(topics={"o": SimpleNamespace(partitions=parts)})
+        return self.coordinators.apply(cast(Any, self.image))
+
+
+def test_partitions_led_here_have_coordinators_and_the_others_do_not() -> None:
+    async def scenario() -> None:
+        hosted = Hosted(2)
+        assert hosted.lead(p0=(HERE, 1), p1=(ELSEWHERE, 1))
+        hosted.coordinators.at(0).active()
+        with pytest.raises(KafkaError) as elsewhere:
+            hosted.coordinators.at(1)
+        assert elsewhere.value.code is ErrorCode.NOT_COORDINATOR
+        assert not hosted.coordinators.apply(cast(Any, hosted.image))
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_is_sent_away_when_the_partition_goes_elsewhere() -> None:
+    async def scenario() -> None:
+        hosted = Hosted(1)
+        hosted.partitions[0].replicated = False
+        hosted.lead(p0=(HERE, 1))
+        waiting = hosted.coordinators.at(0).run(commit(5))
+        assert isinstance(waiting, asyncio.Future)
+        await asyncio.sleep(0)
+        hosted.lead(p0=(ELSEWHERE, 2))
+        with pytest.raises(KafkaError) as gone:
+            await waiting
+        assert gone.value.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seen_elsewhere", [True, False])
+def test_a_later_epoch_has_a_coordinator_of_its_own_that_reads_the_log_anew(seen_elsewhere: bool) -> None:
+    async def scenario() -> None:
+        hosted = Hosted(1)
+        hosted.lead(p0=(HERE, 1))
+        before = hosted.coordinators.at(0)
+        written = before.run(commit(5))
+        assert isinstance(written, asyncio.Future)
+        await written
+        if seen_elsewhere:
+            hosted.lead(p0=(ELSEWHERE, 2))
+        hosted.partitions[0].batches.clear()  # the leader in between did not have it, and this node gave it up
+        hosted.partitions[0].log_end_offset = hosted.partitions[0].high_watermark = 0
+        assert hosted.lead(p0=(HERE, 3))
+        after = hosted.coordinators.at(0)
+        assert before.phase is Phase.CLOSED
+        assert after.active().offsets.committed == {}
+        assert after.epoch == 3
+
+    asyncio.run(scenario())

@@ -23,16 +23,18 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Spark refuses a reader that takes filters where pushing them is switched off, which is what it comes with.
+    """Takes filters only where the user asked for it, and where Spark pushes them.
 
-    The reader isn't told, but the worker that pushes filters is a program of its own: only there a reader takes them.
+    Spark keeps what was planned with the table and not with the query: of two uses of one DataFrame, the one without
+    filters, or with others, would get what the other one's filters left. So `push.filters` is for DataFrames used once.
+    And Spark refuses a reader that takes filters where pushing them is switched off, which is what it comes with. A
+    reader isn't told, but the worker that pushes filters is a program of its own.
     """
     parsed = parse_options(options)
     check_schema(schema, parsed)
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER):
-        return FilteringReader(parsed, schema)
-    return BatchReader(parsed, schema)
+    pushing = _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
+    return FilteringReader(parsed, schema) if pushing and parsed.push_filters else BatchReader(parsed, schema)
 
 
 class BatchReader(DataSourceReader):

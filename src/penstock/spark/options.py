@@ -38,8 +38,8 @@ OURS = _words(
     "startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss "
     "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
     "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs path "
-    "read.mode commit.group value.format value.schema value.bad value.message value.descriptor value.csv.delimiter "
-    "value.avro.confluent value.infer.records"
+    "read.mode push.filters commit.group value.format value.schema value.bad value.message value.descriptor "
+    "value.csv.delimiter value.avro.confluent value.infer.records"
 )
 SINKS = ("topic", "transactional.id", "exactlyOnce", "partitioner", "checkpointLocation")
 #: Client properties that reading acts on; the consumer's other names are let through: jobs carry them along.
@@ -119,6 +119,7 @@ class SourceOptions:
     include_headers: bool = False
     read_committed: bool = False
     read_mode: str = "auto"
+    push_filters: bool = False
     commit_group: str | None = None
     poll_timeout_ms: int = 120_000
     value: ValueOptions = ValueOptions()
@@ -174,6 +175,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         include_headers=given.truth("includeHeaders", False),
         read_committed=_read_committed(client),
         read_mode=given.choice("read.mode", READ_MODES, "auto"),
+        push_filters=given.truth("push.filters", False),
         commit_group=given.text("commit.group"),
         poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", 1) or 120_000,
         value=value,

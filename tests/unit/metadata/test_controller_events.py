@@ -10,7 +10,7 @@ import pytest
 
 from penstock.metadata.apply import apply
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
-from penstock.metadata.controller.broker_states import fence_broker, heartbeat
+from penstock.metadata.controller.broker_states import fence_broker, heartbeat, without_broker
 from penstock.metadata.controller.brokers import Registration, register_broker
 from penstock.metadata.controller.elections import balance_leaders, elect_leaders, elect_unclean
 from penstock.metadata.controller.partition_change import Rules
@@ -40,6 +40,47 @@ def directories_of(broker_id: int) -> list[bytes]:
     return [bytes([9, broker_id, disk] + [0] * 13) for disk in (1, 2)]
 
 
+class Records:
+    """What each replica of the careful topic holds, as a count, and how much of it was acknowledged.
+
+    A leader acknowledges what all in sync have, if they are enough. A broker that doesn't stop in good order may lose
+    the end of what it had. Whoever is elected cleanly must have everything that was acknowledged.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.ends: dict[tuple[int, int], int] = {}
+        self.acked: dict[int, int] = {}
+
+    def write(self, image: MetadataImage) -> None:
+        for index, one in image.topics[TOPIC].partitions.items():
+            if one.leader >= 0 and len(one.isr) >= min(2, len(one.replicas)):
+                end = self.ends.get((index, one.leader), 0) + 1
+                self.ends.update({(index, broker_id): end for broker_id in one.isr})
+                self.acked[index] = end
+
+    def lose(self, broker_id: int) -> None:
+        for index in range(PARTITIONS):
+            held = self.ends.get((index, broker_id), 0)
+            self.ends[index, broker_id] = max(0, held - self.random.randint(0, 3))
+
+    def follow(self, index: int, old: PartitionImage, new: PartitionImage, unclean: bool) -> None:
+        if old.leader >= 0 and (new.leader == old.leader or completes(old, new)):
+            # Who comes into the ISR has what the leader has that says so.
+            for broker_id in set(new.isr) - set(old.isr):
+                self.ends[index, broker_id] = self.ends.get((index, old.leader), 0)
+        if new.leader >= 0 and new.leader != old.leader:
+            end = self.ends.get((index, new.leader), 0)
+            if unclean or new.leader_recovery_state:
+                self.acked[index] = min(end, self.acked.get(index, 0))
+            assert end >= self.acked.get(index, 0), "an acknowledged record is lost"
+            for broker_id in BROKERS:
+                held = self.ends.get((index, broker_id), 0)
+                self.ends[index, broker_id] = end if broker_id in new.isr else min(held, end)
+        for broker_id in set(BROKERS) - set(new.replicas):
+            self.ends[index, broker_id] = 0
+
+
 class Life:
     """One image, events on it, and the rules after each of them."""
 
@@ -52,6 +93,7 @@ class Life:
         self.image: MetadataImage = replace(EMPTY_IMAGE, features=features)
         self.rules = Rules(min_insync_replicas=2)
         self.clean_epochs: dict[int, int] = {}
+        self.records = Records(self.random)
         for broker_id in BROKERS:
             self.register(broker_id)
             self.unfence(broker_id)
@@ -61,15 +103,17 @@ class Life:
 
     def commit(self, decision: Decision[Any], *, unclean: bool = False, lossy: int | None = None) -> Any:
         before, self.image = self.image, apply(self.image, decision.records)
-        for name, old, new in self.pairs(before):
+        for name, index, old, new in self.pairs(before):
             check_partition(self.image, new, self.elr)
+            if name == TOPIC and old is not None and old != new and self.elr:
+                self.records.follow(index, old, new, unclean)
             check_step(old, new, unclean=unclean or name == LAX, elr=self.elr, lossy=lossy)
         return decision.reply
 
-    def pairs(self, before: MetadataImage) -> Iterator[tuple[str, PartitionImage | None, PartitionImage]]:
+    def pairs(self, before: MetadataImage) -> Iterator[tuple[str, int, PartitionImage | None, PartitionImage]]:
         for topic in self.image.topics.values():
             for index, partition in topic.partitions.items():
-                yield topic.name, before.partition(topic.name, index), partition
+                yield topic.name, index, before.partition(topic.name, index), partition
 
     def create(self) -> None:
         lax = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
@@ -89,6 +133,9 @@ class Life:
             features=SUPPORTED_FEATURES,
             previous_broker_epoch=previous_epoch,
         )
+        known = self.image.brokers.get(broker_id)
+        if known is None or known.epoch != previous_epoch:
+            self.records.lose(broker_id)
         self.commit(register_broker(self.image, one, self.rules), lossy=broker_id)
 
     def beat(self, broker_id: int, **fields: Any) -> Any:
@@ -212,6 +259,7 @@ class Life:
         )
         with suppress(KafkaError):  # a refusal changes nothing
             event(self.random.choice(BROKERS))
+        self.records.write(self.image)
 
     def heal(self) -> None:
         """Everybody comes back, every leader takes everybody in, until nothing changes any more."""
@@ -283,6 +331,37 @@ def test_the_rules_hold_through_any_life_of_a_cluster_and_it_heals(seed: int, el
                 assert elr
                 assert not partition.isr
                 assert not partition.elr
+
+
+def any_replica(target: Any, broker_id: int) -> bool:
+    return broker_id in target.replicas
+
+
+def all_that_left(change: Any, target: Any) -> list[int]:
+    before = (*change.partition.elr, *change.partition.isr)
+    return [each for each in dict.fromkeys(before) if each not in target.isr and each in target.replicas]
+
+
+@pytest.mark.parametrize(
+    ("where", "bug"),
+    [
+        ("partition_change.has_everything", any_replica),
+        ("partition_change.eligible_leaders", all_that_left),
+        ("brokers.after_unclean_shutdown", without_broker),
+    ],
+    ids=["anybody leads", "eligible for ever", "trusted after a crash"],
+)
+def test_a_planted_bug_is_found(where: str, bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"penstock.metadata.controller.{where}", bug)
+    with pytest.raises(AssertionError):
+        live_often()
+
+
+def live_often() -> None:
+    for seed in range(60):
+        life = Life(seed, elr=True)
+        for _ in range(60):
+            life.step()
 
 
 def test_the_same_life_twice_is_the_same() -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
-    from penstock.broker.partition import Partition
 
 
 class LeaderHints:
@@ -20,10 +19,14 @@ class LeaderHints:
         self._listener = ctx.listener_name
         self.nodes: dict[int, dict[str, Any]] = {}
 
-    def leader_of(self, partition: Partition | None) -> tuple[int, int] | None:
-        if partition is None or partition.image.leader < 0:
+    def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int] | None:
+        """By name or by id: this node need not host the partition to know who leads it."""
+        image = self._image
+        found = image.topics_by_id.get(topic) if isinstance(topic, bytes) else image.topics.get(topic)
+        partition = found.partitions.get(index) if found is not None else None
+        if partition is None or partition.leader < 0:
             return None
-        leader = partition.image.leader
+        leader = partition.leader
         node = self._image.brokers.get(leader)
         endpoint = node.endpoints.get(self._listener) if node is not None else None
         if node is not None and endpoint is not None:
@@ -33,4 +36,4 @@ class LeaderHints:
                 "port": endpoint.port,
                 "rack": node.rack,
             }
-        return leader, partition.image.leader_epoch
+        return leader, partition.leader_epoch

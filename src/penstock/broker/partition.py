@@ -133,10 +133,11 @@ class Partition:
 
     def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
         """The log, if this node leads the partition in the epoch that the client believes in."""
-        self._check_epoch(current_leader_epoch)
+        if current_leader_epoch != NO_EPOCH:
+            self._check_epoch(current_leader_epoch)
         if self.image.leader != self._hosting.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
-        return self.log
+        return self._log or self.log
 
     def replica_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
         """The log, also where this node only follows: consumers may read there (KIP-392)."""

@@ -351,6 +351,21 @@ def test_a_follower_answers_consumers_up_to_its_high_watermark_and_a_close_one_i
     run(scenario())
 
 
+def test_a_node_without_a_replica_tells_who_leads() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        await cluster.start(led_by_1(1, 2))
+        asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic_id=TOPIC_ID, partitions=[asked])]
+        answer = await cluster[3].serve(FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics))
+        found = answer.responses[0].partitions[0]
+        assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (1, 1)
+        await cluster.close()
+
+    run(scenario())
+
+
 def test_sessions_name_only_what_moved() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)

@@ -157,7 +157,7 @@ class _Produce:
             if error.code is ErrorCode.INVALID_TXN_STATE and self.transactional_id is None:
                 error = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transaction needs its id.")
             self.failed = error
-            return self._refusal(data.index, partition, error)
+            return self._refusal(topic, data.index, partition, error)
         answer = PartitionProduceResponse(
             index=data.index,
             base_offset=info.base_offset,
@@ -210,7 +210,9 @@ class _Produce:
             raise verification.produce_refusal(verdict, self.ctx.api_version)
         return partition.append(records, now_ms=self.ctx.now_ms, required_acks=self.acks, verification=verdict)
 
-    def _refusal(self, index: int, partition: Partition | None, error: KafkaError) -> PartitionProduceResponse:
+    def _refusal(
+        self, topic: TopicProduceData, index: int, partition: Partition | None, error: KafkaError
+    ) -> PartitionProduceResponse:
         answer = PartitionProduceResponse(
             index=index,
             error_code=error.code,
@@ -226,7 +228,7 @@ class _Produce:
         if partition is not None and self._is_of_log(partition, error):
             answer.log_start_offset = partition.log.log_start_offset
         if self.hints is not None and error.code in HINTED:
-            leader = self.hints.leader_of(partition)
+            leader = self.hints.leader_of(topic.name or topic.topic_id, index)
             if leader is not None:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
         return answer

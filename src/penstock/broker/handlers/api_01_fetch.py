@@ -169,7 +169,7 @@ def _partition_data(read: PartitionRead, records: Any, isolation: int, hints: Le
     if read.diverging is not None:
         data.diverging_epoch = EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
     if hints is not None and read.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-        leader = hints.leader_of(read.partition)
+        leader = hints.leader_of(read.wanted.topic or read.wanted.topic_id, read.wanted.partition)
         if leader is not None:
             data.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
     return data

@@ -13,6 +13,7 @@ import pytest
 from sink_driver import Killed, Query, Rows, committed_rows, killed_at
 
 from penstock.client.sync import Client
+from penstock.protocol.messages.api_65_describe_transactions import DescribeTransactionsRequest
 from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest
 from penstock.spark.errors import SourceError
 from penstock.spark.sink_decisions import Decision, DecisionLog
@@ -203,3 +204,17 @@ def test_the_decision_is_found_behind_many_that_came_to_nothing(broker: Broker, 
         found = log.last()
     assert found is not None
     assert found.batch == 0
+
+
+def test_what_is_not_prepared_times_out_and_what_is_prepared_does_not(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    with killed_at("task-wrote"), pytest.raises(Killed):
+        query.attempt(0, 0, BATCHES[0])
+    query.attempt(0, 1, BATCHES[0])
+    request = DescribeTransactionsRequest(transactional_ids=[f"penstock-spark-{query.id}-{slot}-0" for slot in (0, 1)])
+    with Client(broker.bootstrap) as client:
+        states = client.request(request).transaction_states
+    assert [(each.transaction_state, each.transaction_timeout_ms) for each in states] == [
+        ("Ongoing", query.options.transaction_timeout_ms),
+        ("Ongoing", 0x7FFFFFFF),
+    ]

@@ -71,7 +71,7 @@ def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prep
     finally:
         owner.close()
     ours = set(last.transactions)
-    client.run(_end_all(client.asynchronous, last.transactions, commit=True))
+    client.run(_end_all(client.asynchronous, last.transactions, commit=True, held=True))
     reached("driver-completed")
     client.run(_end_all(client.asynchronous, [each for each in others if each not in ours], commit=False))
     reached("driver-done")
@@ -83,7 +83,7 @@ def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepa
     log.own(TIMEOUT_MS).close()
     last = log.last()
     if last is None or last.batch < batch:
-        client.run(_end_all(client.asynchronous, prepared, commit=False))
+        client.run(_end_all(client.asynchronous, prepared, commit=False, held=True))
 
 
 def commit_run(client: Client, prepared: Sequence[Prepared], *, commit: bool) -> None:
@@ -144,12 +144,14 @@ async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
 # --- ending
 
 
-async def _end_all(client: AsyncClient, transactions: Iterable[Prepared], *, commit: bool, insist: bool = True) -> None:
+async def _end_all(
+    client: AsyncClient, transactions: Iterable[Prepared], *, commit: bool, held: bool = False, insist: bool = True
+) -> None:
     room = asyncio.Semaphore(AT_ONCE)
 
     async def end(name: str, state: PreparedTxnState) -> None:
         async with room:
-            await end_transaction(client, name, state, commit=commit, insist=insist)
+            await end_transaction(client, name, state, commit=commit, held=held, insist=insist)
             if commit:
                 reached("driver-completed-one")
 
@@ -157,11 +159,15 @@ async def _end_all(client: AsyncClient, transactions: Iterable[Prepared], *, com
 
 
 async def end_transaction(
-    client: AsyncClient, name: str, state: PreparedTxnState, *, commit: bool, insist: bool = True
+    client: AsyncClient, name: str, state: PreparedTxnState, *, commit: bool, held: bool = False, insist: bool = True
 ) -> None:
-    """Ends exactly this one, whoever owns its id now; nothing happens if it has ended. Without `insist` that raises."""
+    """Ends exactly this one, whoever owns its id now; nothing happens if it has ended. Without `insist` that raises.
+
+    `held`: its task took it over once to prepare it, so that its owner has the epoch after, which no other transaction
+    ever gets. Mostly that saves a request; where it is wrong, the coordinator says who owns it.
+    """
     transactions = Transactions(client, name, TIMEOUT_MS, two_phase=True)
-    await transactions.resume(state)
+    await transactions.resume(PreparedTxnState(state.producer_id, state.producer_epoch + held))
     for _ in range(FENCINGS):
         try:
             await transactions.end(commit=commit)

@@ -12,10 +12,11 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock.client.errors import code_of
-from penstock.client.prepared import NOTHING_PREPARED
+from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
 from penstock.client.producer import ProducerSettings
 from penstock.client.retry import Retry
 from penstock.client.sync import Client, SyncProducer
+from penstock.client.transactions import Transactions
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.spark.brokers import connect
 from penstock.spark.errors import SourceError
@@ -76,10 +77,12 @@ def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, 
             producer.begin()
             rows = _pour(client, producer, options, task.slot, chain([first], batches))
             reached("task-wrote")
-            state = producer.prepare() if two_phase else producer.transaction
+            state = producer.transaction
+            if two_phase:
+                _hold(client, options, name, state)
         except Exception:
             with suppress(KafkaError):
-                producer.abort()  # nobody knows of it: it was not prepared
+                producer.abort()  # nobody knows of it
             raise
         finally:
             producer.close()
@@ -101,7 +104,7 @@ def _take_a_place(client: Client, options: SinkOptions, task: Task, two_phase: b
     """
     for place in range(PLACES):
         name = f"{transactional_prefix(task.query)}{task.slot}-{place}"
-        producer = client.producer(_settings(options, name, two_phase))
+        producer = client.producer(_settings(options, name))
         if producer.start(keep_prepared=two_phase) == NOTHING_PREPARED:
             return producer, name
         producer.close()
@@ -111,7 +114,15 @@ def _take_a_place(client: Client, options: SinkOptions, task: Task, two_phase: b
     )
 
 
-def _settings(options: SinkOptions, transactional_id: str | None = None, two_phase: bool = False) -> ProducerSettings:
+def _hold(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
+    """Prepares it: from here on it has no timeout. An attempt that dies before leaves nothing open for long."""
+    keeper = Transactions(client.asynchronous, name, options.transaction_timeout_ms, two_phase=True)
+    client.run(keeper.start(keep_prepared=True))
+    if keeper.prepared != state:
+        raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "The transaction has timed out: write less in one batch.")
+
+
+def _settings(options: SinkOptions, transactional_id: str | None = None) -> ProducerSettings:
     return ProducerSettings(
         acks=options.acks,
         idempotent=options.idempotent,
@@ -121,7 +132,6 @@ def _settings(options: SinkOptions, transactional_id: str | None = None, two_pha
         delivery_timeout_s=options.delivery_timeout_ms / 1000,
         transactional_id=transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
-        two_phase_commit=two_phase,
     )
 
 

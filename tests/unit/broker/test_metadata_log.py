@@ -13,7 +13,8 @@ from penstock.disk.memory import MemoryDisk
 from penstock.log.log import AppendOrigin
 from penstock.metadata.apply import apply
 from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
-from penstock.metadata.controller.brokers import Registration, register_broker, unfence_broker
+from penstock.metadata.controller.broker_states import unfence_broker
+from penstock.metadata.controller.brokers import Registration, register_broker
 from penstock.metadata.controller.topics import TopicDefaults, create_topics, delete_topics
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage, ResourceType

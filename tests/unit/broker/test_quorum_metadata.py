@@ -13,7 +13,8 @@ from quorum_nodes import Group, Replica
 
 from penstock.broker.handlers.api_55_describe_quorum import handle
 from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
-from penstock.metadata.controller.brokers import Registration, register_broker, unfence_broker
+from penstock.metadata.controller.broker_states import unfence_broker
+from penstock.metadata.controller.brokers import Registration, register_broker
 from penstock.metadata.controller.topics import TopicDefaults, create_topics
 from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, Endpoint
 from penstock.node.clock import SystemClock

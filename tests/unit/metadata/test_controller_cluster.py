@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from penstock.metadata.apply import apply
+from penstock.metadata.controller.broker_states import unfence_broker, unregister_broker
 from penstock.metadata.controller.brokers import (
     Registration,
     allocate_producer_ids,
     register_broker,
     register_controller,
-    unfence_broker,
-    unregister_broker,
 )
 from penstock.metadata.controller.elections import elect_leaders
 from penstock.metadata.controller.feature_updates import update_features

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.metadata.controller.broker_states import after_unclean_shutdown, without_broker
-from penstock.metadata.controller.broker_states import unfence_broker as unfence_broker
-from penstock.metadata.controller.broker_states import unregister_broker as unregister_broker
 from penstock.metadata.controller.partition_change import DEFAULT_RULES, DIRECTORIES_SINCE, Rules
 from penstock.metadata.decision import Decision
 from penstock.metadata.features import SUPPORTED_FEATURES

@@ -71,15 +71,17 @@ def partition_directory(hint: FileHint, topic: str, partition: int) -> str | Non
 def read_files(
     directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
 ) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
-    """Data batches that hold offsets from `start` to before `end`, with the offset behind each portion."""
+    """Data batches that hold offsets from `start` to before `end`, and the offset behind each portion of them."""
     with _snapshot(directory, start, end, read_committed) as snapshot:
         next_offset = start
         for segment in snapshot.segments:
             for data in _portions(segment, next_offset):
-                first, last = data.first, data.last
                 aborted = None
                 if read_committed:
-                    aborted = [a for a in snapshot.aborted if a.last_offset >= first and a.first_offset <= last]
+                    # As in a fetch: those that end at or behind where reading goes on. The marker of any other one lies
+                    # before that and isn't looked at, so its producer would stay silenced.
+                    first = max(data.first, next_offset)
+                    aborted = [a for a in snapshot.aborted if a.last_offset >= first and a.first_offset <= data.last]
                 try:
                     # Both kinds have the two fields that are looked at: the producer and its first offset.
                     batches, after, *_ = visible_batches(data.view, next_offset, aborted=aborted, check_crc=check_crc)  # type: ignore[arg-type]

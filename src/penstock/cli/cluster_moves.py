@@ -297,6 +297,52 @@ def run_forget(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
+def run_reset(args: argparse.Namespace) -> int:
+    """A replica is dropped by taking its node off the partition, and copied anew by putting it back."""
+    from penstock.cli.cluster_status import look
+    from penstock.cli.connect import connect
+
+    topic, _, index = args.partition.rpartition("-")
+    node = args.replica
+    with connect(args) as broker:
+        facts = look(broker)
+        partition = (topic, int(index)) if index.isdigit() else ("", 0)
+        if partition not in facts.partitions:
+            raise Failure(f"{args.partition}: there is no such partition", Exit.NOT_FOUND)
+        part = facts.partitions[partition]
+        others = tuple(each for each in part.replicas if each != node)
+        if node not in part.replicas:
+            raise Failure(f"node {node} has no replica of {args.partition}: {list(part.replicas)} have", Exit.NOT_FOUND)
+        if not any(each in part.isr for each in others):
+            raise Failure(
+                f"no other replica of {args.partition} is in sync: there would be nothing to copy", Exit.FAILED
+            )
+        if partition in broker.run(broker.cluster.reassignments()):
+            raise Failure(f"{args.partition} is being moved: wait, or `penstock cluster cancel`", Exit.FAILED)
+        dropped = facts.ends.get(node, {}).get(partition)
+        size = facts.sizes.get(node, {}).get(partition)
+        output.note(f"node {node} drops its copy of {args.partition} ({readable(size)}, end offset {dropped})")
+        if not args.yes:
+            _ask("go on?")
+        for replicas in (others, part.replicas):
+            broker.run(broker.cluster.reassign({partition: replicas}))
+            _wait(broker, progress=None)
+        after = look(broker)
+    output.record(
+        args.output,
+        {
+            "partition": args.partition,
+            "replica": node,
+            "dropped_bytes": size,
+            "dropped_end_offset": dropped,
+            "copied_bytes": after.sizes.get(node, {}).get(partition),
+            "copied_end_offset": after.ends.get(node, {}).get(partition),
+            "in_sync": node in after.partitions[partition].isr,
+        },
+    )
+    return Exit.OK
+
+
 def _named(nodes: Sequence[int]) -> str:
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(map(str, nodes))}"
 

@@ -173,13 +173,14 @@ class _Reader:
         await self.paced(size)
         return data
 
-    async def bounds(self, start: int) -> None:
+    async def bounds(self, start: int, leaders_mark: int) -> None:
         """Log start and high watermark, tried for a moment: a follower learns of both a little later."""
         for attempt in range(TRIES):
             try:
                 data = await self.fetch(max(start, self.log_start), max_bytes=1)
                 self.log_start, self.high_watermark = max(start, data.log_start_offset), data.high_watermark
-                return
+                if self.high_watermark >= leaders_mark or attempt + 1 == TRIES:
+                    return
             except KafkaError as error:
                 if attempt + 1 == TRIES or not (error.code.retriable or error.code is ErrorCode.OFFSET_OUT_OF_RANGE):
                     raise
@@ -236,7 +237,7 @@ async def compare_replicas(
     readers = {node: _Reader(client, partition, topic_id, node, paced) for node in (leader, *replicas)}
     for node in list(readers):
         try:
-            await readers[node].bounds(start)
+            await readers[node].bounds(start, readers[leader].high_watermark)
         except KafkaError as error:
             if node == leader:
                 raise

@@ -1,0 +1,168 @@
+"""`penstock cluster` and `penstock quorum` on three nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.client.admin import NewTopic
+from penstock.records.build import build_batch
+from penstock.records.header import HEADER_SIZE, parse_header
+from penstock.records.record import read_records
+from penstock.testing import Cluster
+
+
+class Shell:
+    def __init__(self, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+        self.cluster = cluster
+        self._captured = capsys
+        self.err = ""
+
+    def run(self, *words: str, code: int = Exit.OK) -> str:
+        left = main([*words, "--bootstrap", self.cluster.bootstrap])
+        said = self._captured.readouterr()
+        self.err = said.err
+        assert left == code, said.err
+        return said.out
+
+    def json(self, *words: str, code: int = Exit.OK) -> Any:
+        return json.loads(self.run(*words, "--json", code=code))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shell(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(cluster, capsys)
+
+
+def create(cluster: Cluster, name: str, *replicas: tuple[int, ...]) -> None:
+    with cluster.client() as client:
+        client.create_topics([NewTopic(name, assignments=replicas)])
+        with client.producer() as producer:
+            producer.send_many(name, [(b"key", b"value %d" % each, (), None) for each in range(100)])
+
+
+def replicas_of(cluster: Cluster, topic: str) -> dict[int, tuple[int, ...]]:
+    with cluster.client() as client:
+        (found,) = client.describe_topics([topic])
+        return {index: part.replicas for index, part in found.partitions.items()}
+
+
+def test_a_node_is_drained_and_filled_again_and_the_replicas_stay_the_same(shell: Shell, cluster: Cluster) -> None:
+    create(cluster, "moved", (1, 2), (2, 3), (3, 1))
+    before = shell.json("cluster", "verify", "moved")
+    assert all(len(found["compared"]) == 2 and found["differences"] == [] for found in before)
+    plan = shell.json("cluster", "drain", "3", "--topic", "moved", "--dry-run")
+    assert [(row["partition"], row["removing"]) for row in plan] == [(1, [3]), (2, [3])]
+    assert replicas_of(cluster, "moved")[1] == (2, 3)
+    shell.run("cluster", "drain", "3", "--topic", "moved", "--yes", "--throttle", "50M", "--at-once", "1")
+    assert all(3 not in replicas for replicas in replicas_of(cluster, "moved").values())
+    shell.run("cluster", "drain", "3", "--topic", "moved", "--yes")
+    assert "nothing to move" in shell.err
+    shell.run("cluster", "add", "3", "--topic", "moved", "--yes")
+    assert sum(3 in replicas for replicas in replicas_of(cluster, "moved").values()) == 2
+    cluster.wait_in_sync("moved")
+    after = shell.json("cluster", "verify", "moved")
+    assert [found["digest"] for found in after] == [found["digest"] for found in before]
+    assert all(found["differences"] == [] for found in after)
+    configs = shell.json("config", "describe", "topic", "moved")
+    assert not any("throttled" in str(row) and row.get("source") == "topic" for row in configs)
+
+
+def test_moving_asks_first_and_says_how_not_to(shell: Shell, cluster: Cluster) -> None:
+    create(cluster, "asked", (1, 2))
+    shell.run("cluster", "drain", "2", "--topic", "asked", code=Exit.USAGE)
+    assert "--yes" in shell.err
+    assert replicas_of(cluster, "asked") == {0: (1, 2)}
+
+
+def test_leaders_go_back_to_their_preferred_replicas(shell: Shell, cluster: Cluster) -> None:
+    create(cluster, "led", (1, 2, 3))
+    cluster.restart(1)
+    cluster.wait_in_sync("led")
+    assert cluster.leader("led") != 1
+    status = shell.json("cluster", "status")
+    assert status["not_led_by_preferred"] >= 1
+    shell.run("cluster", "rebalance", "--topic", "led", "--yes")
+    assert cluster.leader("led") == 1
+
+
+def test_a_fenced_node_and_what_lacks_it_are_shown(shell: Shell, cluster: Cluster) -> None:
+    create(cluster, "lacking", (1, 2, 3))
+    gone = next(node for node in cluster.nodes if node != cluster.controller)
+    cluster.kill(gone)
+    try:
+        with cluster.client() as client, client.producer() as producer:
+            producer.send("lacking", b"after").result()
+        status = shell.json("cluster", "status")
+        assert [row["node"] for row in status["brokers"] if row["state"] != "up"] == [gone]
+        (row,) = [row for row in status["partition_states"] if row["topic"] == "lacking"]
+        assert row["problem"] == "under-replicated"
+        assert "lacking" in shell.run("cluster", "status", "--problems")
+    finally:
+        cluster.start(gone)
+    cluster.wait_in_sync("lacking")
+
+
+def test_voters_leave_and_come_back(shell: Shell, cluster: Cluster) -> None:
+    leader = shell.json("quorum", "describe")["leader_id"]
+    voter = next(node for node in cluster.nodes if node != leader)
+    listener = cluster.node(voter).controller_bootstrap
+    assert voter not in shell.json("quorum", "remove-voter", str(voter))["voters"]
+    after = shell.json("quorum", "add-voter", str(voter), "--listener", f"CONTROLLER://{listener}")
+    assert sorted(after["voters"]) == [1, 2, 3]
+    rows = shell.json("quorum", "describe", "--replication")
+    assert sorted(row["status"] for row in rows) == ["leader", "voter", "voter"]
+
+
+def test_a_replica_that_differs_is_found_by_its_range_and_copied_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Cluster(data=tmp_path) as cluster:
+        shell = Shell(cluster, capsys)
+        create(cluster, "t", (1, 2))
+        cluster.wait_in_sync("t")
+        cluster.stop(2)
+        falsify(tmp_path / "2" / "t-0" / "00000000000000000000.log")
+        cluster.start(2)
+        cluster.wait_in_sync("t")
+        (found,) = shell.json("cluster", "verify", "t", "--range", "10", code=Exit.FAILED)
+        (difference,) = found["differences"]
+        assert (difference["replica"], difference["at_offset"]) == (2, 0)
+        assert "other bytes" in difference["what"]
+        reset = shell.json("cluster", "reset", "t-0", "--replica", "2", "--yes")
+        assert reset["in_sync"]
+        assert reset["dropped_end_offset"] == reset["copied_end_offset"] == 100
+        shell.run("cluster", "verify", "t")
+        shell.run("cluster", "reset", "t-0", "--replica", "3", "--yes", code=Exit.NOT_FOUND)
+
+
+def falsify(path: Path) -> None:
+    """Other values of the same length, in a batch that is right in itself."""
+    data = bytearray(path.read_bytes())
+    header = parse_header(data)
+    assert header.size > HEADER_SIZE
+    batch = bytes(data[: header.size])
+    records = [(each.timestamp, each.key, (each.value or b"").upper(), ()) for each in read_records(batch)]
+    other = build_batch(
+        records,
+        base_offset=header.base_offset,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        leader_epoch=header.partition_leader_epoch,
+    )
+    assert len(other) == header.size
+    data[: header.size] = other
+    path.write_bytes(data)

@@ -12,7 +12,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from penstock.broker.partition import NO_EPOCH
+from penstock.broker.partition import NO_EPOCH, Partition
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest
 from penstock.protocol.uuid import ZERO_UUID
@@ -38,6 +38,7 @@ class Wanted:
         "max_bytes",
         "name",
         "partition",
+        "quiet",
         "topic",
         "topic_id",
     )
@@ -49,9 +50,11 @@ class Wanted:
         self.partition = spec.partition
         self.last_high_watermark = -1
         self.last_log_start_offset = -1
+        self.quiet: Partition | None = None  # where a follower had nothing to learn, as long as it names nothing else
         self.update(spec)
 
     def update(self, spec: FetchPartition) -> None:
+        self.quiet = None
         self.fetch_offset = spec.fetch_offset
         self.log_start_offset = spec.log_start_offset  # a follower's own
         self.max_bytes = spec.partition_max_bytes

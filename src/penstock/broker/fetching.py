@@ -105,6 +105,7 @@ class Fetching:
         "_future",
         "_missing",
         "_parked",
+        "_quiet",
         "_timer",
         "_woken",
         "by_id",
@@ -140,19 +141,21 @@ class Fetching:
         self._finish = finish
         self._future: asyncio.Future[Any] | None = None
         self._parked: list[Partition] = []
+        self._quiet: list[Partition] = []  # followed to the end, with nothing to tell of
         self._timer: asyncio.TimerHandle | None = None
         self._missing = 0
 
     def run(self, max_wait_ms: int) -> Any:
         """The answer, or an awaitable of it."""
         reads, total, urgent = self._pass()
-        if urgent or total >= self.min_bytes or max_wait_ms <= 0 or all(read.unknown for read in reads):
+        nothing_there = not self._quiet and all(read.unknown for read in reads)
+        if urgent or total >= self.min_bytes or max_wait_ms <= 0 or nothing_there:
             return self._answer(reads)
         loop = asyncio.get_running_loop()
         future = self._future = loop.create_future()
         self._again = True
         self._missing = self.min_bytes - total
-        self._parked = [read.partition for read in reads if read.partition is not None]
+        self._parked = [read.partition for read in reads if read.partition is not None] + self._quiet
         from_follower = self.reader.replica_id >= 0
         for partition in self._parked:
             if from_follower:
@@ -201,7 +204,12 @@ class Fetching:
         reads: list[PartitionRead] = []
         total = 0
         urgent = False
+        self._quiet = []
+        now_ms = None if self._again else int(asyncio.get_running_loop().time() * 1000)
         for wanted in self.wanted:
+            if wanted.quiet is not None and self._is_quiet(wanted, wanted.quiet, now_ms):
+                self._quiet.append(wanted.quiet)
+                continue
             read = PartitionRead(wanted)
             reads.append(read)
             try:
@@ -255,6 +263,17 @@ class Fetching:
                 reader.replica_id, reader.broker_epoch, wanted.fetch_offset, wanted.log_start_offset
             )
         read.found(log, found)
+
+        if not found.size and reader.holds_back is None:
+            wanted.quiet = partition
+
+    def _is_quiet(self, wanted: Wanted, partition: Partition, now_ms: int | None) -> bool:
+        log_start, reader = wanted.last_log_start_offset, self.reader
+        return (
+            partition.leader_epoch == wanted.current_leader_epoch
+            and wanted.last_high_watermark == wanted.fetch_offset
+            and partition.is_quiet(reader.replica_id, reader.broker_epoch, wanted.fetch_offset, log_start, now_ms)
+        )
 
     def _by_id(self, wanted: Wanted) -> Partition:
         try:

@@ -13,59 +13,26 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from penstock.broker.hosting import Hosting, Waiter, now_ms
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import HEADER_SIZE, parse_header
-from penstock.replication.leader import NO_BROKER_EPOCH, Figures, Leading, Verdict
+from penstock.replication.leader import NO_BROKER_EPOCH, Leading, Verdict
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.log.log import AppendInfo, Log
     from penstock.log.producers import Verification
-    from penstock.metadata.image import BrokerImage, PartitionImage
+    from penstock.metadata.image import PartitionImage
 
 NO_EPOCH = -1
-DEFAULT_MAX_LAG_MS = 30_000
 
 Pending = tuple[int, "asyncio.Future[None]"]
 _offset_of = itemgetter(0)
-
-
-class Waiter(Protocol):
-    def notify(self, appended_bytes: int) -> None:
-        """More can be read: about this many bytes."""
-        ...
-
-    def abandon(self) -> None:
-        """The partition is going away: answer now with what there is."""
-        ...
-
-
-def _nobody(_: Partition) -> None:
-    """A node without a controller to ask."""
-
-
-@dataclass(slots=True)
-class Hosting:
-    """What the partitions of a node share."""
-
-    node_id: int
-    open_log: Callable[[Partition], Log]
-    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
-    max_lag_ms: int = DEFAULT_MAX_LAG_MS
-    #: A change of the in-sync set waits in `partition.leading.proposal`.
-    propose: Callable[[Partition], None] = _nobody
-    broker_epoch: Callable[[], int] = lambda: NO_BROKER_EPOCH
-
-    def is_alive(self, broker_id: int) -> bool:
-        broker = self.brokers.get(broker_id)
-        return broker is not None and not broker.fenced
 
 
 class Partition:
@@ -187,7 +154,7 @@ class Partition:
             pass  # it will, once it is opened
         elif same_epoch and self.leading is not None and len(image.replicas) > 1:
             before = len(self.leading.isr)
-            self.leading.follow(image, _now_ms())
+            self.leading.follow(image, now_ms())
             self._isr_changed(log, before)
         elif not same_epoch or len(old.replicas) != len(image.replicas):
             self._take_role(log)
@@ -200,7 +167,7 @@ class Partition:
         elif image.leader == me:
             latest = log.epochs.latest_epoch
             start = log.epochs.starts[-1] if latest == image.leader_epoch else log.log_end_offset
-            self.leading = Leading(me, image, start, _now_ms())
+            self.leading = Leading(me, image, start, now_ms())
             self._advance(log)
 
     def stop(self) -> None:
@@ -270,7 +237,7 @@ class Partition:
         if leading is not None:
             if leading.is_under_min_isr(log.config.min_insync_replicas):
                 return  # KIP-966: what is committed has to be on enough replicas to survive
-            mark = leading.high_watermark(mark, log.log_end_offset, _now_ms(), hosting.max_lag_ms, hosting.brokers)
+            mark = leading.high_watermark(mark, log.log_end_offset, now_ms(), hosting.max_lag_ms, hosting.brokers)
         before = log.high_watermark
         if mark > before:
             log.update_high_watermark(mark)
@@ -392,7 +359,7 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "A later incarnation of this broker has been here.")
         follower.broker_epoch = broker_epoch
         deleted = log_start != follower.log_start
-        follower.on_fetch(offset, log_start, log.log_end_offset, _now_ms())
+        follower.on_fetch(offset, log_start, log.log_end_offset, now_ms())
         if len(leading.maximal_isr) < len(leading.replicas) and leading.may_join(
             follower, log.high_watermark, hosting.brokers
         ):
@@ -402,6 +369,28 @@ class Partition:
             self._advance(log)
         if deleted and self._deletions:
             self._on_low_watermark()
+
+    def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
+        """Whether a follower in sync is at the end and knows it all; if so, it is caught up now (None: not asked now).
+
+        For sessions of thousands of partitions: most of them have nothing to say in most of the fetches.
+        """
+        leading, log = self.leading, self._log
+        if leading is None or log is None or log.offline:
+            return False
+        follower = leading.followers.get(replica_id)
+        if (
+            follower is None
+            or not follower.log_end == offset == log.log_end_offset == log.high_watermark
+            or follower.broker_epoch != broker_epoch
+            or log.log_start_offset != log_start
+            or replica_id not in leading.isr
+        ):
+            return False
+        if now_ms is not None:
+            follower.caught_up_ms = follower.fetch_ms = now_ms
+            follower.leader_end = offset
+        return True
 
     def check_laggards(self, now_ms: int) -> bool:
         """Whether the in-sync set is to shrink."""
@@ -490,36 +479,6 @@ class Partition:
         first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
         if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
             log.truncate_fully_and_start_at(first.base_offset)
-
-    # Figures.
-
-    def figures(self) -> Figures:
-        log, leading, now_ms = self.log, self.leading, _now_ms()
-        followers = leading.followers if leading is not None else {}
-        end = log.log_end_offset
-        need = min(log.config.min_insync_replicas, len(self.image.replicas))
-        return Figures(
-            topic=self.topic,
-            partition=self.index,
-            leader_epoch=self.image.leader_epoch,
-            log_start=log.log_start_offset,
-            log_end=end,
-            high_watermark=log.high_watermark,
-            isr=self.isr,
-            replicas=self.image.replicas,
-            lag_records={each: end - max(follower.log_end, 0) for each, follower in followers.items()},
-            lag_ms={
-                each: 0 if follower.log_end == end else max(0, now_ms - max(follower.caught_up_ms, 0))
-                for each, follower in followers.items()
-            },
-            under_replicated=len(self.isr) < len(self.image.replicas),
-            under_min_isr=len(self.isr) < need,
-            isr_change_pending=leading is not None and leading.proposal is not None,
-        )
-
-
-def _now_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)
 
 
 def _estimated_bytes(log: Log, records: int) -> int:

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.broker.partition import Hosting, Partition
+from penstock.broker.hosting import Hosting
+from penstock.broker.partition import Partition
 from penstock.broker.readers import Readers
 from penstock.metadata.configs.topic import effective_log_config
 from penstock.metadata.image import EMPTY_IMAGE, UNASSIGNED_DIRECTORY, ResourceType, topic_changes

@@ -14,7 +14,8 @@ from penstock.broker.fetching import CONSUMER, NO_REPLICA, PartitionRead, Reader
 from penstock.broker.rates import Rate, Window
 
 if TYPE_CHECKING:
-    from penstock.broker.partition import Hosting, Partition
+    from penstock.broker.hosting import Hosting
+    from penstock.broker.partition import Partition
     from penstock.metadata.configs.settings import Settings
 
 UNLIMITED = 0x7FFFFFFFFFFFFFFF

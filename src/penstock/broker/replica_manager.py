@@ -11,6 +11,7 @@ from zlib import crc32
 from penstock.broker.alter_partition import IsrChanges
 from penstock.broker.readers import FOLLOWER_RATE, Throttle
 from penstock.broker.replica_fetcher import Counts, ReplicaFetcher
+from penstock.broker.replica_figures import figures_of
 from penstock.metadata.image import EMPTY_IMAGE, NO_LEADER, topic_changes
 from penstock.protocol.errors import KafkaError
 
@@ -178,6 +179,6 @@ class ReplicaManager:
         for partition in self._partitions:
             if partition.is_leader and partition.is_open:
                 try:
-                    yield partition.figures()
+                    yield figures_of(partition)
                 except KafkaError as error:
                     logger.debug("%s: %s", partition, error)

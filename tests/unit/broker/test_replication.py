@@ -11,6 +11,7 @@ import pytest
 from replica_cluster import TOPIC, TOPIC_ID, Cluster, run, until
 
 from penstock.broker.fetching import NO_REPLICA
+from penstock.broker.replica_figures import figures_of
 from penstock.metadata.image import PartitionImage, ResourceType
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic
@@ -69,7 +70,7 @@ def test_a_silent_follower_leaves_the_in_sync_set_and_comes_back() -> None:
         await cluster[1].partition.committed(end)
         assert cluster.isr() == (1, 2)
         assert cluster[1].replicas.isr_changes.shrinks == 1
-        figures = cluster[1].partition.figures()
+        figures = figures_of(cluster[1].partition)
         assert figures.under_replicated
         assert not figures.under_min_isr
         assert figures.lag_records[3] == 1

@@ -23,8 +23,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from penstock.broker.machine import M, Turn
 from penstock.broker.replay import replay
 from penstock.log.log import AppendOrigin
 from penstock.protocol.codec import DecodeError
@@ -54,43 +55,6 @@ NOT_YET = "The replicas of the coordinator's partition don't follow: try again s
 
 
 UNDER_MIN_ISR = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
-
-
-class Turn(Protocol):
-    """What one decision asks for."""
-
-    records: list[Any]
-    replies: list[tuple[Any, Any]]
-    after: list[Any]
-    producer: tuple[int, int] | None
-
-
-T = TypeVar("T", bound=Turn)
-
-
-class Machine(Protocol[T]):
-    """A pure coordinator: see `groups.shard` for one."""
-
-    def turn(self, now_ms: int, wall_ms: int) -> T: ...
-
-    def encode(self, record: Any) -> tuple[bytes, bytes | None]: ...
-
-    def decode(self, key: bytes | None, value: bytes | None) -> Any | None: ...
-
-    def apply(self, record: Any, log_offset: int, producer_id: int) -> None: ...
-
-    def apply_marker(self, producer_id: int, commit: bool) -> None: ...
-
-    def loaded(self, turn: T) -> None: ...
-
-    def abandon(self, turn: T) -> None: ...
-
-    def on_timers(self, turn: T) -> None: ...
-
-    def next_deadline(self) -> int | None: ...
-
-
-M = TypeVar("M", bound=Machine[Any])
 
 
 class Phase(Enum):

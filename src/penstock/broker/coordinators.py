@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic
 
-from penstock.broker.coordinator import COMMIT_TIMEOUT_SECONDS, Coordinator, M, Phase, set_result
+from penstock.broker.coordinator import COMMIT_TIMEOUT_SECONDS, Coordinator, Phase, set_result
+from penstock.broker.machine import M
 from penstock.groups.partitioner import coordinator_partition
 from penstock.protocol.errors import ErrorCode, KafkaError
 

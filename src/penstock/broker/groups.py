@@ -58,6 +58,7 @@ class Groups:
             clock=clock,
             make=self._make_shard,
             compression=settings.int("offsets.topic.compression.codec"),
+            commit_timeout_s=settings.int("offsets.commit.timeout.ms") / 1000,
         )
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -9,7 +9,7 @@ from penstock.records.control import read_end_txn
 from penstock.records.record import Record, read_records
 
 if TYPE_CHECKING:
-    from penstock.broker.coordinator import Machine
+    from penstock.broker.machine import Machine
     from penstock.log.log import Log
 
 NO_PRODUCER_ID = -1

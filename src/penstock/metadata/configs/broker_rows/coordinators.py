@@ -120,7 +120,7 @@ group.streams.session.timeout.ms INT =45000 [1..] unsupported
     Silence after which a member of a streams group is out.
 offset.metadata.max.bytes INT =4096 high
     Bytes of metadata that a consumer may commit with an offset.
-offsets.commit.timeout.ms INT =5000 [1..] high unsupported
+offsets.commit.timeout.ms INT =5000 [1..] high
     How long a commit of offsets may take to be replicated.
 offsets.load.buffer.size INT =5242880 [1..] high unsupported
     Bytes read at once when a coordinator loads offsets.

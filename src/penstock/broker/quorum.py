@@ -292,7 +292,9 @@ class Quorum:
         """A replica that doesn't know what its disk has must not vote or lead: it falls silent."""
         if self._failure is None:
             self._failure = error
-            logger.critical("this node leaves the quorum: %s", error, exc_info=error)
+            # A disk that fails is no riddle: only what nobody expected comes with its stack.
+            expected = isinstance(error, OSError | KafkaError)
+            logger.critical("this node leaves the quorum: %s", error, exc_info=None if expected else error)
             self._stop_everything()
             self._follower.failed(error)
 

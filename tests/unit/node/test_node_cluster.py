@@ -209,6 +209,33 @@ def test_others_go_on_when_the_active_controller_stops_or_dies() -> None:
     run(scenario)
 
 
+def test_a_dead_controller_is_replaced_long_before_its_followers_would_miss_its_answers() -> None:
+    """About 70 ms on an idle machine; what is shown here is that no time-out has to pass."""
+
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3], extra={"controller.quorum.fetch.timeout.ms": "60000"})
+        await cluster.start()
+        await cluster.kill(cluster.leader)
+        await cluster.until(lambda: cluster.leader > 0)
+        assert await cluster.create(next(iter(cluster.nodes)), "t") == ErrorCode.NONE
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_nodes_that_stop_together_do_not_wait_for_each_other() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3])
+        await cluster.start()
+        assert await cluster.create(1, "t", 3) == ErrorCode.NONE
+        await cluster.stop()
+        await cluster.start()
+        await cluster.everywhere(lambda image: "t" in image.topics)
+        await cluster.end()
+
+    run(scenario)
+
+
 def test_brokers_and_controllers_may_be_different_nodes() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [4, 5])

@@ -15,7 +15,7 @@ from sink_driver import committed_rows
 from penstock.spark.sink_steps import DRIVER_STEPS, TASK_STEPS, VARIABLE
 from penstock.testing import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROWS_PER_FILE = 200
 

@@ -25,6 +25,7 @@ NOUNS = {
     "quorum": "describe the metadata quorum, add and remove voters",
     "txn": "list, describe and abort transactions, and find hanging ones",
     "log": "look inside log files",
+    "pipeline": "data pipelines on Spark: what they need, what they do",
     "sim": "run a cluster with faults in virtual time, from one seed",
 }
 

@@ -134,8 +134,8 @@ class SourceOptions:
         return ", ".join(self.topics or sorted({topic for topic, _ in self.assigned}))
 
 
-def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
-    """Raises SourceError with the first thing that is wrong."""
+def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
+    """Raises SourceError with the first thing that is wrong. `streaming` is None where that isn't known yet."""
     given = _Given(options)
     client = given.client()
     topics, pattern, assigned = given.topics()
@@ -144,7 +144,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         raise SourceError(
             "Ending offsets are for batch reads: a stream ends with trigger(availableNow=True) or stop()."
         )
-    if not streaming:
+    if streaming is False:
         _check_batch(starting, ending)
     for position, what in ((starting, "starting"), (ending, "ending")):
         _check_named(position, what, topics, assigned)

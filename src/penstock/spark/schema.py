@@ -25,8 +25,7 @@ _HEADER = StructType([StructField("key", StringType()), StructField("value", Bin
 
 
 def source_schema(options: Mapping[str, str]) -> StructType | str:
-    # Ending offsets are only refused by the reader: here it isn't known yet whether this is a stream.
-    parsed = parse_options(options)
+    parsed = parse_options(options, streaming=None)
     columns = _columns(parsed)
     if parsed.value.format != "binary":
         from penstock.spark.values import value_type

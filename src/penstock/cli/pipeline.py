@@ -1,0 +1,32 @@
+"""`penstock pipeline`: data pipelines on Spark."""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock.cli import output
+from penstock.cli.exit import Exit
+from penstock.cli.options import verb
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    doctor = verb(verbs, "doctor", "say whether this machine has what pipelines need", run_doctor)
+    doctor.add_argument("--bundled-java", action="store_true", help="leave the system's Java out")
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    from penstock.spark.doctor import examine
+
+    findings = examine(bundled_java=args.bundled_java)
+    rows = [
+        {"what": each.what, "state": each.state, "found": each.found, "advice": each.advice or None}
+        for each in findings
+    ]
+    output.rows(args.output, ("what", "state", "found", "advice"), rows)
+    problems = [each for each in findings if not each.good]
+    if problems:
+        names = ", ".join(each.what for each in problems)
+        output.note(f"penstock: pipelines can't run here yet: {names}")
+        return Exit.FAILED
+    return Exit.OK

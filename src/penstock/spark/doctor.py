@@ -1,0 +1,86 @@
+"""What a pipeline needs on this machine, and whether it is there. Spark isn't imported for it: that takes seconds."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from penstock.spark.java import NoJavaError, find_java
+
+EXTRA = "pip install 'penstock[spark]'"
+#: Package, oldest and first too new version, and what it is for; an optional one is not missed.
+PACKAGES = (
+    ("pyspark", (4, 2), (4, 4), "the engine", True),
+    ("pyarrow", (18,), None, "records as columns", True),
+    ("numpy", (1, 26), None, "decoding records", True),
+    ("pandas", (2, 2), (3,), "Spark Connect and pipelines", True),
+    ("grpcio", (1, 67), None, "Spark Connect and pipelines", True),
+    ("pyyaml", (6,), None, "pipelines", True),
+    ("delta-spark", (4, 4), (4, 5), "Delta tables", False),
+    ("fastavro", (1, 9), None, "value.format=avro", False),
+    ("protobuf", (5,), None, "value.format=protobuf", False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    what: str
+    found: str
+    state: str
+    """ok, missing, wrong, or absent for what nobody needs to have."""
+    advice: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.state in ("ok", "absent")
+
+
+def examine(*, bundled_java: bool = False) -> list[Finding]:
+    found = [Finding("python", platform.python_version(), "ok")]
+    found += [_package(*each) for each in PACKAGES]
+    found.append(_java(bundled_java))
+    found.append(_source())
+    return found
+
+
+def _package(
+    name: str, oldest: tuple[int, ...], too_new: tuple[int, ...] | None, purpose: str, required: bool
+) -> Finding:
+    try:
+        text = version(name)
+    except PackageNotFoundError:
+        return Finding(name, "-", "missing" if required else "absent", f"for {purpose}: {EXTRA}")
+    numbers = _numbers(text)
+    low = ".".join(map(str, oldest))
+    if numbers < oldest:
+        return Finding(name, text, "wrong", f"{low} or newer is needed: {EXTRA}")
+    if too_new is not None and numbers >= too_new:
+        high = ".".join(map(str, too_new))
+        return Finding(name, text, "wrong", f"below {high} is needed: {EXTRA}")
+    return Finding(name, text, "ok")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = []
+    for part in text.split("."):
+        if not part.isdigit():
+            break
+        parts.append(int(part))
+    return tuple(parts)
+
+
+def _java(bundled_only: bool) -> Finding:
+    try:
+        java = find_java(bundled_only=bundled_only)
+    except NoJavaError as error:
+        return Finding("java", "-", "missing", str(error))
+    return Finding("java", f"{java.version} from {java.origin}, {java.home}", "ok")
+
+
+def _source() -> Finding:
+    """Spark finds the source by the name of a top-level module."""
+    if find_spec("pyspark_penstock") is None:
+        return Finding("data source", "-", "missing", "install Penstock whole: pip install --force-reinstall penstock")
+    return Finding("data source", 'format("penstock")', "ok")

@@ -1,0 +1,129 @@
+"""How far queries are: rows, rate, batch time, and the lag behind their topics, from Spark's own progress events.
+
+    watcher = watch(spark)                     # or watch(spark, on_progress=print)
+    watcher.queries["…"].lag
+
+Python sources can't report metrics of their own, so lag is what the source said is there less what the batch ended at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from penstock.spark.ranges import TopicPartition, from_json
+
+#: Queries that are remembered after they have ended.
+MAX_ENDED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class QueryState:
+    query_id: str
+    name: str | None
+    batch_id: int
+    rows: int
+    """In the last batch."""
+    total_rows: int
+    """Since the query was first seen here."""
+    rows_per_second: float
+    batch_ms: int
+    lag: int
+    """Offsets that are there and not read, in all partitions."""
+    lags: Mapping[TopicPartition, int] = field(default_factory=dict)
+    running: bool = True
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        label = self.name or self.query_id[:8]
+        if self.problem:
+            return f"{label}: stopped, {self.problem}"
+        speed = f"{self.rows:,} rows in {self.batch_ms:,} ms, {self.rows_per_second:,.0f} rows/s"
+        return f"{label}: batch {self.batch_id}, {speed}, lag {self.lag:,}"
+
+
+def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> QueryState:
+    """From a progress event's JSON."""
+    lags: dict[TopicPartition, int] = {}
+    for source in progress.get("sources", ()):
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for partition, offset in latest.items():
+            lags[partition] = lags.get(partition, 0) + max(0, offset - end.get(partition, 0))
+    rows = int(progress.get("numInputRows", 0))
+    return QueryState(
+        query_id=str(progress["id"]),
+        name=progress.get("name"),
+        batch_id=int(progress.get("batchId", -1)),
+        rows=rows,
+        total_rows=rows + (before.total_rows if before is not None else 0),
+        rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
+        batch_ms=int(progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)),
+        lag=sum(lags.values()),
+        lags=lags,
+    )
+
+
+def _offsets(given: Any) -> dict[TopicPartition, int]:
+    """Other sources have offsets of other shapes: they count for nothing here."""
+    try:
+        return from_json(json.loads(given) if isinstance(given, str) else given)
+    except (AttributeError, TypeError, ValueError):
+        return {}
+
+
+class QueryWatcher(StreamingQueryListener):
+    """Spark calls it from a thread of its own; `queries` is replaced, never changed, so it can be read at any time."""
+
+    def __init__(self, on_progress: Callable[[QueryState], object] | None = None) -> None:
+        self.queries: dict[str, QueryState] = {}
+        self._on_progress = on_progress
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        progress = json.loads(event.progress.json)
+        self._keep(state_of(progress, self.queries.get(str(progress["id"]))))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        known = self.queries.get(str(event.id))
+        if known is not None:
+            self._keep(_ended(known, event.exception))
+
+    def _keep(self, state: QueryState) -> None:
+        queries = {**self.queries, state.query_id: state}
+        ended = [each for each, known in queries.items() if not known.running]
+        for each in ended[: max(0, len(ended) - MAX_ENDED)]:
+            del queries[each]
+        self.queries = queries
+        if self._on_progress is not None:
+            self._on_progress(state)
+
+
+def _ended(known: QueryState, exception: str | None) -> QueryState:
+    from dataclasses import replace
+
+    return replace(known, running=False, problem=sentence_in(exception) if exception else None)
+
+
+def sentence_in(exception: str) -> str:
+    """Our own sentence, if it is somewhere in Spark's account of what happened; else the first line."""
+    marker = "SourceError: "
+    for line in exception.splitlines():
+        if marker in line:
+            return line.rpartition(marker)[2].strip()
+    return exception.splitlines()[0] if exception else ""
+
+
+def watch(spark: Any, on_progress: Callable[[QueryState], object] | None = None) -> QueryWatcher:
+    """Follows every query of this session from now on."""
+    watcher = QueryWatcher(on_progress)
+    spark.streams.addListener(watcher)
+    return watcher

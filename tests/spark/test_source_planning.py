@@ -1,0 +1,257 @@
+"""What the driver decides, without Spark around it: batch ranges, and a stream from batch to batch."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from penstock.protocol.messages.api_09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from penstock.spark import stream
+from penstock.spark.batch import BatchReader
+from penstock.spark.errors import SourceError
+from penstock.spark.options import parse_options
+from penstock.spark.progress import QueryState, QueryWatcher, sentence_in, state_of
+from penstock.spark.schema import source_schema
+from penstock.spark.stream import StreamReader
+from penstock.spark.tasks import ReadTask
+from penstock.testing import Broker
+
+NAMES = count()
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as made:
+        yield made
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"t{next(NAMES)}"
+    broker.create_topic(name, 2, retention_ms="-1")
+    return name
+
+
+def send(broker: Broker, topic: str, partition: int, count: int, *, since_ms: int = 1000) -> None:
+    with broker.client() as client, client.producer() as producer:
+        records = [(None, b"%d" % number, (), since_ms + number) for number in range(count)]
+        producer.send_many(topic, records, partition=partition)
+
+
+def planned(broker: Broker, **options: str) -> list[tuple[int, int, int]]:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "read.mode": "wire", **options}
+    reader = BatchReader(parse_options(given), source_schema(given))
+    return [(task.partition, task.start, task.end) for task in reader.partitions()]
+
+
+def streaming(broker: Broker, topic: str, **options: str) -> StreamReader:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "read.mode": "wire", "startingOffsets": "earliest"}
+    given |= {"subscribe": topic} if "subscribePattern" not in options else {}
+    given |= options
+    return StreamReader(given, source_schema(given))
+
+
+def spans(tasks: list[ReadTask]) -> list[tuple[str, int, int, int]]:
+    return [(task.topic, task.partition, task.start, task.end) for task in tasks]
+
+
+# Batch
+
+
+def test_a_batch_covers_what_the_options_say(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 100)
+    send(broker, topic, 1, 50)
+    assert planned(broker, subscribe=topic) == [(0, 0, 100), (1, 0, 50)]
+    assert planned(broker, assign=json.dumps({topic: [1]})) == [(1, 0, 50)]
+    assert planned(broker, subscribePattern=topic[:-1] + f"[{topic[-1]}]") == [(0, 0, 100), (1, 0, 50)]
+    some = json.dumps({topic: {"0": 5, "1": -2}})
+    most = json.dumps({topic: {"0": -1, "1": 40}})
+    assert planned(broker, subscribe=topic, startingOffsets=some, endingOffsets=most) == [(0, 5, 100), (1, 0, 40)]
+    assert len(planned(broker, subscribe=topic, minPartitions="6")) == 6
+    assert len(planned(broker, subscribe=topic, maxRecordsPerPartition="10")) == 15
+
+
+def test_times_choose_offsets(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 100, since_ms=1000)
+    send(broker, topic, 1, 100, since_ms=1050)
+    assert planned(broker, subscribe=topic, startingTimestamp="1060", endingTimestamp="1090") == [
+        (0, 60, 90),
+        (1, 10, 40),
+    ]
+    by_partition = json.dumps({topic: {"0": 1001, "1": 1149}})
+    assert planned(broker, subscribe=topic, startingOffsetsByTimestamp=by_partition) == [(0, 1, 100), (1, 99, 100)]
+    with pytest.raises(SourceError, match="has no record at or after 1100 ms"):
+        planned(broker, subscribe=topic, startingTimestamp="1100")
+    late = {"startingTimestamp": "1100", "startingOffsetsByTimestampStrategy": "latest"}
+    assert planned(broker, subscribe=topic, **late) == [(1, 50, 100)]
+
+
+def test_offsets_that_are_not_there_are_told_with_those_that_are(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 10)
+    beyond = json.dumps({topic: {"0": 11, "1": 0}})
+    with pytest.raises(SourceError, match="-0 holds offsets 0 to 10, and 11 to 10 was asked for"):
+        planned(broker, subscribe=topic, startingOffsets=beyond)
+    assert planned(broker, subscribe=topic, startingOffsets=beyond, failOnDataLoss="false") == []
+    with pytest.raises(SourceError, match="it has to name every partition"):
+        planned(broker, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 1}}))
+    with pytest.raises(SourceError, match="-7, which is not there"):
+        planned(broker, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 1, "1": 0, "7": 0}}))
+    with pytest.raises(SourceError, match="has 2 partitions and no partition 9"):
+        planned(broker, assign=json.dumps({topic: [9]}))
+    with pytest.raises(SourceError, match="There is no topic 'nothing-here'"):
+        planned(broker, subscribe="nothing-here")
+    assert planned(broker, subscribePattern="nothing-here.*") == []
+
+
+def test_an_unreachable_broker_is_one_sentence() -> None:
+    options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    with pytest.raises(SourceError, match=r"Can't connect to 127.0.0.1:1: .* Is the broker up"):
+        BatchReader(options, None).partitions()
+
+
+# Streams
+
+
+def test_a_stream_goes_from_batch_to_batch_within_its_limit(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 100)
+    reader = streaming(broker, topic, maxOffsetsPerTrigger="40")
+    start = reader.initialOffset()
+    assert start == {topic: {"0": 0, "1": 0}}
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(40)
+    ends = []
+    while (end := reader.latestOffset(start, limit)) != start:
+        assert spans(reader.partitions(start, end)) == [(topic, 0, start[topic]["0"], end[topic]["0"])]
+        ends.append(end[topic]["0"])
+        start = end
+    assert ends == [40, 80, 100]
+    assert reader.reportLatestOffset() == {topic: {"0": 100, "1": 0}}
+    # Executors get a copy, without the driver's connection.
+    assert pickle.loads(pickle.dumps(reader))._driver is None
+    reader.stop()
+
+
+def test_partitions_and_topics_that_appear_later_are_read_from_their_beginning(broker: Broker) -> None:
+    first, second = f"grow-{next(NAMES)}", f"grow-{next(NAMES)}"
+    broker.create_topic(first, 1)
+    reader = streaming(broker, "", subscribePattern="grow-.*", startingOffsets="latest")
+    start = reader.initialOffset()
+    with broker.client() as client:
+        client.create_partitions(first, 2)
+    broker.create_topic(second, 1)
+    send(broker, first, 1, 5)
+    send(broker, second, 0, 7)
+    end = reader.latestOffset(start, ALL)
+    assert end == {first: {"0": 0, "1": 5}, second: {"0": 7}}
+    assert spans(reader.partitions(start, end)) == [(first, 1, 0, 5), (second, 0, 0, 7)]
+    reader.stop()
+
+
+def test_available_now_ends_where_it_began_to_look(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 10)
+    reader = streaming(broker, topic, minOffsetsPerTrigger="1000")
+    reader.prepareForTriggerAvailableNow()
+    send(broker, topic, 0, 10)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert end == {topic: {"0": 10, "1": 0}}
+    assert reader.latestOffset(end, ALL) == end
+    # A query restarted from a checkpoint further on than that has nothing to do, and has lost nothing.
+    assert reader.latestOffset({topic: {"0": 15, "1": 0}}, ALL) == {topic: {"0": 15, "1": 0}}
+    reader.stop()
+
+
+def test_a_minimum_waits_for_rows_or_for_time(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: now))
+    reader = streaming(broker, topic, minOffsetsPerTrigger="20", maxOffsetsPerTrigger="25", maxTriggerDelay="60s")
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(20)
+    send(broker, topic, 0, 10)
+    assert reader.latestOffset(start, limit) == start
+    now = 61.0
+    assert reader.latestOffset(start, limit) == {topic: {"0": 10, "1": 0}}
+    send(broker, topic, 0, 40)
+    assert reader.latestOffset({topic: {"0": 10, "1": 0}}, limit) == {topic: {"0": 35, "1": 0}}
+    reader.stop()
+
+
+def test_lost_data_stops_a_stream_unless_told_otherwise(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 10)
+    ahead = {topic: {"0": 50, "1": 0}}
+    reader = streaming(broker, topic)
+    with pytest.raises(SourceError, match="-0 ends at 10, and was read up to 50: set failOnDataLoss=false"):
+        reader.latestOffset(ahead, ALL)
+    with pytest.raises(SourceError, match="-5 is gone, and was read up to 3"):
+        reader.latestOffset({topic: {"0": 0, "1": 0, "5": 3}}, ALL)
+    reader.stop()
+    tolerant = streaming(broker, topic, failOnDataLoss="false")
+    assert tolerant.latestOffset(ahead, ALL) == {topic: {"0": 10, "1": 0}}
+    tolerant.stop()
+
+
+def test_progress_is_committed_to_a_group_when_asked(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 10)
+    reader = streaming(broker, topic, **{"commit.group": "watched"})
+    reader.commit({topic: {"0": 7, "1": 0}})
+    reader.stop()
+    with broker.client() as client:
+        node = client.run(client.asynchronous.coordinator("watched"))
+        topics = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0, 1])]
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="watched", topics=topics)])
+        answer = client.request(request, node=node, version=8)
+    (group,) = answer.groups
+    assert [part.committed_offset for part in group.topics[0].partitions] == [7, 0]
+
+
+# Progress
+
+
+def progress(**changes: object) -> dict[str, object]:
+    return {
+        "id": "q1",
+        "name": "orders",
+        "batchId": 4,
+        "numInputRows": 30,
+        "processedRowsPerSecond": 15.5,
+        "batchDuration": 2000,
+        "sources": [
+            {"endOffset": {"t": {"0": 10, "1": 5}}, "latestOffset": '{"t": {"0": 25, "1": 5, "2": 3}}'},
+            {"endOffset": "7", "latestOffset": None},
+        ],
+        **changes,
+    }
+
+
+def test_lag_is_what_is_there_less_what_was_read() -> None:
+    state = state_of(progress())
+    assert state.lag == 18
+    assert state.lags == {("t", 0): 15, ("t", 1): 0, ("t", 2): 3}
+    assert state_of(progress(), state).total_rows == 60
+    assert str(state) == "orders: batch 4, 30 rows in 2,000 ms, 16 rows/s, lag 18"
+
+
+def test_a_watcher_keeps_the_last_state_of_every_query_and_why_it_ended() -> None:
+    seen: list[QueryState] = []
+    watcher = QueryWatcher(seen.append)
+    watcher.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress()))))
+    failure = "org.apache.spark.SomeException: x\npenstock.spark.errors.SourceError: t-0 is gone.\n\tat java"
+    watcher.onQueryTerminated(SimpleNamespace(id="q1", exception=failure))
+    assert [state.running for state in seen] == [True, False]
+    assert str(watcher.queries["q1"]) == "orders: stopped, t-0 is gone."
+    assert sentence_in("plain\nmore") == "plain"

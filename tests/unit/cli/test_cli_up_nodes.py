@@ -1,0 +1,134 @@
+"""`penstock up --nodes`: a process per node, one log, one stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.client.cluster_admin import ClusterAdmin
+from penstock.client.sync import Client
+
+COMMAND = [sys.executable, "-m", "penstock.cli.main", "up", "--nodes", "3", "--port", "0", "--output", "json"]
+LIMIT_S = 60.0
+
+Begin = Callable[..., tuple["subprocess.Popen[str]", Any]]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(*words: str) -> tuple[subprocess.Popen[str], Any]:
+        with (tmp_path / "stderr").open("a") as stderr:
+            process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=stderr, text=True)
+        begun.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, (tmp_path / "stderr").read_text()
+        return process, json.loads(line)
+
+    yield start
+    for process in begun:
+        if process.returncode is None:
+            process.kill()  # its nodes see their stdin end, and stop
+            process.communicate()
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> int:
+    process.send_signal(number)
+    process.communicate(timeout=LIMIT_S)
+    return process.returncode
+
+
+def nodes_of(process: subprocess.Popen[str]) -> list[int]:
+    listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in listed.stdout.split()]
+
+
+def until(what: Callable[[], bool], sentence: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not what():
+        assert time.monotonic() < deadline, sentence
+        time.sleep(0.05)
+
+
+def unfenced(bootstrap: str) -> int:
+    with Client(bootstrap) as client:
+        found = client.run(ClusterAdmin(client.asynchronous).describe_brokers())
+        return sum(not broker.is_fenced for broker in found.brokers)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_cluster_with_one_command_that_keeps_its_data_and_replaces_its_dead(begin: Begin, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    process, said = begin("--data", str(data))
+    bootstrap = said["bootstrap"]
+    assert len(bootstrap.split(",")) == 3
+    assert unfenced(bootstrap) == 3
+    with Client(bootstrap) as client:
+        client.create_topic("t")
+        (topic,) = client.describe_topics(["t"])
+        assert len(topic.partitions[0].replicas) == 3
+    victim = nodes_of(process)[0]
+    os.kill(victim, signal.SIGKILL)
+    log = tmp_path / "stderr"
+    until(lambda: "is back" in log.read_text(), "the dead node is not replaced")
+    assert re.search(r"node [123] was ended by SIGKILL; starting it again", log.read_text())
+    assert len(nodes_of(process)) == 3
+    assert end(process) == Exit.OK
+    assert all((data / "nodes" / node / ".kafka_cleanshutdown").exists() for node in "123")
+    assert main(["up", "--nodes", "2", "--data", str(data)]) == Exit.STORAGE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_same_data_on_other_ports_and_nodes_that_outlive_nobody(begin: Begin, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    process, said = begin("--data", str(data))
+    with Client(said["bootstrap"]) as client:
+        client.create_topic("kept")
+    assert end(process, signal.SIGTERM) == Exit.OK
+    process, said = begin("--data", str(data))
+    with Client(said["bootstrap"]) as client:
+        assert [topic.name for topic in client.list_topics()] == ["kept"]
+    nodes = nodes_of(process)
+    process.kill()
+    process.communicate()
+    until(lambda: not any(_lives(pid) for pid in nodes), "nodes outlive the command that started them")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_cluster_of_another_size_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node in "123":
+        (tmp_path / "nodes" / node).mkdir(parents=True)
+        (tmp_path / "nodes" / node / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
+    assert main(["up", "--nodes", "5", "--data", str(tmp_path)]) == Exit.STORAGE
+    assert "holds a cluster of 3 nodes: say --nodes 3" in capsys.readouterr().err
+
+
+def test_a_port_without_room_for_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--nodes", "3", "--port", "65534", "--data", str(tmp_path / "data")]) == Exit.USAGE
+    assert "leaves no room" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()

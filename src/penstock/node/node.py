@@ -62,6 +62,7 @@ class Node:
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
         self._quorum_plan = plan_quorum(settings, self._controller_listeners)
+        self._open = asyncio.Event()
         self._ready = asyncio.Event()
         self.broker: Broker
         self._server: Server
@@ -110,6 +111,8 @@ class Node:
             raise
         self._maintenance = Maintenance(logs, intervals_of(settings), cleaner_of(settings, logs))
         self._maintenance.start()
+        if not self._controller_listeners:
+            self._server.dispatch = Dispatcher(self.broker)  # no detour for every request
         self._ready.set()
 
     async def _start_parts(self, cluster_id: str, logs: LogManager) -> None:
@@ -127,6 +130,7 @@ class Node:
             min_insync_replicas=settings.int("min.insync.replicas"),
         )
         self._server.dispatch = self._dispatch()
+        self._open.set()
         await broker.lifecycle.register()
         self._follow_image()
         if identity.is_broker:
@@ -198,6 +202,9 @@ class Node:
         broker = getattr(self, "broker", None)
         if broker is not None:
             await self._cut_off(broker)
+            await broker.transactions.close()
+            await broker.groups.close()
+            await broker.partitions.close()
         server = getattr(self, "_server", None)
         if server is not None:
             await server.stop(grace_s=0)
@@ -214,26 +221,16 @@ class Node:
                 return controllers(connection, frame)
             return clients(connection, frame) if self._ready.is_set() else self._later(clients, connection, frame)
 
-        return by_listener if broker.controller_listeners else self._clients_only(clients)
+        return by_listener
 
-    def _clients_only(self, clients: Dispatcher) -> Dispatch:
-        """No detour for every request of a node that has nobody else to listen to."""
-
-        async def ready() -> None:
-            await self._ready.wait()
-            self._server.dispatch = clients
-
-        self._opening = asyncio.get_running_loop().create_task(ready(), name="let-clients-in")
-        return lambda connection, frame: self._later(clients, connection, frame)
-
-    def _hold(self, connection: Connection, frame: memoryview) -> Awaitable[Reply]:
-        """A listener is open a moment before the node can answer on it: early requests wait."""
-        return self._later(lambda connection, frame: self._server.dispatch(connection, frame), connection, frame)
+    async def _hold(self, connection: Connection, frame: memoryview) -> Reply:
+        """A listener is open a moment before anybody answers on it: early requests wait."""
+        await self._open.wait()
+        return await _awaited(self._server.dispatch(connection, frame))
 
     async def _later(self, dispatch: Dispatch, connection: Connection, frame: memoryview) -> Reply:
         await self._ready.wait()
-        reply = dispatch(connection, frame)
-        return reply if reply is None or isinstance(reply, list) or not hasattr(reply, "__await__") else await reply
+        return await _awaited(dispatch(connection, frame))
 
     def _on_directory_offline(self, directory: LogDir, error: OSError) -> None:
         logger.critical("log directory %s is offline: %s", directory.path, error)
@@ -284,6 +281,10 @@ class Node:
         await broker.controller.close()
         await broker.lifecycle.close()
         await broker.metadata.abandon()
+
+
+async def _awaited(reply: Reply | Awaitable[Reply]) -> Reply:
+    return reply if reply is None or isinstance(reply, list) or not hasattr(reply, "__await__") else await reply
 
 
 def _previous_epoch(logs: LogManager) -> int:

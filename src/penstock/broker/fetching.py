@@ -39,6 +39,7 @@ class PartitionRead:
         "aborted",
         "diverging",
         "error",
+        "has_news",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
@@ -59,6 +60,7 @@ class PartitionRead:
         self.aborted: list[AbortedTransaction] | None = None
         self.diverging: tuple[int, int] | None = None
         self.preferred = NO_REPLICA
+        self.has_news = False
 
     def fail(self, error: KafkaError) -> None:
         """The disk failed, or what it holds is damaged: this partition's error, not the fetch's."""
@@ -89,6 +91,8 @@ class Reader:
     any_replica: bool = False
     #: The replica that a consumer should rather read from at this offset, if any (KIP-392).
     prefer: Callable[[Partition, int], int] | None = None
+    #: A follower hears of a high watermark that it doesn't know without delay: consumers read there.
+    wants_marks: bool = False
     #: Whether a follower gets nothing of this partition for now.
     holds_back: Callable[[Partition, int], bool] | None = None
 
@@ -218,7 +222,7 @@ class Fetching:
                 read.fail(error)
                 urgent = urgent or not read.unknown
             total += read.size
-            urgent = urgent or read.diverging is not None or read.preferred != NO_REPLICA
+            urgent = urgent or read.diverging is not None or read.preferred != NO_REPLICA or read.has_news
         return reads, total, urgent
 
     def _read(self, read: PartitionRead, budget: int, *, whole_batch: bool) -> None:
@@ -264,6 +268,7 @@ class Fetching:
             )
         read.found(log, found)
 
+        read.has_news = reader.wants_marks and log.high_watermark > wanted.last_high_watermark
         if not found.size and reader.holds_back is None:
             wanted.quiet = partition
 

@@ -201,8 +201,11 @@ class Partition:
         transaction_version: int = -1,
     ) -> AppendInfo:
         """A client's transactional batch needs `verification`, unless its transaction is open here already."""
-        log = self.leader_log()
-        if required_acks == -1 and self.leading is not None:
+        log, leading = self.leader_log(), self.leading
+        if leading is None:
+            if len(self.image.replicas) > 1:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node stops: look up the leader again.")
+        elif required_acks == -1:
             self.check_replicas()
         before = log.size
         info = log.append_as_leader(
@@ -215,7 +218,7 @@ class Partition:
             transaction_version=transaction_version,
         )
         if not info.duplicate:
-            if self.leading is None and not log.config.fsync_before_ack:
+            if leading is None and not log.config.fsync_before_ack:
                 log.update_high_watermark(log.log_end_offset)
                 if self._waiters or self._commits:
                     self._notify(log.size - before)
@@ -238,6 +241,8 @@ class Partition:
             if leading.is_under_min_isr(log.config.min_insync_replicas):
                 return  # KIP-966: what is committed has to be on enough replicas to survive
             mark = leading.high_watermark(mark, log.log_end_offset, now_ms(), hosting.max_lag_ms, hosting.brokers)
+        elif len(self.image.replicas) > 1:
+            return  # it has stopped leading: what others have is not known here any more
         before = log.high_watermark
         if mark > before:
             log.update_high_watermark(mark)

@@ -75,7 +75,7 @@ class Readers:
 
     def follower(self, replica_id: int, broker_epoch: int) -> Reader:
         holds_back = self._holds_back if self.throttle.limited else None
-        return Reader(replica_id, broker_epoch, holds_back=holds_back)
+        return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back)
 
     def _holds_back(self, partition: Partition, replica_id: int) -> bool:
         return replica_id not in partition.isr and self.throttle.concerns(partition) and self.throttle.excess_ms() > 0
@@ -88,8 +88,12 @@ class Readers:
             if records and read.partition is not None and self.throttle.concerns(read.partition):
                 self.throttle.record(len(records))
 
+    @property
+    def _rack_aware(self) -> bool:
+        return (self._settings.optional_str("replica.selector.class") or "").endswith(RACK_AWARE)
+
     def consumer(self, rack: str) -> Reader:
-        if rack and (self._settings.optional_str("replica.selector.class") or "").endswith(RACK_AWARE):
+        if rack and self._rack_aware:
             return Reader(CONSUMER, any_replica=True, prefer=partial(self._preferred, rack))
         return FROM_ANY_REPLICA
 

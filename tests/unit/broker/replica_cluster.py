@@ -36,6 +36,10 @@ from penstock.protocol.messages.api_56_alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
+from penstock.protocol.messages.api_73_assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
 from penstock.sim.loop import Timeline
@@ -112,6 +116,8 @@ class Member:
 
     async def _ask_controller(self, request: Any, *, timeout_ms: int | None = None) -> Any:
         await asyncio.sleep(0.001)
+        if isinstance(request, AssignReplicasToDirsRequest):
+            return AssignReplicasToDirsResponse()
         return await self.cluster.alter_partition(request)
 
     async def serve(self, request: Any) -> Any:

@@ -352,6 +352,44 @@ def test_a_follower_answers_consumers_up_to_its_high_watermark_and_a_close_one_i
     run(scenario())
 
 
+@pytest.mark.parametrize("configs", [{}, {"flush_messages": "1"}])
+def test_a_leader_that_stops_acknowledges_nothing_by_itself(configs: dict[str, str]) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2), **configs)
+        cluster.cut = {(2, 1)}
+        end = cluster[1].append(b"a")
+        waiting = asyncio.ensure_future(cluster[1].partition.committed(end))
+        await asyncio.sleep(0)
+        cluster[1].partitions.release_waiters()
+        with pytest.raises(KafkaError) as error:
+            await waiting
+        assert refused(error, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with pytest.raises(KafkaError) as error:
+            cluster[1].append(b"b")
+        assert refused(error, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await asyncio.sleep(1)
+        assert cluster[1].partition.log.high_watermark == 0
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_followers_hear_of_the_high_watermark_at_once_where_consumers_read_from_them() -> None:
+    async def scenario(**settings: str) -> float:
+        cluster = Cluster(1, 2, **settings)
+        await cluster.start(led_by_1(1, 2))
+        await until(lambda: len(cluster[1].fetches) > 1)
+        started = asyncio.get_running_loop().time()
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        await until(lambda: cluster[2].partition.log.high_watermark == 1)
+        await cluster.close()
+        return asyncio.get_running_loop().time() - started
+
+    assert run(scenario()) > 0.3  # with the next record, or at the end of the poll
+    assert run(scenario(replica_selector_class="RackAwareReplicaSelector")) < 0.1
+
+
 def test_a_node_without_a_replica_tells_who_leads() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)

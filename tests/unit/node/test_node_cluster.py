@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.controller_channel import principal_data
 from penstock.client.connection import BrokerConnection
 from penstock.disk.memory import MemoryDisk
 from penstock.metadata.configs.definition import ConfigError
@@ -21,11 +22,14 @@ from penstock.node.listeners import ListenerError
 from penstock.node.local import make_node
 from penstock.node.node import Node
 from penstock.node.storage import FormatPlan, StorageError, format_storage
-from penstock.protocol.errors import ErrorCode
+from penstock.protocol.codec import encode
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.protocol.messages.api_55_describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from penstock.protocol.messages.api_58_envelope import EnvelopeRequest
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest
+from penstock.protocol.messages.headers import RequestHeader
 from penstock.raft.voters import Voter
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -349,3 +353,37 @@ def test_properties_that_can_form_no_quorum_are_refused(properties: dict[str, st
     given = {"node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data", **properties}
     with pytest.raises((ConfigError, ListenerError), match=sentence):
         make_node(Settings(given), MemoryDisk(), seed=1)
+
+
+def test_an_envelope_holds_what_the_active_controller_does_and_nothing_else() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3])
+        await cluster.start()
+        leader = cluster.leader
+        other = next(one for one in cluster.ids if one != leader)
+        who, where = principal_data("User:ANONYMOUS"), bytes((127, 0, 0, 1))
+        header = RequestHeader(request_api_key=3, request_api_version=12, correlation_id=1, client_id="x")
+        for data in (b"", b"\0\3\0\0", encode(header, 2) + encode(MetadataRequest(topics=None), 12)):
+            envelope = EnvelopeRequest(request_data=data, request_principal=who, client_host_address=where)
+            assert (await cluster.ask(leader, envelope, controller=True)).error_code == ErrorCode.INVALID_REQUEST
+            assert (await cluster.ask(other, envelope, controller=True)).error_code == ErrorCode.NOT_CONTROLLER
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_without_a_majority_a_request_for_the_controller_is_given_up_in_time() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3])
+        await cluster.start()
+        first, second = cluster.leader, next(one for one in cluster.ids if one != cluster.leader)
+        await cluster.kill(first)
+        await cluster.kill(second)
+        (left,) = cluster.nodes
+        wanted = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
+        with pytest.raises(KafkaError) as caught:
+            await cluster.nodes[left].broker.channel.ask(wanted, timeout_ms=200)
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        await cluster.end()
+
+    run(scenario)

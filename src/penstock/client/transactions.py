@@ -222,7 +222,7 @@ class Transactions:
         if error_code:
             code = code_of(error_code)
             self._noticed(code)
-            raise KafkaError(code, f"{what} of {self.transactional_id!r} was refused.")
+            raise KafkaError(code, f"{what} of {self.transactional_id!r} was refused: {code.name}.")
 
     async def _init_producer_id(self, *, keep_prepared: bool = False) -> PreparedTxnState:
         two_phase = self._two_phase or keep_prepared

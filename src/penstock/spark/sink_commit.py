@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from penstock.client.client import TRANSACTION, AsyncClient
+from penstock.client.errors import code_of
 from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
 from penstock.client.sync import Client
 from penstock.client.transactions import Transactions
@@ -23,6 +24,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    TransactionState,
 )
 from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from penstock.spark.errors import SourceError
@@ -63,7 +65,7 @@ def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prep
         if last is None or last.batch < batch:
             if replayed:
                 raise SourceError(f"Batch {batch} was decided and is not any more: topic of decisions lost records.")
-            _check_prepared(prepared, others)
+            _check_prepared(client, prepared, others)
             last = Decision(batch, tuple(sorted(prepared)))
             reached("driver-checked")
             log.decide(owner, last)
@@ -91,54 +93,69 @@ def commit_run(client: Client, prepared: Sequence[Prepared], *, commit: bool) ->
     client.run(_end_all(client.asynchronous, prepared, commit=commit, insist=False))
 
 
-def _check_prepared(prepared: Iterable[Prepared], found: Iterable[Prepared]) -> None:
-    missing = sorted(name for name, _ in set(prepared).difference(found))
-    if missing:
-        raise SourceError(
-            f"Transaction {missing[0]} was ended by somebody else before the batch was decided: "
-            "restart the query, which writes the batch again."
-        )
+def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterable[Prepared]) -> None:
+    """A coordinator that just moved may have been left out of the list: it is asked itself."""
+    for name, state in sorted(set(prepared).difference(found)):
+        if client.run(_describe(client.asynchronous, name)) != state:
+            raise SourceError(
+                f"Transaction {name} was ended by somebody else before the batch was decided: "
+                "restart the query, which writes the batch again."
+            )
 
 
 # --- what coordinators know
 
 
 async def _open_transactions(client: AsyncClient, query: str) -> list[Prepared]:
-    """All that tasks of the query have left open."""
+    """All that tasks of the query have left open, as far as coordinators that can be reached know."""
     prefix = transactional_prefix(query)
-    await client.metadata([])
-    names: list[str] = []
-    for node in sorted(client.cluster.nodes):
-        request = ListTransactionsRequest(state_filters=[ONGOING])
-        answer: ListTransactionsResponse = await client.retrying(lambda: _ask(client, request, node))  # noqa: B023
-        names += [each.transactional_id for each in answer.transaction_states]
-    found = []
-    for name in sorted({name for name in names if name.startswith(prefix)}):
-        state = await client.retrying(lambda: _describe(client, name))  # noqa: B023
-        if state != NOTHING_PREPARED:
-            found.append((name, state))
-    return found
+
+    async def look() -> list[Prepared]:
+        await client.metadata([])
+        return [found for node in sorted(client.cluster.nodes) for found in await _open_on(client, node, prefix)]
+
+    return await client.retrying(look)
 
 
-async def _ask(client: AsyncClient, request: ListTransactionsRequest, node: int) -> ListTransactionsResponse:
-    answer: ListTransactionsResponse = await client.request(request, node=node)
-    if answer.error_code:
-        raise KafkaError(ErrorCode(answer.error_code), f"Node {node} does not list its transactions.")
-    return answer
+async def _open_on(client: AsyncClient, node: int, prefix: str) -> list[Prepared]:
+    listed: ListTransactionsResponse = await client.request(ListTransactionsRequest(state_filters=[ONGOING]), node=node)
+    if listed.error_code:
+        raise KafkaError(code_of(listed.error_code), f"Node {node} does not list its transactions.")
+    names = sorted(each.transactional_id for each in listed.transaction_states)
+    names = [name for name in names if name.startswith(prefix)]
+    if not names:
+        return []
+    request = DescribeTransactionsRequest(transactional_ids=names)
+    described: DescribeTransactionsResponse = await client.request(request, node=node)
+    return [(each.transactional_id, _open_state(each)) for each in described.transaction_states if _is_open(each)]
+
+
+def _is_open(told: TransactionState) -> bool:
+    if told.error_code and told.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        raise KafkaError(code_of(told.error_code), f"Transaction {told.transactional_id} is not described.")
+    return not told.error_code and told.transaction_state == ONGOING
+
+
+def _open_state(told: TransactionState) -> PreparedTxnState:
+    return PreparedTxnState(told.producer_id, told.producer_epoch)
 
 
 async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
-    node = await client.coordinator(name, TRANSACTION)
-    request = DescribeTransactionsRequest(transactional_ids=[name])
-    answer: DescribeTransactionsResponse = await client.request(request, node=node)
-    [state] = answer.transaction_states
-    if state.error_code == ErrorCode.NOT_COORDINATOR:
-        client.forget_coordinator(name, TRANSACTION)
-    if state.error_code and state.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        raise KafkaError(ErrorCode(state.error_code), f"Transaction {name} is not described.")
-    if state.error_code or state.transaction_state != ONGOING:
-        return NOTHING_PREPARED
-    return PreparedTxnState(state.producer_id, state.producer_epoch)
+    """From its own coordinator, wherever that is now."""
+
+    async def ask() -> PreparedTxnState:
+        node = await client.coordinator(name, TRANSACTION)
+        try:
+            answer: DescribeTransactionsResponse = await client.request(
+                DescribeTransactionsRequest(transactional_ids=[name]), node=node
+            )
+            [told] = answer.transaction_states
+            return _open_state(told) if _is_open(told) else NOTHING_PREPARED
+        except KafkaError:
+            client.forget_coordinator(name, TRANSACTION)
+            raise
+
+    return await client.retrying(ask)
 
 
 # --- ending

@@ -86,6 +86,12 @@ class Counts:
     resets: int = 0
 
 
+def _forget(left: asyncio.Task[Any]) -> None:
+    """Nobody waits for it: how it ended is nobody's concern either."""
+    if not left.cancelled():
+        left.exception()
+
+
 class ReplicaFetcher:
     def __init__(
         self,
@@ -289,6 +295,7 @@ class ReplicaFetcher:
         )
         if not await self._answered(asking):
             self._left = asking
+            asking.add_done_callback(_forget)
             self._lane = 1 - self._lane
             self._begin_session()
             return None

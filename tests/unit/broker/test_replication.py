@@ -178,6 +178,23 @@ def test_a_failover_does_not_wait_for_a_parked_poll() -> None:
     run(scenario())
 
 
+def test_a_poll_that_was_left_alone_may_fail() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        await asyncio.sleep(0.1)
+        cluster.change(leader=1)  # of another epoch: the follower doesn't wait for the end of its poll
+        await asyncio.sleep(0.01)
+        await cluster.crash(1)
+        await asyncio.sleep(1)
+        await cluster.restart(1)
+        cluster.change(leader=1)
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        await cluster.close()
+
+    run(scenario())
+
+
 def test_a_follower_whose_records_the_leader_has_deleted_starts_over() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)

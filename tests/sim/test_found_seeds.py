@@ -19,6 +19,7 @@ class Found:
     seconds: float
     faults: tuple[int, ...] | None = None
     actors: tuple[int, ...] | None = None
+    nodes: int = 1
 
 
 FOUND = [
@@ -27,12 +28,13 @@ FOUND = [
     Found("a torn entry of a transaction index passed for one", 12, "hostile", 40),
     Found("a failed read of a segment's first batch went past the log", 45, "hostile", 15.1, (5, 8)),
     Found("a full disk kept a node from stopping", 6, "hostile", 60),
+    Found("nobody was told where replicas are on a new disk", 5, "power", 25, nodes=3),
 ]
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.name.replace(" ", "-"))
 def test_a_run_that_once_failed_keeps_all_promises(found: Found) -> None:
-    whole = draw_plan(found.seed, found.profile, duration_s=found.seconds)
+    whole = draw_plan(found.seed, found.profile, nodes=found.nodes, duration_s=found.seconds)
     faults = None if found.faults is None else frozenset(found.faults)
     actors = None if found.actors is None else frozenset(found.actors)
     verdict = run_plan(whole.only(faults, actors))

@@ -36,6 +36,10 @@ def _nobody(_: Partition) -> None:
     """A node without a controller to ask."""
 
 
+def _nowhere(_: Partition, directory_id: bytes) -> None:
+    """The same."""
+
+
 @dataclass(slots=True)
 class Hosting:
     """What the partitions of a node share."""
@@ -47,6 +51,8 @@ class Hosting:
     #: A change of the in-sync set waits in `partition.leading.proposal`.
     propose: Callable[[Partition], None] = _nobody
     broker_epoch: Callable[[], int] = lambda: NO_BROKER_EPOCH
+    #: A replica's log was opened in the directory with this id.
+    placed: Callable[[Partition, bytes], None] = _nowhere
 
     def is_alive(self, broker_id: int) -> bool:
         broker = self.brokers.get(broker_id)

@@ -147,6 +147,7 @@ class Partitions:
             if log.topic_id == ZERO_UUID:
                 self._logs.assign_topic_id(log, partition.topic_id)
             log.update_config(config)
+        self.hosting.placed(partition, self._logs.directory_of(log).directory_id)
         return log
 
     def _directory_of(self, image: PartitionImage) -> bytes | None:

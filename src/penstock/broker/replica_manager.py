@@ -12,6 +12,7 @@ from penstock.broker.alter_partition import IsrChanges
 from penstock.broker.readers import FOLLOWER_RATE, Throttle
 from penstock.broker.replica_fetcher import Counts, ReplicaFetcher
 from penstock.broker.replica_figures import figures_of
+from penstock.broker.replica_places import ReplicaPlaces
 from penstock.metadata.image import EMPTY_IMAGE, NO_LEADER, topic_changes
 from penstock.protocol.errors import KafkaError
 
@@ -51,6 +52,7 @@ class ReplicaManager:
         self._settings = settings
         self._broker_epoch = broker_epoch
         self.isr_changes = IsrChanges(node_id, channel, broker_epoch)
+        self._places = ReplicaPlaces(node_id, channel, broker_epoch)
         self.counts = Counts()
         self.throttle = Throttle(FOLLOWER_RATE, partitions.hosting, settings)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
@@ -59,6 +61,7 @@ class ReplicaManager:
         self._timer: asyncio.Task[None] | None = None
         self._fetchers_per_leader = settings.int("num.replica.fetchers")
         partitions.hosting.propose = self.isr_changes.submit
+        partitions.hosting.placed = self._places.placed
         partitions.hosting.broker_epoch = broker_epoch
         partitions.hosting.max_lag_ms = settings.int("replica.lag.time.max.ms")
 
@@ -76,6 +79,7 @@ class ReplicaManager:
         self._followed.clear()
         await asyncio.gather(*(fetcher.close() for fetcher in fetchers), *self._retired)
         await self.isr_changes.close()
+        await self._places.close()
 
     async def _watch_laggards(self) -> None:
         """A follower is noticed one and a half times the lag time after it was last caught up, at the latest."""

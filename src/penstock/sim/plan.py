@@ -42,6 +42,7 @@ SPLITS = ("isolate", "isolate one way", "isolate a leader", "split", "ring", "cu
 WIRES = ("slow two", "lossy two")
 LEADERS = ("kill a leader", "kill the controller", "pause a leader", "rolling restart", "kill all")
 LOSSES = ("wipe",)
+CLUSTER_PACE = 2.0
 LASTING_S = (0.3, 1.5, 5.0, 12.0)
 
 PROFILES: dict[str, Profile] = {
@@ -232,10 +233,16 @@ def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape) -> tuple[Act
     if not shape.alone and _stream(seed, "actors/mover").random() < 0.5:
         kinds.append("mover")
     partitions = [(topic.name, index) for topic in topics if topic.mixed for index in range(topic.partitions)]
-    return tuple(
+    actors = tuple(
         ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
         for index, kind in enumerate(kinds, 1)
     )
+    return actors if shape.alone else tuple(_unhurried(actor) for actor in actors)
+
+
+def _unhurried(actor: ActorPlan) -> ActorPlan:
+    """Faults of a cluster last longer, and so do their runs."""
+    return replace(actor, params={**actor.params, "pause_s": CLUSTER_PACE * actor.params["pause_s"]})
 
 
 Partitions = list[tuple[str, int]]
@@ -333,7 +340,7 @@ def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple
     kinds = profile.faults if nodes == 1 else profile.faults + profile.among
     on = [kind for kind in kinds if _stream(seed, f"swarm/{kind}").random() < 0.5]
     random = _stream(seed, "faults")
-    every_s = profile.every_s * random.choice((0.6, 1.0, 2.0))
+    every_s = profile.every_s * random.choice((0.6, 1.0, 2.0) if nodes == 1 else (0.4, 0.7, 1.2))
     if not on and kinds:
         on = [random.choice(kinds)]
     faults: list[FaultPlan] = []

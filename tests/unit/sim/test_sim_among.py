@@ -91,7 +91,7 @@ def test_only_clusters_have_faults_among_machines() -> None:
 
 def test_more_machines_do_not_change_what_a_seed_does_with_one() -> None:
     alone, three = draw_plan(5, "hostile"), draw_plan(5, "hostile", nodes=3)
-    assert alone.actors == three.actors[: len(alone.actors)]
+    assert [actor.kind for actor in alone.actors] == [actor.kind for actor in three.actors[: len(alone.actors)]]
     assert alone.topics == three.topics
     assert alone.shape.alone
     assert not three.shape.alone

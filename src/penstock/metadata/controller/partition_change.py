@@ -66,12 +66,6 @@ def is_usable(image: MetadataImage, broker_id: int) -> bool:
     return broker is not None and broker.usable
 
 
-def can_lead(image: MetadataImage, partition: PartitionImage, broker_id: int) -> bool:
-    """Alive, staying, and with the replica's disk."""
-    broker = image.brokers.get(broker_id)
-    return broker is not None and broker.usable and broker.has_online(partition.directory(broker_id))
-
-
 @dataclass(slots=True)
 class Change:
     """What is wished for one partition. `None` leaves a part as it is."""
@@ -99,9 +93,10 @@ class Change:
     def may_lead(self, broker_id: int) -> bool:
         if broker_id in self.leaving or broker_id in self.unclean_shutdown:
             return False
-        if broker_id in self.coming:
-            return self.image.brokers[broker_id].has_online(self.partition.directory(broker_id))
-        return can_lead(self.image, self.partition, broker_id)
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or not (broker.usable or broker_id in self.coming):
+            return False
+        return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
     def record(self) -> PartitionChangeRecord | None:
         return _build(self)

@@ -1,0 +1,69 @@
+"""A broker tells where its replicas are: together, until it is heard, and only what the controller does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, cast
+
+from penstock.broker.hosting import Hosting
+from penstock.broker.partition import Partition
+from penstock.broker.replica_places import ReplicaPlaces
+from penstock.metadata.image import PartitionImage
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_73_assign_replicas_to_dirs import AssignReplicasToDirsResponse
+from penstock.sim.loop import Timeline
+
+OLD, NEW, OTHER = b"o" * 16, b"n" * 16, b"x" * 16
+TOPIC = b"t" * 16
+
+
+class Channel:
+    def __init__(self, *answers: AssignReplicasToDirsResponse | KafkaError) -> None:
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+
+    async def ask(self, request: Any, *, timeout_ms: int | None = None) -> Any:
+        self.asked.append(request)
+        answer = self.answers.pop(0) if self.answers else AssignReplicasToDirsResponse()
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+
+def partition(index: int, *directories: bytes) -> Partition:
+    image = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, directories=directories)
+    return Partition("t", TOPIC, index, image, Hosting(2, cast(Any, None)))
+
+
+def told(*placed: tuple[Partition, bytes], channel: Channel) -> list[Any]:
+    async def work() -> None:
+        places = ReplicaPlaces(2, cast(Any, channel), lambda: 7)
+        for each, directory in placed:
+            places.placed(each, directory)
+        await asyncio.sleep(60)
+        await places.close()
+
+    timeline = Timeline(random.Random(1))
+    timeline.run(work(), timeline.process("test"), until=1_000)
+    timeline.end()
+    return channel.asked
+
+
+def test_a_replica_that_is_where_the_controller_has_it_is_not_spoken_of() -> None:
+    assert told((partition(0, OTHER, NEW), NEW), channel=Channel()) == []
+
+
+def test_all_that_moved_is_told_in_one_request_by_directory() -> None:
+    asked = told((partition(0, OTHER, OLD), NEW), (partition(1, OTHER, OLD), NEW), channel=Channel())
+    assert len(asked) == 1
+    assert (asked[0].broker_id, asked[0].broker_epoch) == (2, 7)
+    (directory,) = asked[0].directories
+    assert directory.id == NEW
+    assert [part.partition_index for part in directory.topics[0].partitions] == [0, 1]
+
+
+def test_it_is_told_again_until_it_is_taken() -> None:
+    refused = AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    channel = Channel(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody"), refused)
+    assert len(told((partition(0, OTHER, OLD), NEW), channel=channel)) == 3

@@ -161,7 +161,14 @@ class _Driver:
     def tasks(self, start: Offsets, end: Offsets) -> list[ReadTask]:
         options = self._options
         start = self._with_new(start, end)
-        ranges = [OffsetRange(*each, start[each], end[each]) for each in sorted(end) if start[each] < end[each]]
+        wanted = [each for each in sorted(end) if start[each] < end[each]]
+        first = self._planner.earliest(wanted)
+        for each in wanted:
+            if start[each] < first[each]:
+                topic, partition = each
+                there = f"{topic}-{partition} begins at {first[each]} now"
+                self._planner.data_loss(f"{there}, and {start[each]} is the next offset to read")
+        ranges = [OffsetRange(*each, max(start[each], first[each]), end[each]) for each in wanted]
         pieces = split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
         hints = self._planner.file_hints(each.key for each in pieces)
         return [ReadTask(each.topic, each.partition, each.start, each.end, hints.get(each.key)) for each in pieces]

@@ -1,0 +1,105 @@
+"""`spark.readStream.format("penstock")` on a real session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from penstock.spark.progress import watch
+from penstock.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+PATIENCE_S = 240
+
+
+def send(broker: Broker, topic: str, numbers: range, partition: int | None = None) -> None:
+    with broker.client() as client, client.producer() as producer:
+        producer.send_many(topic, [(None, b"%d" % number, (), None) for number in numbers], partition=partition)
+
+
+def stream(spark: Any, broker: Broker, topic: str, **options: str) -> Any:
+    reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap)
+    return reader.option("subscribe", topic).option("startingOffsets", "earliest").options(**options).load()
+
+
+def run_once(frame: Any, place: Path) -> Any:
+    """Everything that is there now, into a table that the checkpoint makes exact."""
+    query = (
+        frame.selectExpr("CAST(value AS STRING) AS number", "partition", "offset")
+        .writeStream.format("parquet")
+        .option("path", str(place / "table"))
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(PATIENCE_S)
+    assert query.exception() is None
+    return query
+
+
+def test_a_stream_reads_everything_once_across_restarts_and_new_partitions(
+    spark: Any, spark_broker: Broker, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    watcher = watch(spark)
+    send(spark_broker, topic, range(500))
+    frame = stream(spark, spark_broker, topic, maxOffsetsPerTrigger="300", **{"commit.group": "spark-test"})
+    query = run_once(frame, tmp_path)
+    batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert batches == [300, 200]
+    with spark_broker.client() as client:
+        client.create_partitions(topic, 2)
+    send(spark_broker, topic, range(500, 700), partition=1)
+    query = run_once(frame, tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert sorted(int(row.number) for row in rows) == list(range(700))
+    offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert json.loads(offsets[-1].read_text().splitlines()[-1]) == {topic: {"0": 500, "1": 200}}
+    spark.streams.removeListener(watcher)
+    state = watcher.queries[str(query.id)]
+    assert (state.lag, state.total_rows) == (0, 700)
+
+
+@pytest.mark.slow
+def test_a_running_stream_survives_its_broker(spark: Any, tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "data", topics={"t": 2}) as mortal:
+        send(mortal, "t", range(300))
+        query = (
+            stream(spark, mortal, "t")
+            .selectExpr("CAST(value AS STRING) AS number")
+            .writeStream.format("memory")
+            .queryName("survivor")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        query.processAllAvailable()
+        mortal.kill()
+        mortal.start()
+        send(mortal, "t", range(300, 500))
+        query.processAllAvailable()
+        rows = spark.sql("SELECT number FROM survivor").collect()
+        query.stop()
+    assert sorted(int(row.number) for row in rows) == list(range(500))
+
+
+@pytest.mark.slow
+def test_lost_data_stops_the_query_with_one_sentence(
+    spark: Any, spark_broker: Broker, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    send(spark_broker, topic, range(10))
+    run_once(stream(spark, spark_broker, topic), tmp_path)
+    send(spark_broker, topic, range(10, 30))
+    with spark_broker.client() as client:
+        client.delete_records({(topic, 0): 20})
+    with pytest.raises(Exception, match=rf"{topic}-0 begins at 20 now, and 10 is the next offset to read"):
+        run_once(stream(spark, spark_broker, topic), tmp_path)
+    run_once(stream(spark, spark_broker, topic, failOnDataLoss="false"), tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert sorted(int(row.number) for row in rows) == [*range(10), *range(20, 30)]

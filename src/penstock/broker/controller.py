@@ -52,6 +52,8 @@ PROBES_AFTER_S = (0.0, 0.02, 0.1, 0.3, 1.0)
 PROBE_TIMEOUT_S = 1.0
 #: A timer that is later than this shows that the controller itself was held up.
 HELD_UP_MS = 500
+#: Between two looks at a broker that is silent, while its fencing is not committed.
+RECHECK_MS = 50
 FAILOVERS_KEPT = 100
 
 
@@ -297,7 +299,7 @@ class Controller:
     def _check_sessions_later(self) -> None:
         now_ms = self._now_ms()
         due_ms = self.beats.next_check_ms(self._metadata.image, now_ms)
-        self._at("sessions", max(due_ms, now_ms + 1), self._check_sessions)
+        self._at("sessions", max(due_ms, now_ms + RECHECK_MS), self._check_sessions)
 
     def _check_sessions(self, due_ms: int) -> None:
         now_ms = self._now_ms()
@@ -356,7 +358,8 @@ class Controller:
         if previous is not None:
             previous.cancel()
         if self.active:
-            self._timers[name] = loop.call_at(when_ms / 1000, callback, when_ms)
+            # In the middle of the millisecond: at its beginning the clock may still round down to the one before.
+            self._timers[name] = loop.call_at((when_ms + 0.5) / 1000, callback, when_ms)
 
     def _every(self, name: str, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         def due(when_ms: int) -> None:

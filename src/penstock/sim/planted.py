@@ -23,6 +23,7 @@ from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
 from penstock.log.snapshot_files import SnapshotFiles
 from penstock.records.compact import OffsetMap
+from penstock.sim.planted_cluster import CLUSTER_BUGS, NODES
 from penstock.transactions.shard import TransactionShard
 
 #: Runs that a planted bug may survive, at most.
@@ -38,12 +39,14 @@ class Plant:
     replacements: Replacements
     """(owner, name, what makes the new one of the old one)"""
     seconds: float = 25.0
+    nodes: int = 1
 
     @contextmanager
     def planted(self) -> Iterator[None]:
         before = [(owner, name, owner.__dict__[name]) for owner, name, _ in self.replacements]
         for owner, name, make in self.replacements:
-            check(callable(owner.__dict__[name]) or isinstance(owner.__dict__[name], property), f"{name} is code")
+            code = owner.__dict__[name]
+            check(callable(code) or isinstance(code, property | staticmethod), f"{name} is code")
             setattr(owner, name, make(owner.__dict__[name]))
         try:
             yield
@@ -273,4 +276,9 @@ PLANTS: dict[str, Plant] = {
         "calm",
         ((OffsetMap, "superseded", _oldest_kept),),
     ),
+}
+
+PLANTS |= {
+    name: Plant(about, profile, replacements, seconds=40.0, nodes=NODES)
+    for name, (about, profile, replacements) in CLUSTER_BUGS.items()
 }

@@ -16,6 +16,7 @@ from penstock.spark.sink import StreamWriter
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_write import SinkMessage, Task, write_prepared
 from penstock.testing import Broker
+from penstock.testing.cluster import Cluster
 
 Rows = list[tuple[str, str]]
 
@@ -46,7 +47,7 @@ def killed_at(step: str, occurrence: int = 1) -> Iterator[None]:
 class Query:
     """What survives a driver: the query's id and the batches that are done."""
 
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, broker: Broker | Cluster, topic: str) -> None:
         self.id = str(uuid.uuid4())
         self.done = 0
         self.options = SinkOptions(broker.bootstrap, topic, exactly_once=True)
@@ -73,7 +74,7 @@ class Query:
             self.done += 1
 
 
-def committed_rows(broker: Broker, topic: str, *, up_to_the_end: bool = True) -> list[tuple[str, str]]:
+def committed_rows(broker: Broker | Cluster, topic: str, *, up_to_the_end: bool = True) -> list[tuple[str, str]]:
     """What a consumer of committed records sees. Up to the end: nothing is left open that hides what comes after it."""
     found: list[tuple[str, str]] = []
     settings = ConsumerSettings(isolation_level=READ_COMMITTED, max_wait_ms=50)

@@ -66,6 +66,7 @@ def local_nodes(
             "share.coordinator.state.topic.replication.factor": factor,
             "share.coordinator.state.topic.min.isr": in_sync,
             "group.initial.rebalance.delay.ms": "0",
+            "transaction.two.phase.commit.enable": "true",
             **(overrides or {}),
         }
         nodes.append(LocalNode(index + 1, directory, ports[index], properties))

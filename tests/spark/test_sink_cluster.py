@@ -1,0 +1,36 @@
+"""Exactly once on three nodes, one of which is killed in the middle: prepared transactions move to others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sink_driver import Killed, Query, Rows, committed_rows, killed_at
+
+from penstock.spark.sink_steps import DRIVER_STEPS
+from penstock.testing.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+
+BATCHES: list[Rows] = [[(f"k{row % 7}", f"{batch}-{row}") for row in range(20)] for batch in range(3)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3, topics={"warm": 1}) as running:
+        yield running
+
+
+@pytest.mark.parametrize("step", ["task-prepared", *DRIVER_STEPS[2:6]])
+def test_a_node_killed_at_any_step_takes_no_row_with_it(cluster: Cluster, step: str) -> None:
+    topic = f"at-{step}"
+    cluster.create_topic(topic, 3)
+    query = Query(cluster, topic)
+    with killed_at(step, 2), pytest.raises(Killed):
+        query.run(BATCHES)
+    gone = cluster.leader(topic, 0)
+    cluster.kill(gone)
+    query.run(BATCHES)
+    cluster.restart(gone)
+    cluster.wait_in_sync(topic)
+    assert sorted(committed_rows(cluster, topic)) == sorted(row for batch in BATCHES for row in batch)

@@ -29,6 +29,7 @@ FOUND = [
     Found("a failed read of a segment's first batch went past the log", 45, "hostile", 15.1, (5, 8)),
     Found("a full disk kept a node from stopping", 6, "hostile", 60),
     Found("nobody was told where replicas are on a new disk", 5, "power", 25, nodes=3),
+    Found("a coordinator's second answer that was overdue kept the loop busy", 3, "hostile", 18, nodes=3),
     Found("a controller in a minority looked at silent brokers without a pause", 4, "hostile", 17, nodes=3),
 ]
 

@@ -303,6 +303,8 @@ class Coordinator(Generic[M]):
     def _answer_early(self, until: float) -> None:
         """Whoever waits too long hears so. The decision stands, and its other effects come when it is committed."""
         for commit in self._commits:
+            if commit.expires == math.inf:
+                continue  # has heard, or waits as long as it takes
             if commit.expires > until:
                 break
             commit.expires = math.inf

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tools.acknowledged_load import QUIET, WRITERS, Book, Load, judge
+from tools.acknowledged_load import QUIET, WRITERS, Book, Load, forget_leftovers, judge
 from tools.process_cluster import ProcessCluster
 
-# kafka-python leaves sockets of refused connections to the collector.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -29,6 +29,12 @@ SHORT_PAUSE_S = (0.1, 0.5)
 LONG_PAUSE_S = (0.2, 8.0)
 
 Pause = tuple[float, float]
+
+
+@pytest.fixture(autouse=True)
+def leftovers() -> Iterator[None]:
+    yield
+    forget_leftovers()
 
 
 def create(cluster: ProcessCluster, *names: str) -> None:
@@ -89,5 +95,5 @@ def test_three_rounds_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_hundred_rounds_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_a_hundred_rounds_or_a_quarter_of_an_hour_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
     run_rounds(tmp_path, 100, ["confluent", "kafka-python", "aiokafka"], SEED + 1000, LONG_PAUSE_S)

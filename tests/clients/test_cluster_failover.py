@@ -7,15 +7,20 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tools.acknowledged_load import QUIET, WRITERS, Book, Load, judge
+from tools.acknowledged_load import QUIET, WRITERS, Book, Load, forget_leftovers, judge
 from tools.process_cluster import ProcessCluster
 
-# kafka-python leaves sockets of refused connections to the collector.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 PARTITIONS = 3
+
+
+@pytest.fixture(autouse=True)
+def leftovers() -> Iterator[None]:
+    yield
+    forget_leftovers()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from penstock.spark import session
 def main(bootstrap: str, topic: str, source: str, checkpoint: str) -> None:
     spark = session(
         "killed",
-        master="local[2,4]",  # a task may be tried again
+        master="local[2,8]",  # a task may be tried again, and be killed again
         memory="512m",
         config={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"},
     )

@@ -1,0 +1,164 @@
+"""Faults of machines rather than of processes: a network that is cut, a disk that is full. Where the system allows it.
+
+Nodes that are cut off live in network namespaces of their own, joined by a bridge; a cable is pulled by taking a link
+down, so that nobody is told anything. The full disk is a small tmpfs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tools.acknowledged_load import QUIET, WRITERS, Book, Load, judge
+from tools.process_cluster import ProcessCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+PARTITIONS = 3
+NODES = (1, 2, 3)
+NOTICED_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+SPARE_BYTES = 2 * 1024 * 1024
+
+
+def command(*words: str) -> bool:
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+class Cables:
+    """A bridge with a namespace per node."""
+
+    def __init__(self) -> None:
+        self.name = f"p{secrets.token_hex(3)}"
+        self.subnet = f"10.{secrets.randbelow(100) + 100}.{secrets.randbelow(200) + 20}"
+
+    def host(self, node: int) -> str:
+        return f"{self.subnet}.{node + 10}"
+
+    def namespace(self, node: int) -> str:
+        return f"{self.name}n{node}"
+
+    def lay(self) -> bool:
+        done = command("ip", "link", "add", self.name, "type", "bridge")
+        done = done and command("ip", "addr", "add", f"{self.subnet}.1/24", "dev", self.name)
+        done = done and command("ip", "link", "set", self.name, "up")
+        return done and all(self._lay_one(node) for node in NODES)
+
+    def _lay_one(self, node: int) -> bool:
+        space, ours, theirs = self.namespace(node), f"{self.name}a{node}", f"{self.name}b{node}"
+        inside = ("ip", "netns", "exec", space)
+        return all(
+            (
+                command("ip", "netns", "add", space),
+                command("ip", "link", "add", ours, "type", "veth", "peer", "name", theirs),
+                command("ip", "link", "set", theirs, "netns", space),
+                command("ip", "link", "set", ours, "master", self.name, "up"),
+                command(*inside, "ip", "addr", "add", f"{self.host(node)}/24", "dev", theirs),
+                command(*inside, "ip", "link", "set", theirs, "up"),
+                command(*inside, "ip", "link", "set", "lo", "up"),
+            )
+        )
+
+    def pull(self, node: int) -> None:
+        assert command("ip", "link", "set", f"{self.name}a{node}", "down")
+
+    def plug(self, node: int) -> None:
+        assert command("ip", "link", "set", f"{self.name}a{node}", "up")
+
+    def remove(self) -> None:
+        for node in NODES:
+            command("ip", "netns", "del", self.namespace(node))
+        command("ip", "link", "del", self.name)
+
+
+@pytest.fixture
+def cables() -> Iterator[Cables]:
+    laid = Cables()
+    try:
+        if not laid.lay():
+            pytest.skip("network namespaces can't be made here")
+        yield laid
+    finally:
+        laid.remove()
+
+
+def create(cluster: ProcessCluster, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(timeout=60)
+
+
+def leader_of(cluster: ProcessCluster, topic: str, not_by: int | None = None) -> int:
+    hosts = [f"{node.host}:{node.port}" for node in cluster.nodes.values() if node.node_id != not_by]
+    admin = AdminClient({"bootstrap.servers": ",".join(hosts), **QUIET})
+    return int(admin.list_topics(topic, timeout=60).topics[topic].partitions[0].leader)
+
+
+def test_a_leader_whose_cable_is_pulled_is_replaced_and_loses_nothing(tmp_path: Path, cables: Cables) -> None:
+    hosts = {node: cables.host(node) for node in NODES}
+    prefixes = {node: ("ip", "netns", "exec", cables.namespace(node)) for node in NODES}
+    with ProcessCluster(tmp_path, overrides=NOTICED_SOON, hosts=hosts, prefixes=prefixes) as cluster:
+        book = Book("cut", PARTITIONS)
+        create(cluster, book.topic)
+        load = Load(cluster.bootstrap, book, WRITERS["confluent"])
+        try:
+            for _ in range(3):
+                book.wait_for(200)
+                victim = leader_of(cluster, book.topic)
+                cables.pull(victim)
+                deadline = time.monotonic() + 60
+                while leader_of(cluster, book.topic, not_by=victim) == victim:
+                    assert time.monotonic() < deadline, f"node {victim} is cut off and still leads"
+                    time.sleep(0.2)
+                book.wait_for(500)
+                cables.plug(victim)
+                book.wait_for(200)
+        finally:
+            load.stop()
+        judge(cluster.bootstrap, book)
+        print(f"cut: {len(book.acknowledged)} acknowledged, longest pause {book.longest_gap_s:.1f} s")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "small"
+    path.mkdir()
+    if not command("mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(path)):
+        pytest.skip("tmpfs can't be mounted here")
+    try:
+        yield path
+    finally:
+        command("umount", "-l", str(path))
+
+
+def fill(path: Path) -> None:
+    left = os.statvfs(path)
+    (path / "filler").write_bytes(bytes(max(0, left.f_bavail * left.f_frsize - SPARE_BYTES)))
+
+
+def test_a_full_disk_takes_one_node_out_and_no_record(tmp_path: Path, small_disk: Path) -> None:
+    with ProcessCluster(tmp_path, overrides=NOTICED_SOON, data={3: small_disk / "data"}) as cluster:
+        book = Book("full", PARTITIONS)
+        create(cluster, book.topic)
+        fill(small_disk)
+        load = Load(cluster.bootstrap, book, WRITERS["confluent"])
+        try:
+            deadline = time.monotonic() + 120
+            while (left := os.statvfs(small_disk)).f_bavail * left.f_frsize > 65536 and cluster.nodes[3].running:
+                book.wait_for(100)
+                assert time.monotonic() < deadline, "the disk doesn't fill up"
+            book.wait_for(5_000)
+            if cluster.nodes[3].running:
+                cluster.kill(3)
+            (small_disk / "filler").unlink()
+            cluster.start(3)
+            book.wait_for(500)
+        finally:
+            load.stop()
+        judge(cluster.bootstrap, book)
+        print(f"full: {len(book.acknowledged)} acknowledged, longest pause {book.longest_gap_s:.1f} s")

@@ -19,18 +19,23 @@ DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+#: The newest jars on Maven Central. Delta's own helper asks for the version of its Python package, which may be newer.
+DELTA_JARS = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 
 def session(
     app_name: str = "penstock",
     *,
     master: str | None = None,
+    remote: str | None = None,
     memory: str | None = None,
     delta: bool = False,
     bundled_java: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> Any:
     """`master` is local[*] unless Spark's own settings name one; `config` are Spark's properties and win over ours.
+
+    `remote` is the address of a Spark Connect server (sc://host:port), or a master to start one on here (local[2]).
 
     With `delta`, tables of Delta Lake can be read and written; its jars are fetched once. `bundled_java` leaves the
     system's Java out. A session that runs already is returned, with `config` applied to it.
@@ -53,14 +58,15 @@ def session(
     if delta:
         settings |= DELTA
     settings |= config or {}
-    if master is not None:
+    if delta:
+        others = settings.get("spark.jars.packages")
+        settings["spark.jars.packages"] = f"{others},{DELTA_JARS}" if others else DELTA_JARS
+    if remote is not None:
+        builder = builder.remote(remote)
+    elif master is not None:
         builder = builder.master(master)
     elif "spark.master" not in settings and "SPARK_REMOTE" not in os.environ:
         builder = builder.master(os.environ.get("MASTER", "local[*]"))
     for name, value in settings.items():
         builder = builder.config(name, value)
-    if delta:
-        from delta import configure_spark_with_delta_pip
-
-        builder = configure_spark_with_delta_pip(builder)
     return builder.getOrCreate()

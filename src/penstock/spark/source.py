@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
@@ -32,7 +31,11 @@ class DefaultSource(DataSource):
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        return import_module("penstock.spark.sink").batch_writer(self.options, schema, overwrite)
+        from penstock.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        return import_module("penstock.spark.sink").stream_writer(self.options, schema, overwrite)
+        from penstock.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

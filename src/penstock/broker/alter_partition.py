@@ -81,6 +81,10 @@ class IsrChanges:
             logger.warning("the controller was not told of %d in-sync sets yet: %s", len(sent), error)
             self._again(sent)
             return False
+        except Exception:  # a proposal that is forgotten would hold the high watermark back for ever
+            logger.exception("asking the controller for %d in-sync sets failed: once more", len(sent))
+            self._again(sent)
+            return False
         if response.error_code:
             code = ErrorCode(response.error_code)
             logger.warning("the controller takes no in-sync sets from this broker yet: %s", code.name)

@@ -294,6 +294,8 @@ class Partition:
         commits = self._commits
         if commits is None:
             commits = self._commits = deque()
+        while commits and commits[0][1].done():
+            commits.popleft()  # whoever gave up: a mark that stands still must not gather them
         if not commits or commits[-1][0] <= offset:
             commits.append((offset, future))
         else:
@@ -400,8 +402,8 @@ class Partition:
     def check_laggards(self, now_ms: int) -> bool:
         """Whether the in-sync set is to shrink."""
         leading = self.leading
-        if leading is None:
-            return False
+        if leading is None or self.log.offline:
+            return False  # nobody can follow a disk that failed: those in sync are who is left to lead
         self.recheck()
         leaving = leading.laggards(self.log.log_end_offset, now_ms, self._hosting.max_lag_ms)
         if leaving:

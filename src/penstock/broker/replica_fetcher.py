@@ -184,6 +184,7 @@ class ReplicaFetcher:
         loop = asyncio.get_running_loop()
         self._news.clear()
         wake_at = self._resume(loop.time())
+        await self._sync_tails()
         if len(self._paused) < len(self._followed):
             request = self._request(wake_at, loop.time())
             answer = await self._ask(request) if request is not None else None
@@ -191,6 +192,27 @@ class ReplicaFetcher:
                 await self._take(answer)
         else:
             await self._sleep(None if wake_at is None else wake_at - loop.time())
+
+    async def _sync_tails(self) -> None:
+        """Where fsync is promised the leader takes what a fetch names for synced, whoever brought it here."""
+        while tails := self._unsynced_tails():
+            for entry in tails:
+                try:
+                    await entry.partition.log.flushed(entry.partition.log.log_end_offset)
+                except KafkaError as error:
+                    self._broken(entry, error)
+
+    def _unsynced_tails(self) -> list[Followed]:
+        found: list[Followed] = []
+        for key in self._followed if self._epoch == FIRST_EPOCH else self._changed:
+            try:
+                log = self._followed[key].partition.log
+            except KafkaError:
+                continue  # the request will meet it, too
+            promised = log.config.fsync_before_ack and log.flushed_offset < log.log_end_offset
+            if promised and not log.offline and key not in self._paused:
+                found.append(self._followed[key])
+        return found
 
     def _resume(self, now: float) -> float | None:
         """Take back those whose pause is over; when the next one's is."""
@@ -353,7 +375,6 @@ class ReplicaFetcher:
     async def _take(self, answer: FetchResponse) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SLICE_SECONDS
-        unsynced: list[tuple[Any, int]] = []
         for topic in answer.responses:
             for data in topic.partitions:
                 entry = self._followed.get((topic.topic_id, data.partition_index))
@@ -364,17 +385,13 @@ class ReplicaFetcher:
                 except KafkaError as error:
                     self._broken(entry, error)
                     continue
-                log = entry.partition.log
-                if log.config.fsync_before_ack and log.flushed_offset < log.log_end_offset:
-                    unsynced.append((entry, log.log_end_offset))
+                except Exception:  # one partition's riddle: the others behind it go on
+                    logger.exception("%s: what the leader sent can't be taken over", entry.partition)
+                    self._trouble(entry, Trouble.LATER)
+                    continue
                 if loop.time() >= deadline:
                     await asyncio.sleep(0)
                     deadline = loop.time() + SLICE_SECONDS
-        for entry, offset in unsynced:  # the next fetch tells the leader that it is here: it has to be so
-            try:
-                await entry.partition.log.flushed(offset)
-            except KafkaError as error:
-                self._broken(entry, error)
 
     def _is_current(self, entry: Followed) -> bool:
         partition = entry.partition
@@ -393,14 +410,14 @@ class ReplicaFetcher:
         if data.error_code:
             await self._refused(entry, ErrorCode(data.error_code))
             return
-        entry.failures = 0
         partition = entry.partition
         log = partition.log
+        if entry.asked != log.log_end_offset:
+            return  # an answer to what was asked before, perhaps of this leader in an earlier epoch
         if data.diverging_epoch.epoch != NO_EPOCH or data.diverging_epoch.end_offset != -1:
             self._truncate(entry, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
             return
-        if entry.asked != log.log_end_offset:
-            return  # an answer to what was asked before
+        entry.failures = 0
         start = log.log_start_offset
         size = partition.replicate(data.records, entry.leader_epoch, data.high_watermark, data.log_start_offset)
         if size:
@@ -414,7 +431,11 @@ class ReplicaFetcher:
         log = entry.partition.log
         own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)
         step = follower.truncation(epoch, end_offset, own_epoch, own_end, log.log_end_offset, log.high_watermark)
+        before = log.log_end_offset, log.epochs.latest_epoch
         self._cut(entry, step.offset)
+        if (log.log_end_offset, log.epochs.latest_epoch) == before:
+            self._trouble(entry, Trouble.LATER)  # the same question would get the same answer
+            return
         self._changed[entry.key] = None
 
     def _cut(self, entry: Followed, offset: int) -> None:
@@ -467,6 +488,9 @@ class ReplicaFetcher:
         elif step.kind is ResetKind.START_OVER:
             logger.info("%s: the leader's log starts at %d, after our end: starting over", entry.partition, start)
             log.truncate_fully_and_start_at(step.offset)
+        else:
+            self._trouble(entry, Trouble.SOON)  # it is there now, or the leader doesn't know our last epoch
+            return
         self._changed[entry.key] = None
 
     async def _leader_offset(self, entry: Followed, timestamp: int) -> int:

@@ -22,6 +22,9 @@ def truncate_to(log: Log, offset: int) -> bool:
     if offset < 0:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"A log can't be cut at offset {offset}.")
     if offset >= log.log_end_offset:
+        if offset == log.log_end_offset:
+            # An epoch may begin where the log ends: that of records which retention has taken.
+            log.epochs.truncate_from_end(offset)
         return False
     try:
         cancel_swaps(log)

@@ -187,3 +187,12 @@ def test_the_checkpoint_is_lowered_before_anything_is_cut() -> None:
     log.truncate_to(3)
     assert order.index("rename recovery-point-offset-checkpoint.tmp") < order.index("truncate 00000000000000000000.log")
     assert b"t 0 3" in disk.read_bytes("/logs/recovery-point-offset-checkpoint")
+
+
+def test_an_epoch_that_begins_where_the_log_ends_goes_with_a_cut_there() -> None:
+    log = new_log()
+    produce(log, 2, epoch=8)
+    log.advance_log_start_offset(2)
+    assert log.epochs.entries == [(8, 2)]
+    assert not log.truncate_to(2)
+    assert log.epochs.entries == []

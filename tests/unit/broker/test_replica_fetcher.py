@@ -1,0 +1,180 @@
+"""Rare moments of following: answers that come late, tails that aren't synced, one partition that can't go on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from replica_cluster import NOW_MS, TOPIC, TOPIC_ID, Cluster, batch, run, until
+
+from penstock.broker.partition import Partition
+from penstock.broker.replica_fetcher import ReplicaFetcher
+from penstock.metadata.image import ImageChanges, PartitionImage, TopicImage
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
+
+
+def led_by_1(*replicas: int) -> PartitionImage:
+    return PartitionImage(replicas=replicas, isr=replicas, leader=1, leader_epoch=1)
+
+
+def fetcher_of(cluster: Cluster, node_id: int) -> ReplicaFetcher:
+    return cluster[node_id].replicas._fetchers[1, 0]
+
+
+def test_a_divergence_that_a_leader_told_in_an_earlier_epoch_cuts_nothing() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        await cluster[1].partition.committed(cluster[1].append(b"a", b"b"))
+        await until(lambda: cluster[2].partition.log.high_watermark == 2)
+        data = PartitionData(partition_index=0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=0), records=None)
+        late = FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])])
+        cluster.change(leader=1)  # it leads again: nothing has been asked in this epoch yet
+        await fetcher_of(cluster, 2)._take(late)
+        assert cluster[2].partition.log.log_end_offset == 2
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_follower_names_only_what_it_has_synced_where_fsync_is_promised() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        await cluster.crash(2)  # its process: what it wrote is in the page cache
+        cluster._change(cluster.partition, {"flush.messages": "1"})
+        cluster.publish()
+        named: list[tuple[int, int]] = []
+        serve = cluster[1].serve
+
+        async def watched(request: Any) -> Any:
+            synced = cluster[2].partition.log.flushed_offset
+            named.extend((each.fetch_offset, synced) for topic in request.topics for each in topic.partitions)
+            return await serve(request)
+
+        cluster[1].serve = watched  # type: ignore[method-assign]
+        await cluster.restart(2)
+        assert cluster[2].partition.log.flushed_offset < cluster[2].partition.log.log_end_offset == 1
+        await until(lambda: bool(named))
+        await cluster[1].partition.committed(cluster[1].append(b"b"))
+        assert all(offset <= synced for offset, synced in named)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_partition_that_cannot_be_taken_over_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    replicate = Partition.replicate
+
+    def broken(self: Partition, *arguments: Any) -> int:
+        if self.index == 0:
+            raise ValueError("nobody has thought of this")
+        return replicate(self, *arguments)
+
+    monkeypatch.setattr(Partition, "replicate", broken)
+
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        old = cluster.image
+        topic = TopicImage(TOPIC, TOPIC_ID, {0: cluster.partition, 1: led_by_1(1, 2)})
+        cluster.image = replace(
+            old,
+            version=old.version + 1,
+            topics={TOPIC: topic},
+            topics_by_id={TOPIC_ID: topic},
+            changes=ImageChanges(old.version, frozenset({TOPIC})),
+        )
+        cluster.publish()
+        cluster[1].append(b"a", acks=1)
+        healthy = cluster[1].partitions.get(TOPIC, 1)
+        info = healthy.append(batch(b"b"), now_ms=NOW_MS, required_acks=1)
+        await healthy.committed(info.last_offset + 1)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_leader_that_tells_the_same_divergence_again_is_not_asked_in_a_tight_loop() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        fetcher = fetcher_of(cluster, 2)
+        entry = fetcher._followed[TOPIC_ID, 0]
+        await until(lambda: entry.asked == 1)
+        fetcher._truncate(entry, 1, 5)  # nothing to cut, nothing to forget
+        assert entry.key in fetcher._paused
+        await until(lambda: entry.key not in fetcher._paused)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_change_of_the_in_sync_set_is_asked_for_again_after_an_error_that_nobody_expected() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        alter, tries = cluster.alter_partition, []
+
+        async def broken(request: Any) -> Any:
+            tries.append(request)
+            if len(tries) == 1:
+                raise ValueError("nobody has thought of this")
+            return await alter(request)
+
+        cluster.alter_partition = broken  # type: ignore[method-assign]
+        cluster.cut = {(2, 1)}
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        assert cluster.isr() == (1,)
+        assert len(tries) == 2
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_leader_whose_disk_failed_throws_nobody_out() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        cluster.cut = {(2, 1)}
+        cluster[1].append(b"a")
+        cluster[1].partition.log.take_offline(OSError(errno.EIO, "broken"))
+        assert not cluster[1].partition.check_laggards(1 << 40)
+        await asyncio.sleep(5)
+        assert cluster.isr() == (1, 2)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_those_who_gave_up_waiting_are_forgotten_though_the_high_watermark_stands_still() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        cluster.cut = {(2, 1)}
+        end = cluster[1].append(b"a")
+        partition = cluster[1].partition
+        for _ in range(100):
+            future = partition.when_committed(end)
+            assert future is not None
+            future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Retry."))
+            future.exception()
+        assert len(partition._commits or ()) < 3
+        await cluster.close()
+
+    run(scenario())

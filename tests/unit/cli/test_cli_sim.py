@@ -59,7 +59,7 @@ def test_the_known_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     "words",
     [
         ["--seed", "1", "--plant", "no-such-bug"],
-        ["--seed", "1", "--nodes", "3"],
+        ["--seed", "1", "--nodes", "9"],
         ["--seeds", "5..1"],
         ["--seeds", "x"],
         ["--seed", "1", "--seeds", "1..2"],

@@ -7,9 +7,12 @@ from penstock.metadata.configs.group import GROUP_INHERITANCE
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, TOPIC_SYNONYMS
 
 ROOT = Path(__file__).parents[3]
-# Read under a name that is put together: prefixes of quota windows, and the settings' own look at these.
+# Read under a name that is put together: prefixes of quota windows, the quorum's times, and the settings' own look.
 READ_ELSEWHERE = {
     "broker.id",
+    "controller.quorum.fetch.timeout.ms",
+    "controller.quorum.request.timeout.ms",
+    "controller.quorum.retry.backoff.ms",
     "controller.quota.window.num",
     "controller.quota.window.size.seconds",
     "log.dir",

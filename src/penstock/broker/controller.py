@@ -243,21 +243,27 @@ class Controller:
         for pause_s in PROBES_AFTER_S:
             if pause_s:
                 await asyncio.sleep(pause_s)
-            endpoint = self._suspected(broker_id, epoch, began_ms)
-            if endpoint is None:
+            endpoints = self._suspected(broker_id, epoch, began_ms)
+            if not endpoints:
                 return
-            if await self._refuses(endpoint):
+            if all([await self._refuses(endpoint) for endpoint in endpoints]):
                 await self._fence(broker_id, epoch, how, detected_ms, heard_before_ms=began_ms)
                 return
 
-    def _suspected(self, broker_id: int, epoch: int, began_ms: int) -> Endpoint | None:
-        """Where to look for the broker; None when there is no reason to any more."""
+    def _suspected(self, broker_id: int, epoch: int, began_ms: int) -> list[Endpoint]:
+        """Where to look for the broker; nowhere when there is no reason to any more.
+
+        Where brokers reach each other: the address that a listener tells clients may be another machine from here.
+        """
         broker = self._metadata.image.brokers.get(broker_id)
         if not self.active or broker is None or broker.epoch != epoch or broker.fenced:
-            return None
+            return []
         if self.beats.session(broker_id, epoch, began_ms).last_contact_ms > began_ms:
-            return None
-        return next(iter(broker.endpoints.values()), None)
+            return []
+        settings = self._settings
+        name = settings.optional_str("inter.broker.listener.name") or settings.str("security.inter.broker.protocol")
+        among_brokers = broker.endpoints.get(name.upper())
+        return list(broker.endpoints.values()) if among_brokers is None else [among_brokers]
 
     async def _refuses(self, endpoint: Endpoint) -> bool:
         """Whether nobody listens there. Silence is no answer: the network may be what is broken."""
@@ -304,7 +310,7 @@ class Controller:
     def _check_sessions(self, due_ms: int) -> None:
         now_ms = self._now_ms()
         if now_ms - due_ms > HELD_UP_MS:
-            self.beats.forgive(now_ms - due_ms)
+            self.beats.forgive(now_ms - due_ms, now_ms)
         else:
             self._spawn(self._fence_silent(now_ms), "fence-silent-brokers")
         self._check_sessions_later()

@@ -110,12 +110,14 @@ class Stage:
         connection = self.connections.setdefault(broker_id, FakeConnection())
         return RequestContext(63, 2, 0, None, cast(Any, connection), 0)
 
-    async def register(self, broker_id: int, life: int = 1, previous: int = -1) -> int:
+    async def register(
+        self, broker_id: int, life: int = 1, previous: int = -1, listeners: list[api_62.Listener] | None = None
+    ) -> int:
         request = api_62.BrokerRegistrationRequest(
             broker_id=broker_id,
             cluster_id=CLUSTER,
             incarnation_id=bytes([life] * 16),
-            listeners=[api_62.Listener(name="PLAINTEXT", host="h", port=broker_id, security_protocol=0)],
+            listeners=listeners or [api_62.Listener(name="PLAINTEXT", host="h", port=broker_id, security_protocol=0)],
             features=[
                 api_62.Feature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in SUPPORTED_FEATURES.items()
@@ -301,6 +303,47 @@ def test_nobody_is_fenced_for_time_in_which_the_controller_stood_still() -> None
         assert stage.fenced() == []
         await stage.keep_beating(2, seconds=11)
         assert stage.fenced() == [1]
+
+    play(script)
+
+
+def test_who_speaks_up_first_after_the_controller_stood_still_is_not_forgiven_for_the_future() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        asyncio.get_running_loop().block(60.0)  # type: ignore[attr-defined]
+        await stage.beat(1)  # waited in its connection
+        await asyncio.sleep(0.01)
+        stage.network.ports[1] = "refuses"
+        stage.connections[1].close()
+        await asyncio.sleep(2)
+        assert 1 in stage.fenced()
+
+    play(script)
+
+
+def listeners(**ports: int) -> list[api_62.Listener]:
+    return [api_62.Listener(name=name, host="h", port=port, security_protocol=0) for name, port in ports.items()]
+
+
+@pytest.mark.parametrize(
+    ("offered", "refusing", "fenced"),
+    [
+        (listeners(OUTSIDE=7, PLAINTEXT=8), {7}, []),
+        (listeners(OUTSIDE=7, PLAINTEXT=8), {8}, [1]),
+        (listeners(OUTSIDE=7, INSIDE=8), {7}, []),
+        (listeners(OUTSIDE=7, INSIDE=8), {7, 8}, [1]),
+    ],
+)
+def test_a_broker_is_looked_for_where_brokers_reach_each_other(
+    offered: list[api_62.Listener], refusing: set[int], fenced: list[int]
+) -> None:
+    async def script(stage: Stage) -> None:
+        await stage.register(1, listeners=offered)
+        await stage.beat(1)
+        stage.network.ports = dict.fromkeys(refusing, "refuses")
+        stage.connections[1].close()
+        await asyncio.sleep(2)
+        assert stage.fenced() == fenced
 
     play(script)
 

@@ -287,7 +287,7 @@ def test_the_lowest_offset_is_that_of_brokers_that_stay() -> None:
 def test_nobody_is_blamed_for_time_in_which_the_controller_stood_still() -> None:
     image, beats = image_of(LED), Heartbeats(9000)
     beats.begin(image, 0)
-    beats.forgive(60_000)
+    beats.forgive(60_000, 60_100)
     assert beats.stale(image, 65_000) == []
     assert beats.stale(image, 69_001) == [1, 2, 3]
 

@@ -98,10 +98,13 @@ class Heartbeats:
         ]
         return min(offsets, default=None)
 
-    def forgive(self, lost_ms: int) -> None:
-        """The controller itself was held up: nobody can be blamed for silence that it couldn't have heard through."""
+    def forgive(self, lost_ms: int, now_ms: int) -> None:
+        """The controller itself was held up: nobody can be blamed for silence that it couldn't have heard through.
+
+        Nor has anybody been heard of in the future: who spoke up first thing afterwards gets no second grace.
+        """
         for session in self.sessions.values():
-            session.last_contact_ms += lost_ms
+            session.last_contact_ms = min(session.last_contact_ms + lost_ms, now_ms)
 
     def _of_unfenced(self, image: MetadataImage, now_ms: int) -> Iterator[tuple[int, Session]]:
         for broker_id, broker in image.brokers.items():

@@ -78,8 +78,10 @@ class Lifecycle:
         metadata: MetadataLog,
         settings: Settings,
         directories: Callable[[], tuple[Sequence[bytes], Sequence[bytes]]],
+        on_registered: Callable[[int], None] = lambda epoch: None,
     ) -> None:
         """`directories` gives the ids of those in use, and of those that failed."""
+        self._on_registered = on_registered
         self.identity = identity
         self.broker_epoch = -1
         self._channel = channel
@@ -151,6 +153,7 @@ class Lifecycle:
             code = ErrorCode(answer.error_code)
             if not code:
                 self.broker_epoch = answer.broker_epoch
+                self._on_registered(answer.broker_epoch)
                 return
             if code in REFUSALS or loop.time() - began_s >= patience_s:
                 raise RefusedError(self._refusal(code))

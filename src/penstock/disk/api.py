@@ -106,6 +106,9 @@ class Disk(Protocol):
     def lock(self, path: str) -> Lock:
         """Holds directory `path` for this process, or raises DirectoryLockedError."""
 
+    def boot_id(self) -> str:
+        """Another one once what was written and not synced may be gone: the machine was off. Empty: can't be told."""
+
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the volume, or (-1, -1)."""
 

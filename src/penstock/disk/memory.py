@@ -159,12 +159,14 @@ class MemoryDisk:
         self.crashable = crashable
         self.now_ms = now_ms
         self.on_write: WriteHook | None = None
+        self.boots = 1
         self._directories: dict[str, MemoryDirectory] = {"": MemoryDirectory(), "/": MemoryDirectory()}
         self._locked: set[str] = set()
 
     def crash(self, random: Random) -> MemoryDisk:
         """What is left after power loss at this moment. This disk is not to be used any more."""
         survivor = MemoryDisk(crashable=True, now_ms=self.now_ms)
+        survivor.boots = self.boots + 1
         contents: dict[int, Inode] = {}
         for path, directory in self._directories.items():
             names = dict(directory.durable)
@@ -332,6 +334,9 @@ class MemoryDisk:
             )
         self._locked.add(path)
         return MemoryLock(path, self._locked)
+
+    def boot_id(self) -> str:
+        return f"boot {self.boots}"
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         return -1, -1

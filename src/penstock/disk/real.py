@@ -37,6 +37,7 @@ HAVE_SYNCFS = sys.platform == "linux"
 
 #: Buffers that one gathered write may have: the kernel's limit is 1,024.
 MAX_BUFFERS = 512
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 _OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -446,6 +447,13 @@ class RealDisk:
     def lock(self, path: str) -> Lock:
         with _reported(path):
             return lock_directory(path)
+
+    def boot_id(self) -> str:
+        try:
+            with open(BOOT_ID_FILE, encoding="ascii") as file:
+                return file.read(100).strip()
+        except OSError:
+            return ""  # not Linux: a killed process and a lost machine look alike
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         try:

@@ -15,6 +15,7 @@ LOG_START_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 CLEANER_FILE = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+LIFE_FILE = ".penstock_life"
 META_PROPERTIES_FILE = "meta.properties"
 PARTITION_METADATA_FILE = "partition.metadata"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
@@ -96,6 +97,19 @@ def parse_partition_metadata(data: bytes) -> bytes | None:
 
 def render_clean_shutdown(broker_epoch: int) -> bytes:
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def render_life(broker_epoch: int, boot_id: str) -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch, "boot": boot_id}, separators=(",", ":")).encode()
+
+
+def parse_life(data: bytes, boot_id: str) -> int:
+    """The epoch of the life before this one, if the machine has been on ever since; else -1."""
+    try:
+        found = json.loads(data)
+        return int(found["brokerEpoch"]) if boot_id and found["boot"] == boot_id else -1
+    except (ValueError, KeyError, TypeError):
+        return -1
 
 
 def parse_clean_shutdown(data: bytes) -> int:

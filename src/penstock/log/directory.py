@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 from penstock.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
+    LIFE_FILE,
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
     TopicPartition,
     parse_clean_shutdown,
+    parse_life,
     parse_offsets,
     parse_properties,
     render_clean_shutdown,
+    render_life,
     render_offsets,
     render_properties,
 )
@@ -54,8 +57,9 @@ class LogDir:
     directory_id: bytes = bytes(16)
     #: Why it is offline; None while it works.
     failure: OSError | None = None
-    #: Whether the last stop was clean, and the broker epoch it left (-1: unknown).
+    #: Whether the last stop was clean.
     clean: bool = False
+    #: Of the last life, if everything that it wrote is still here: it stopped cleanly, or only its process died.
     previous_broker_epoch: int = -1
     _lock: Lock | None = None
     #: Counts checkpoints begun, to tell one that was overtaken.
@@ -117,6 +121,20 @@ class LogDir:
             self.previous_broker_epoch = parse_clean_shutdown(self.disk.read_bytes(path, 1 << 12))
             self.disk.remove(path)
             self.disk.sync_dir(self.path)
+        elif self.disk.exists(self.file(LIFE_FILE)):
+            data = self.disk.read_bytes(self.file(LIFE_FILE), 1 << 12)
+            self.previous_broker_epoch = parse_life(data, self.disk.boot_id())
+
+    def note_life(self, broker_epoch: int) -> None:
+        """Should this process die, the next one can tell whether the machine did: then the page cache is gone, too.
+
+        Not synced: if a power loss takes it, or brings an older one back, it says what is true.
+        """
+        self.disk.write_atomic(self.file(LIFE_FILE), render_life(broker_epoch, self.disk.boot_id()), sync=False)
+
+    def forget_life(self) -> None:
+        """The disk failed under it: nobody knows what is still there."""
+        self.disk.remove(self.file(LIFE_FILE))
 
     def leave_clean_mark(self, broker_epoch: int) -> None:
         self.disk.write_atomic(self.file(CLEAN_SHUTDOWN_FILE), render_clean_shutdown(broker_epoch))

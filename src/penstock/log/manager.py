@@ -115,6 +115,17 @@ class LogManager:
     def get(self, topic: str, partition: int) -> Log | None:
         return self._logs.get((topic, partition))
 
+    def note_life(self, broker_epoch: int) -> None:
+        """This process writes to the directories under this broker epoch, unless one of them has failed."""
+        failed = any(directory.offline for directory in self.all_dirs)
+        for directory in self.dirs:
+            if directory.offline:
+                continue
+            try:
+                directory.forget_life() if failed else directory.note_life(broker_epoch)
+            except OSError as error:  # the next start takes this life for one that lost something: safe, and slower
+                logger.warning("%s doesn't say which life uses it: %s", directory.path, error)
+
     def directory_of(self, log: Log) -> LogDir:
         return self._by_path[log.log_dir]
 

@@ -236,6 +236,7 @@ class Node:
         logger.critical("log directory %s is offline: %s", directory.path, error)
         broker = getattr(self, "broker", None)
         if broker is not None:
+            broker.logs.note_life(broker.lifecycle.broker_epoch)
             broker.lifecycle.beat_now()
 
     # --- stop --------------------------------------------------------------------------------------------
@@ -288,6 +289,10 @@ async def _awaited(reply: Reply | Awaitable[Reply]) -> Reply:
 
 
 def _previous_epoch(logs: LogManager) -> int:
-    """What all directories agree on that the last life left in good order; -1 if it did not."""
-    epochs = {directory.previous_broker_epoch if directory.clean else -1 for directory in logs.dirs}
+    """Of the last life, if all directories agree that everything it wrote is still there; -1 if not.
+
+    Beyond Kafka: a process that was killed leaves its page cache behind, and is as good as one that stopped in order.
+    Only a machine that was off, or has another disk, may lack something, and loses its place among eligible leaders.
+    """
+    epochs = {directory.previous_broker_epoch for directory in logs.dirs}
     return epochs.pop() if len(epochs) == 1 else -1

@@ -109,7 +109,7 @@ def make_broker(
     settings, node_id = world.settings, identity.node_id
     channel = ControllerChannel(world.network, node_id, next(iter(controller_listeners), "CONTROLLER"))
     peers = Peers(node_id, metadata, world.network, inter_broker_listener)
-    lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs))
+    lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.note_life)
     partitions = Partitions(node_id, logs, settings)
     producer_ids = ProducerIds(lambda: _allocate_producer_ids(channel, lifecycle))
     groups = Groups(

@@ -189,7 +189,13 @@ def transactions_are_whole(plan: Plan, history: History, view: FinalView) -> Ite
             and write.partition not in history.damaged
             and (write.offset < 0 or write.offset >= _deleted_below(history, write.partition))
         ]
-        there = [write for write in judged if (write.partition, write.value) in visible]
+        # Of a copy another attempt may have the same value: its place tells which one is there.
+        there = [
+            write
+            for write in judged
+            if (write.partition, write.value) in visible
+            and (not write.value.startswith(b"copy:") or _shown_in_place(write, view))
+        ]
         known = [write for write in judged if write.outcome is Outcome.DONE]
         missing = [write for write in known if write not in there]
         if _excused(plan, history, transaction.began, [write.partition for write in judged], TRANSACTIONS_TOPIC):
@@ -197,9 +203,8 @@ def transactions_are_whole(plan: Plan, history: History, view: FinalView) -> Ite
         aborted = transaction.outcome is Outcome.DONE and not transaction.committed
         if aborted:
             for write in judged:
-                if write.value.startswith(b"copy:") and not _shown_in_place(write, view):
-                    continue  # another attempt has the same value
-                if write in there or (write.partition, write.value) in read:
+                copied = write.value.startswith(b"copy:")
+                if write in there or (not copied and (write.partition, write.value) in read):
                     yield f"{transaction.name} was aborted: {_name(write.partition)} shows {_shown(write.value)}"
             continue
         if transaction.outcome is Outcome.DONE and missing:

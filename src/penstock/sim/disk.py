@@ -222,6 +222,9 @@ class SimDisk:
         for path in list(self._locks):
             self.unlock(path)
 
+    def boot_id(self) -> str:
+        return f"boot {self.platter.boots}"
+
     def free_bytes(self, path: str) -> tuple[int, int]:
         free = self.platter.free_bytes
         return TOTAL_BYTES, TOTAL_BYTES if free is None else free

@@ -154,6 +154,8 @@ class Platter:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.now_ms = now_ms
         self.root = Directory()
+        #: How often the machine has lost power.
+        self.boots = 0
         self.locks: set[str] = set()
         #: Bytes that may still be written; None: no end to them.
         self.free_bytes: int | None = None
@@ -260,6 +262,7 @@ class Platter:
     def lose_power(self, random: Random, severity: Severity = Severity.SOME) -> tuple[int, int]:
         """Returns how many changes of directories and of files are gone."""
         self.locks.clear()
+        self.boots += 1
         entries = 0
         stack = [self.root]
         while stack:

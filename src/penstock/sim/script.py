@@ -47,6 +47,7 @@ from penstock.sim.trace import Trace
 
 BOUND_S = 100_000.0
 READ_BOUND_S = 30.0
+TRANSACTIONS = "__transaction_state"
 
 
 def run_script(text: str, *, seed: int = 1, settings: dict[str, str] | None = None) -> str:
@@ -337,6 +338,10 @@ class Stage:
         self.fabric.link(source, target).cut = True
         return ""
 
+    async def do_mend_one(self, source: str, target: str) -> str:
+        self.fabric.link(source, target).mend()
+        return ""
+
     async def do_mend(self) -> str:
         self.fabric.mend_all()
         return ""
@@ -402,6 +407,34 @@ class Stage:
             for record in read_records(view)
         ]
         return f"{' '.join(found) or '(nothing)'}, committed to {log.high_watermark}"
+
+    def _leads(self, topic: str, index: int = 0) -> Machine:
+        image = newest_image(self.machines)
+        found = image.partition(topic, index) if image is not None else None
+        return self._machine(f"n{found.leader if found is not None else 1}")
+
+    async def do_controller(self) -> str:
+        """Who leads the quorum, as most machines that run have it."""
+        brokers = [machine.broker for machine in self.machines if machine.serving]
+        leaders = [broker.metadata.quorum().leader_id for broker in brokers if broker is not None]
+        return f"n{max(leaders, key=leaders.count)}" if leaders else "nobody"
+
+    async def do_refuse(self, name: str, api: str) -> str:
+        """A node closes the connections on which it is asked for this."""
+        broker = self._machine(name).broker
+        assert broker is not None
+        broker.faults.add(api=api, close=True)
+        return ""
+
+    async def do_refuse_nothing(self, name: str) -> str:
+        broker = self._machine(name).broker
+        assert broker is not None
+        broker.faults.clear()
+        return ""
+
+    async def do_kill_coordinator(self) -> str:
+        self._leads(TRANSACTIONS).kill()
+        return ""
 
     async def do_in_sync(self, place: str, within: str = "60") -> str:
         """Waits until every replica is in sync."""

@@ -1,0 +1,52 @@
+"""A start tells whether the last life lost what it had not synced: its process died, or its machine did."""
+
+from random import Random
+
+from penstock.disk.memory import MemoryDisk
+from penstock.log.directory import LogDir
+
+
+def opened(disk: MemoryDisk) -> LogDir:
+    directory = LogDir(disk, "/data")
+    disk.mkdir("/data")
+    directory.take_clean_mark()
+    return directory
+
+
+def test_a_process_that_was_killed_has_left_everything_it_wrote() -> None:
+    disk = MemoryDisk(crashable=True)
+    opened(disk).note_life(7)
+    again = opened(disk)
+    assert (again.clean, again.previous_broker_epoch) == (False, 7)
+
+
+def test_a_machine_that_was_off_may_have_lost_something() -> None:
+    disk = MemoryDisk(crashable=True)
+    opened(disk).note_life(7)
+    disk.sync_volume("/data")
+    for seed in range(5):
+        assert opened(disk.crash(Random(seed))).previous_broker_epoch == -1
+
+
+def test_a_disk_that_failed_is_not_trusted() -> None:
+    disk = MemoryDisk()
+    directory = opened(disk)
+    directory.note_life(7)
+    directory.forget_life()
+    assert opened(disk).previous_broker_epoch == -1
+
+
+def test_a_clean_stop_says_more_than_the_life_before_it() -> None:
+    disk = MemoryDisk()
+    directory = opened(disk)
+    directory.note_life(7)
+    directory.leave_clean_mark(9)
+    again = opened(disk)
+    assert (again.clean, again.previous_broker_epoch) == (True, 9)
+
+
+def test_what_is_not_understood_is_not_believed() -> None:
+    disk = MemoryDisk()
+    opened(disk).note_life(7)
+    disk.write_atomic("/data/.penstock_life", b"{]")
+    assert opened(disk).previous_broker_epoch == -1

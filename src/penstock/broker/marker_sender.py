@@ -26,9 +26,8 @@ from penstock.records.control import EndTxn
 
 if TYPE_CHECKING:
     from penstock.broker.coordinator import Coordinator
-    from penstock.broker.markers import MarkerWriter
+    from penstock.broker.markers import MarkerWriter, Written
     from penstock.broker.metadata_log import MetadataLog
-    from penstock.broker.partition import Partition
     from penstock.protocol.schema import Message
     from penstock.transactions.shard import TransactionShard
     from penstock.transactions.transaction import TopicPartition
@@ -156,7 +155,7 @@ class MarkerSender:
     def _write(self, ending: Ending, partitions: list[TopicPartition]) -> None:
         markers = ending.markers
         marker = EndTxn(markers.committed, ending.coordinator.epoch)
-        uncommitted: list[tuple[TopicPartition, Partition, int]] = []
+        uncommitted: list[tuple[TopicPartition, Written]] = []
         for partition in partitions:
             try:
                 written = self._writer.write(
@@ -168,14 +167,14 @@ class MarkerSender:
             if written.end_offset <= written.partition.log.high_watermark:
                 self._told(ending, partition, ErrorCode.NONE)
             else:
-                uncommitted.append((partition, *written))
+                uncommitted.append((partition, written))
         if uncommitted:
             self._spawn(self._await_committed(ending, uncommitted))
 
-    async def _await_committed(self, ending: Ending, uncommitted: list[tuple[TopicPartition, Partition, int]]) -> None:
-        for name, partition, end_offset in uncommitted:
+    async def _await_committed(self, ending: Ending, uncommitted: list[tuple[TopicPartition, Written]]) -> None:
+        for name, written in uncommitted:
             try:
-                await partition.committed(end_offset)
+                await written.partition.committed(written.end_offset, written.leader_epoch)
                 self._told(ending, name, ErrorCode.NONE)
             except KafkaError as error:
                 self._told(ending, name, error.code)

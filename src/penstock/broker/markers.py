@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.auto_topics import CONSUMER_OFFSETS
+from penstock.broker.partition import NO_EPOCH
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.control import EndTxn, build_end_txn
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class Written(NamedTuple):
-    """Where a marker is, and which high watermark it waits for."""
+    """Where a marker is, which high watermark it waits for, and in which epoch that counts."""
 
     partition: Partition
     end_offset: int
+    leader_epoch: int = NO_EPOCH
 
 
 class MarkerWriter:
@@ -54,7 +56,7 @@ class MarkerWriter:
                 raise
             if partition.log.high_watermark >= partition.log.log_end_offset:
                 raise
-        return Written(partition, partition.log.log_end_offset)
+        return Written(partition, partition.log.log_end_offset, partition.leader_epoch)
 
     def _write(
         self, partition: Partition, producer_id: int, producer_epoch: int, marker: EndTxn, transaction_version: int

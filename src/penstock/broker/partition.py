@@ -273,18 +273,21 @@ class Partition:
         finally:
             self._following = None
 
-    async def committed(self, offset: int) -> None:
+    async def committed(self, offset: int, leader_epoch: int = NO_EPOCH) -> None:
         """Returns when the high watermark has passed everything below `offset`.
 
-        Raises if that won't be: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR.
+        Raises if that won't be: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR. Whoever
+        asks later than it appended names the epoch: led by another since, the log may hold other records there.
         """
-        waiting = self.when_committed(offset)
+        waiting = self.when_committed(offset, leader_epoch)
         if waiting is not None:
             await waiting
 
-    def when_committed(self, offset: int) -> asyncio.Future[None] | None:
+    def when_committed(self, offset: int, leader_epoch: int = NO_EPOCH) -> asyncio.Future[None] | None:
         """What `committed` waits for; None if there is nothing to wait for."""
         log = self.log
+        if leader_epoch not in (NO_EPOCH, self.image.leader_epoch):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader epoch is {self.image.leader_epoch} by now.")
         if log.high_watermark >= offset:
             return None
         if not self.is_leader:

@@ -109,7 +109,7 @@ class World:
     def log(self) -> World:
         return self
 
-    async def committed(self, offset: int) -> None:
+    async def committed(self, offset: int, leader_epoch: int) -> None:
         while self.high_watermark < offset:
             await self.moved.wait()
 

@@ -178,3 +178,26 @@ def test_those_who_gave_up_waiting_are_forgotten_though_the_high_watermark_stand
         await cluster.close()
 
     run(scenario())
+
+
+def test_what_was_appended_in_an_earlier_epoch_is_not_taken_for_committed_because_the_log_has_grown() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        partition = cluster[1].partition
+        await partition.committed(cluster[1].append(b"a"))
+        cluster.cut = {(2, 1)}
+        end = cluster[1].append(b"lost")
+        cluster.change(leader=2)
+        cluster.cut = set()
+        await cluster[2].partition.committed(cluster[2].append(b"b", b"c"))
+        await until(lambda: partition.log.high_watermark >= end)
+        for _ in range(2):  # as a follower, and when it leads once more
+            with pytest.raises(KafkaError) as error:
+                await partition.committed(end, leader_epoch=1)
+            assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            cluster.change(leader=1)
+        await partition.committed(end, leader_epoch=cluster.partition.leader_epoch)
+        await cluster.close()
+
+    run(scenario())

@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
     from penstock.broker.markers import Written
-    from penstock.broker.partition import Partition
 
 
 def handle(
     broker: Broker, ctx: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
-    uncommitted: list[tuple[WritableTxnMarkerPartitionResult, Partition, int]] = []
+    uncommitted: list[tuple[WritableTxnMarkerPartitionResult, Written]] = []
 
     def write(marker: WritableTxnMarker, topic: str, index: int) -> WritableTxnMarkerPartitionResult:
         result = WritableTxnMarkerPartitionResult(partition_index=index)
         try:
-            partition, end_offset = _write(broker, marker, topic, index)
-            if partition.log.high_watermark < end_offset:
-                uncommitted.append((result, partition, end_offset))
+            written = _write(broker, marker, topic, index)
+            if written.partition.log.high_watermark < written.end_offset:
+                uncommitted.append((result, written))
         except KafkaError as error:
             result.error_code = _told(error.code)
         return result
@@ -81,11 +80,11 @@ def _told(code: ErrorCode) -> ErrorCode:
 
 
 async def _when_committed(
-    response: WriteTxnMarkersResponse, uncommitted: list[tuple[WritableTxnMarkerPartitionResult, Partition, int]]
+    response: WriteTxnMarkersResponse, uncommitted: list[tuple[WritableTxnMarkerPartitionResult, Written]]
 ) -> WriteTxnMarkersResponse:
-    for result, partition, end_offset in uncommitted:
+    for result, written in uncommitted:
         try:
-            await partition.committed(end_offset)
+            await written.partition.committed(written.end_offset, written.leader_epoch)
         except KafkaError as error:
             result.error_code = error.code
     return response

@@ -53,8 +53,13 @@ class Coordinators(Generic[M]):
         self._by_partition: dict[int, Coordinator[M]] = {}
 
     def __iter__(self) -> Iterator[Coordinator[M]]:
+        """Those that are still here when their turn comes: whoever goes through them may wait in between."""
         for index in list(self._by_partition):
-            yield self.at(index)
+            try:
+                coordinator = self.at(index)
+            except KafkaError:
+                continue
+            yield coordinator
 
     # --- coming and going
 
@@ -68,7 +73,7 @@ class Coordinators(Generic[M]):
             return False
         self._topic_seen = topic
         for index, coordinator in list(self._by_partition.items()):
-            if led.get(index) != coordinator.epoch:
+            if led.get(index) != coordinator.epoch or not self._is_of(coordinator, index):
                 self._by_partition.pop(index).close()
         gained = sorted(led.keys() - self._by_partition.keys())
         for index in gained:
@@ -77,6 +82,13 @@ class Coordinators(Generic[M]):
             except KafkaError as error:
                 logger.error("%s-%d: no coordinator: %s", self._topic, index, error)
         return bool(gained)
+
+    def _is_of(self, coordinator: Coordinator[M], index: int) -> bool:
+        """Of this very partition: a topic that was deleted and made again begins with the same epoch."""
+        try:
+            return self._partitions.get(self._topic, index) is coordinator.partition
+        except KafkaError:
+            return False
 
     def _open(self, index: int) -> Coordinator[M]:
         partition = self._partitions.get(self._topic, index)

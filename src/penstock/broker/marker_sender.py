@@ -217,6 +217,8 @@ class MarkerSender:
             answers = _codes(await self._peers.ask(node, request, lane=LANE))
         except KafkaError as error:
             missing = error.code
+        except Exception:  # a marker that is forgotten leaves its transaction open
+            logger.exception("markers for node %d: once more", node)
         for ending, partitions in batch.items():
             for partition in partitions:
                 self._told(ending, partition, answers.get((ending.markers.producer_id, *partition), missing))

@@ -97,3 +97,29 @@ def test_a_later_epoch_has_a_coordinator_of_its_own_that_reads_the_log_anew(seen
         assert after.epoch == 3
 
     asyncio.run(scenario())
+
+
+def test_a_topic_that_was_made_again_has_coordinators_of_its_own_in_the_same_epoch() -> None:
+    async def scenario() -> None:
+        hosted = Hosted(1)
+        hosted.lead(p0=(HERE, 0))
+        before = hosted.coordinators.at(0)
+        hosted.partitions[0] = MemoryPartition()
+        assert hosted.lead(p0=(HERE, 0))
+        assert before.phase is Phase.CLOSED
+        assert hosted.coordinators.at(0).partition is cast(Any, hosted.partitions[0])
+
+    asyncio.run(scenario())
+
+
+def test_going_through_coordinators_survives_that_some_of_them_leave() -> None:
+    async def scenario() -> None:
+        hosted = Hosted(3)
+        hosted.lead(p0=(HERE, 1), p1=(HERE, 1), p2=(HERE, 1))
+        seen: list[Any] = []
+        for coordinator in hosted.coordinators:
+            seen.append(coordinator.partition)
+            hosted.lead(p0=(HERE, 1), p1=(ELSEWHERE, 2), p2=(HERE, 1))
+        assert seen == [hosted.partitions[0], hosted.partitions[2]]
+
+    asyncio.run(scenario())

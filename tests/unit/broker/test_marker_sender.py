@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from penstock.broker.coordinator import Phase
 from penstock.broker.marker_sender import Ending, MarkerSender
 from penstock.broker.markers import Written
@@ -120,7 +122,7 @@ class World:
         if isinstance(step, asyncio.Event):
             await step.wait()
             step = {}
-        if isinstance(step, KafkaError):
+        if isinstance(step, Exception):
             raise step
         return answer(request, step)
 
@@ -183,6 +185,17 @@ def test_what_is_lost_or_refused_is_sent_again_and_what_was_written_is_not() -> 
         assert indexes == [[0, 1], [0, 1], [1]]
 
     run(scenario)
+
+
+def test_an_answer_that_cannot_be_understood_loses_no_marker(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): 2, ("t", 1): 2}, scripts={2: [ValueError("999 is no error code")]})
+        world.send(("t", 0), producer_id=1)
+        world.send(("t", 1), producer_id=2)
+        await world.until_done(2)
+
+    run(scenario)
+    assert "markers for node 2" in caplog.text
 
 
 def test_a_new_leader_is_told_as_soon_as_it_is_known() -> None:

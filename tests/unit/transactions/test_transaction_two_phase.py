@@ -213,3 +213,15 @@ def test_only_the_last_producer_ever_ends_a_transaction(seed: int) -> None:
                 driver.write_markers()
             case _:
                 driver = driver.reload()
+
+
+def test_a_producer_that_just_got_a_new_id_is_asked_to_wait_for_the_markers_of_the_old() -> None:
+    driver = Driver()
+    driver.init()
+    who = driver.set_epoch(LAST_EPOCH)
+    driver.add(who)
+    ended = driver.commit(who)
+    assert ended == Answer(NONE, 1001, 0)
+    assert driver.add(ended, T1) is CONCURRENT
+    driver.write_markers()
+    assert driver.add(ended, T1) is NONE

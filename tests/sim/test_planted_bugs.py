@@ -7,14 +7,18 @@ from penstock.sim.planted import PLANTS, SEEDS
 from penstock.sim.world import run_plan
 
 #: Seeds that find theirs soon: quick enough for each run of the tests.
-EASY = {"duplicates-written": (2, 13.0), "open-transactions-shown": (5, 3.0)}
+EASY = {
+    "duplicates-written": (2, 13.0),
+    "open-transactions-shown": (5, 3.0),
+    "watermark-without-followers": (1, 40.0),
+}
 
 
 @pytest.mark.parametrize("name", EASY)
 def test_a_planted_bug_is_found_by_a_seed_that_finds_nothing_without_it(name: str) -> None:
     plant = PLANTS[name]
     seed, seconds = EASY[name]
-    plan = draw_plan(seed, plant.profile, duration_s=seconds)
+    plan = draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=seconds)
     with plant.planted():
         assert not run_plan(plan).ok
     assert [str(violation) for violation in run_plan(plan).violations] == []
@@ -25,7 +29,7 @@ def test_a_planted_bug_is_found_by_a_seed_that_finds_nothing_without_it(name: st
 def test_every_planted_bug_is_found_within_a_bounded_number_of_seeds(name: str) -> None:
     plant = PLANTS[name]
     for seed in range(1, SEEDS + 1):
-        plan = draw_plan(seed, plant.profile, duration_s=plant.seconds)
+        plan = draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=plant.seconds)
         with plant.planted():
             if not run_plan(plan).ok:
                 break

@@ -27,8 +27,34 @@ def test_more_seeds_of_every_profile(profile: str, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, profile, duration_s=60))) == []
 
 
-def digest(seed: int, hash_seed: int, *, seconds: float) -> str:
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_seed_of_three_machines_keeps_all_promises(profile: str) -> None:
+    assert broken(run_plan(draw_plan(11, profile, nodes=3, duration_s=15))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("profile", PROFILES)
+def test_more_seeds_of_three_machines(profile: str, seed: int) -> None:
+    assert broken(run_plan(draw_plan(seed, profile, nodes=3, duration_s=60))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [2, 4, 5, 6, 7])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_seeds_of_other_numbers_of_machines(nodes: int, seed: int) -> None:
+    assert broken(run_plan(draw_plan(seed, "hostile", nodes=nodes, duration_s=40))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 220))
+def test_ten_minutes_of_three_machines_with_everything_at_once(seed: int) -> None:
+    assert broken(run_plan(draw_plan(seed, "hostile", nodes=3, duration_s=600))) == []
+
+
+def digest(seed: int, hash_seed: int, *, seconds: float, nodes: int = 1) -> str:
     words = ["sim", "--seed", str(seed), "--seconds", str(seconds), "--output", "json", "--no-shrink"]
+    words += ["--nodes", str(nodes)]
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli.main", *words],
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
@@ -43,6 +69,17 @@ def digest(seed: int, hash_seed: int, *, seconds: float) -> str:
 
 def test_a_seed_gives_the_same_trace_in_processes_with_different_hash_seeds() -> None:
     assert digest(2, 1, seconds=5) == digest(2, 2, seconds=5)
+
+
+def test_a_seed_of_three_machines_gives_the_same_trace_in_processes_with_different_hash_seeds() -> None:
+    assert digest(2, 1, seconds=12, nodes=3) == digest(2, 2, seconds=12, nodes=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30, 34))
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_more_seeds_of_clusters_give_the_same_trace_twice(nodes: int, seed: int) -> None:
+    assert digest(seed, 1, seconds=40, nodes=nodes) == digest(seed, 2, seconds=40, nodes=nodes)
 
 
 @pytest.mark.slow

@@ -80,3 +80,40 @@ def test_what_the_code_raises_comes_out() -> None:
 
     with pytest.raises(LookupError, match="mine"):
         SimCluster().run(app)
+
+
+def test_three_machines_go_on_when_the_leader_is_killed() -> None:
+    async def app(cluster: SimCluster) -> tuple[float, list[bytes | None]]:
+        async with cluster.client() as client:
+            await Admin(client).create_topic("t", 1)
+            async with Producer(client, cluster.clock) as producer:
+                await producer.send("t", b"a")
+                await producer.flush()
+                leader = cluster.leader("t")
+                assert leader is not None
+                leader.kill()
+                began = cluster.now_s
+                await producer.send("t", b"b")
+                await producer.flush()
+                gap = cluster.now_s - began
+            assert cluster.leader("t") is not leader
+        return gap, await read(cluster)
+
+    gap, values = SimCluster(nodes=3, seed=1).run(app)
+    assert values == [b"a", b"b"]
+    assert gap < 1.0
+
+
+def test_faults_by_api_topic_and_count_are_for_one_machine_of_several() -> None:
+    async def app(cluster: SimCluster) -> int:
+        async with cluster.client() as client:
+            await Admin(client).create_topic("t", 1)
+            leader = cluster.leader("t")
+            assert leader is not None
+            error = ErrorCode.NOT_ENOUGH_REPLICAS
+            rule = cluster.faults(leader.node_id).add(api="Produce", topic="t", error=error, times=2)
+            async with Producer(client, cluster.clock) as producer:
+                await producer.send("t", b"a")
+        return rule.hits
+
+    assert SimCluster(nodes=3, seed=1).run(app) == 2

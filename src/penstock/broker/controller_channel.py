@@ -66,6 +66,10 @@ class ControllerChannel:
         """Whose handlers answer while this node is the active controller."""
         self._broker = broker
 
+    def controller_changed(self, node_id: int) -> None:
+        """Another node is the active controller. One that stands still never says so: nobody waits for it any more."""
+        self._links.keep_only(node_id)
+
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:
         """The active controller's answer, its other error codes unread. KafkaError(REQUEST_TIMED_OUT) without any."""
         return await self._until_answered(lambda left_s: self._once(request, lane, left_s), timeout_ms, request)

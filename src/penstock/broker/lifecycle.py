@@ -262,6 +262,8 @@ class Lifecycle:
                 logger.warning("broker %d can't reach the controller: %s", self.identity.node_id, error.message)
             except RefusedError as error:
                 logger.critical("%s", error)
+            except Exception:  # without heartbeats this broker would be fenced, and never come back
+                logger.exception("a heartbeat of broker %d failed: once more", self.identity.node_id)
             self._wake.clear()
             try:
                 async with asyncio.timeout(pause_s):

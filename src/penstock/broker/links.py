@@ -57,8 +57,13 @@ class Links:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "This node is stopping.")
 
     def forget(self, node_id: int) -> None:
+        """Whoever waits for an answer of that node hears that there will be none."""
         for key in [key for key in self._open if key[0] == node_id]:
             self._open.pop(key)[1].close()
+
+    def keep_only(self, node_id: int) -> None:
+        for other in {key[0] for key in self._open} - {node_id}:
+            self.forget(other)
 
     def close(self) -> None:
         self._closed = True

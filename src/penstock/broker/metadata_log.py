@@ -117,6 +117,7 @@ class MetadataLog:
         self._unpublished: deque[MetadataImage] = deque()
         self._listeners: list[Listener] = []
         self._leadership: list[Callable[[bool], None]] = []
+        self._controller: list[Callable[[int], None]] = []
         self._failure: KafkaError | None = None
 
     # --- start and stop -------------------------------------------------------------------------------
@@ -239,6 +240,10 @@ class MetadataLog:
         self._leadership.append(listener)
         if self._leading:
             listener(True)
+
+    def watch_controller(self, listener: Callable[[int], None]) -> None:
+        """Called with the id of the active controller whenever this node hears of one."""
+        self._controller.append(listener)
 
     def active_controller(self) -> tuple[int, tuple[str, int] | None]:
         """Its id, -1 while there is none, and where it can be asked."""
@@ -381,6 +386,8 @@ class MetadataLog:
         """A leader decides on everything in its log, committed or not: it will be, or this node won't lead."""
         if self._leading:
             self._step_down()
+        for listener in self._controller if leader_id >= 0 else ():
+            listener(leader_id)
         if role != "leader" or self._failure is not None:
             return
         self._leading, self.leader_epoch = True, epoch

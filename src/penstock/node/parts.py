@@ -155,6 +155,7 @@ def make_broker(
         controller_listeners=frozenset(controller_listeners),
     )
     channel.attach(broker)
+    metadata.watch_controller(channel.controller_changed)
     return broker
 
 

@@ -1,0 +1,109 @@
+"""The way to the active controller when that changes, and heartbeats that go on whatever they meet."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.controller_channel import ControllerChannel
+from penstock.broker.lifecycle import Identity, Lifecycle
+from penstock.client.connection import BrokerConnection
+from penstock.metadata.configs.settings import Settings
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from penstock.sim.loop import Timeline
+
+FROZEN, WELL = 1, 2
+
+
+def run(work: Any) -> None:
+    timeline = Timeline(random.Random(1))
+    try:
+        timeline.run(work, timeline.process("test"), until=1000)
+    finally:
+        timeline.end()
+    assert not timeline.failures, [str(each) for each in timeline.failures]
+
+
+class FakeConnection:
+    """To a node by its port: one never answers, all others do at once."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.closed = False
+        self.waiting: list[asyncio.Future[Any]] = []
+
+    async def request(self, message: Any, *, timeout_s: float | None = None) -> Any:
+        if self.port != FROZEN:
+            return BrokerHeartbeatResponse()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return await future
+
+    def close(self) -> None:
+        self.closed = True
+        for future in self.waiting:
+            if not future.done():
+                future.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, "closed"))
+
+
+async def opened(network: Any, host: str, port: int, settings: Any = None) -> FakeConnection:
+    return FakeConnection(port)
+
+
+def test_nobody_waits_for_a_controller_that_stands_still_once_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BrokerConnection, "open", opened)
+
+    async def scenario() -> None:
+        leader = [FROZEN]
+        channel = ControllerChannel(cast(Any, None), 3, "CONTROLLER")
+        metadata = SimpleNamespace(leading=False, active_controller=lambda: (leader[0], ("h", leader[0])))
+        channel.attach(cast(Any, SimpleNamespace(metadata=metadata)))
+        asking = asyncio.ensure_future(channel.ask(BrokerHeartbeatRequest(), timeout_ms=9000, lane="heartbeat"))
+        await asyncio.sleep(1)
+        assert not asking.done()
+        leader[0] = WELL
+        channel.controller_changed(WELL)
+        await asyncio.sleep(0.1)
+        assert asking.done()
+        assert not asking.result().error_code
+        channel.controller_changed(WELL)  # the connection in use stays
+        assert len(channel._links._open) == 1
+        channel.close()
+
+    run(scenario())
+
+
+def test_heartbeats_go_on_after_an_error_that_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        beats: list[Any] = []
+
+        async def ask(request: Any, **_: Any) -> Any:
+            beats.append(request)
+            if len(beats) == 1:
+                raise ValueError("nobody has thought of this")
+            return BrokerHeartbeatResponse()
+
+        identity = Identity(1, "c", bytes(16), True, False, {}, {})
+        metadata = SimpleNamespace(
+            subscribe=lambda listener: None, image=SimpleNamespace(offset=5, brokers={}), among_strangers=False
+        )
+        lifecycle = Lifecycle(
+            identity,
+            cast(Any, SimpleNamespace(ask=ask)),
+            cast(Any, metadata),
+            Settings({"node.id": "1"}),
+            lambda: ([], []),
+        )
+        unfencing = asyncio.ensure_future(lifecycle.unfence())
+        await asyncio.sleep(5)
+        assert len(beats) > 2
+        unfencing.cancel()
+        await lifecycle.close()
+
+    run(scenario())
+    assert "once more" in caplog.text

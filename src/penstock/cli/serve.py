@@ -42,7 +42,14 @@ def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -
     return run(_serve(node, where, how, until_stdin_ends))
 
 
+def _end_at_once(error: Exception) -> None:
+    """As a crash: what stays up without a disk keeps others from taking over."""
+    output.note(f"error: this node can't go on without its disk ({error}): mend it and start again")
+    os._exit(Exit.STORAGE)
+
+
 async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> int:
+    node.on_fatal = _end_at_once
     with told_in_one_line(node):
         await node.start()
     _calm_the_collector()

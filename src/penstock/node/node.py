@@ -58,7 +58,8 @@ class Node:
         self.clock = clock
         self.random = random
         self._world = World(settings, disk, network, clock, random)
-        self._on_fatal = on_fatal
+        #: What to do when this node can't go on: without its metadata log, or without any log directory.
+        self.on_fatal = on_fatal
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
         self._quorum_plan = plan_quorum(settings, self._controller_listeners)
@@ -120,7 +121,7 @@ class Node:
         identity = self._identity(cluster_id, logs)
         endpoints = tuple((name, one.host, one.port) for name, one in identity.controller_endpoints.items())
         me = Voter(settings.node_id, directory.directory_id, endpoints)
-        metadata = make_metadata(self._world, directory.path, self._quorum_plan, me, cluster_id, self._on_fatal)
+        metadata = make_metadata(self._world, directory.path, self._quorum_plan, me, cluster_id, self._fatal)
         listener = inter_broker_listener(settings, self._plans)
         broker = self.broker = make_broker(self._world, identity, logs, metadata, self._controller_listeners, listener)
         if identity.is_controller:
@@ -238,6 +239,12 @@ class Node:
         if broker is not None:
             broker.logs.note_life(broker.lifecycle.broker_epoch)
             broker.lifecycle.beat_now()
+            if all(each.offline for each in broker.logs.dirs):
+                self._fatal(error)
+
+    def _fatal(self, error: Exception) -> None:
+        if self.on_fatal is not None:
+            self.on_fatal(error)
 
     # --- stop --------------------------------------------------------------------------------------------
 

@@ -133,6 +133,39 @@ def test_after_power_loss_metadata_is_whole_and_each_log_is_a_prefix() -> None:
     run(scenario)
 
 
+def test_a_node_without_any_directory_left_says_that_it_cannot_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL + 1)
+
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        node = node_on(disk)
+        told: list[Exception] = []
+        node.on_fatal = told.append
+        await node.start()
+        user = Fixture(node)
+        await user.create("t", 4)
+
+        def broken(path: str) -> Callable[[str, str], None]:
+            def fail(operation: str, where: str) -> None:
+                if operation == "append" and where.startswith(path):
+                    raise DiskError(errno.EIO, "Input/output error", where)
+
+            return fail
+
+        disk.on_write = broken("/data/b/t-")
+        for partition in range(4):
+            await user.produce("t", partition, b"x")
+        assert told == []
+        disk.on_write = broken("/data/a/t-")
+        for partition in range(4):
+            await user.produce("t", partition, b"x")
+        assert len(told) == 1
+        disk.on_write = None
+        await node.abandon()
+
+    asyncio.run(scenario())
+
+
 def test_a_full_directory_refuses_writes_keeps_its_reads_and_leaves_the_others_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

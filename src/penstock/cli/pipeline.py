@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.cli import output
+from penstock.cli import output, pipeline_demo, pipeline_jobs, pipeline_projects
 from penstock.cli.exit import Exit
 from penstock.cli.options import verb
 
@@ -13,6 +13,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     doctor = verb(verbs, "doctor", "say whether this machine has what pipelines need", run_doctor)
     doctor.add_argument("--bundled-java", action="store_true", help="leave the system's Java out")
+    pipeline_jobs.configure(verbs)
+    pipeline_projects.configure(verbs)
+    pipeline_demo.configure(verbs)
 
 
 def run_doctor(args: argparse.Namespace) -> int:

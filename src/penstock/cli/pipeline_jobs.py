@@ -1,0 +1,221 @@
+"""The ready-made pipelines: `penstock pipeline table | backfill | repartition | mirror | report`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import connection, positive_int, verb
+from penstock.cli.pipeline_session import follow, pace, spark_options, spark_session, stream_options, topic
+
+
+def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    table = verb(verbs, "table", "keep a Delta or Parquet table current with a topic", run_table)
+    stream_options(table)
+    table.add_argument("topic", metavar="TOPIC")
+    table.add_argument("path", metavar="TABLE", help="a directory or an address that Spark can write to")
+    table.add_argument("--format", choices=("delta", "parquet"), default="delta", help="default: %(default)s")
+    table.add_argument("--mode", choices=("append", "upsert"), default="append", help="a row per record, or per key")
+    table.add_argument("--key", action="append", default=[], metavar="FIELD", help="upsert by it (default: the key)")
+    table.add_argument("--partition-by", action="append", default=[], metavar="COLUMN")
+    table.add_argument(
+        "--value-format", choices=("json", "avro", "protobuf", "csv", "string", "binary"), default="json"
+    )
+    table.add_argument(
+        "--value-schema", metavar="DDL", help="default: found in the values, and grown with them (Delta)"
+    )
+    table.add_argument("--checkpoint", metavar="DIR", help="default: TABLE.checkpoint")
+    table.add_argument(
+        "--optimize-every", type=int, default=20, metavar="N", help="batches between compactions; 0: never"
+    )
+
+    back = verb(verbs, "backfill", "write a table to a topic, as it is or was", run_backfill)
+    connection(back)
+    spark_options(back)
+    back.add_argument("path", metavar="TABLE")
+    back.add_argument("topic", metavar="TOPIC")
+    back.add_argument("--format", choices=("delta", "parquet"), default="delta", help="default: %(default)s")
+    back.add_argument("--key", metavar="COLUMN", help="default: _key")
+    back.add_argument("--until", metavar="TIME", help="only records up to this timestamp, such as 2026-01-31 12:00:00")
+    back.add_argument("--as-of", metavar="VERSION|TIME", help="a Delta table as it was")
+    back.add_argument("--where", metavar="SQL", help="only rows for which this holds")
+    back.add_argument("--same-partitions", action="store_true", help="records go to the partitions they came from")
+    back.add_argument("--at-least-once", action="store_true", help="without transactions: a retried task writes again")
+    back.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the sink")
+
+    again = verb(verbs, "repartition", "copy a topic to one with other partitions or keys, in order per key", run_copy)
+    _copying(again, "TARGET", "made with --partitions if it is not there")
+    again.add_argument("-p", "--partitions", type=positive_int, help="of the target (default: the source's)")
+    again.add_argument("--key", metavar="SQL", help="a new key, such as \"get_json_object(value, '$.user')\"")
+
+    mirror = verb(verbs, "mirror", "copy a topic from any Kafka cluster, with offsets mapped", run_mirror)
+    _copying(mirror, "TARGET", "default: the same name", optional=True)
+    mirror.add_argument("--from", dest="source", required=True, metavar="HOST:PORT", help="the cluster to copy from")
+    mirror.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        metavar="GROUP",
+        help="afterwards, set its offsets here as they are there",
+    )
+
+    report = verb(verbs, "report", "say what is in topics: sizes, keys, skew, fields, duplicates, gaps", run_report)
+    connection(report)
+    spark_options(report)
+    report.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all that are not internal")
+    report.add_argument("--html", default="report.html", metavar="FILE", help="default: %(default)s")
+
+
+def _copying(parser: argparse.ArgumentParser, target: str, summary: str, *, optional: bool = False) -> None:
+    stream_options(parser)
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("target", metavar=target, nargs="?" if optional else None, help=summary)
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="where Spark keeps how far it is")
+    parser.add_argument(
+        "--at-least-once", action="store_true", help="for target brokers without transactions of two phases"
+    )
+
+
+def run_table(args: argparse.Namespace) -> int:
+    from penstock.pipelines.table import TableJob, start_table
+    from penstock.spark.errors import SourceError
+
+    job = TableJob(
+        topic(args, args.topic),
+        args.path,
+        format=args.format,
+        mode=args.mode,
+        keys=tuple(args.key),
+        partition_by=tuple(args.partition_by),
+        value_format=args.value_format,
+        value_schema=args.value_schema,
+        checkpoint=args.checkpoint,
+        optimize_every=args.optimize_every,
+        pace=pace(args),
+    )
+    try:
+        job.check()
+    except SourceError as problem:
+        raise Failure(str(problem).rstrip("."), Exit.USAGE) from problem
+    with spark_session(args, f"table {args.topic}", delta=args.format == "delta") as spark:
+        return follow(spark, lambda: start_table(spark, job))
+
+
+def run_backfill(args: argparse.Namespace) -> int:
+    from penstock.pipelines.backfill import BackfillJob, backfill
+
+    job = BackfillJob(
+        args.path,
+        topic(args, args.topic),
+        format=args.format,
+        key=args.key,
+        until=args.until,
+        as_of=args.as_of,
+        where=args.where,
+        same_partitions=args.same_partitions,
+        exactly_once=not args.at_least_once,
+    )
+    with spark_session(args, f"backfill {args.topic}", delta=args.format == "delta") as spark:
+        written = backfill(spark, job)
+    output.record(args.output, {"topic": args.topic, "records": written})
+    return Exit.OK
+
+
+def run_copy(args: argparse.Namespace) -> int:
+    from penstock.pipelines.copying import CopyJob, start_repartition
+    from penstock.pipelines.topics import Topic
+
+    source = topic(args, args.topic)
+    if args.topic == args.target:
+        raise Failure("a topic can't be copied into itself: give the target another name", Exit.USAGE)
+    job = CopyJob(
+        source,
+        Topic(args.bootstrap, args.target),
+        args.checkpoint,
+        partitions=args.partitions,
+        key=args.key,
+        exactly_once=not args.at_least_once,
+        pace=pace(args),
+    )
+    with spark_session(args, f"repartition {args.topic}") as spark:
+        return follow(spark, lambda: start_repartition(spark, job))
+
+
+def run_mirror(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+    from penstock.pipelines.copying import CopyJob, start_mirror
+    from penstock.pipelines.topics import Topic
+
+    source = topic(args, args.topic, args.source)
+    with connect(args):  # the target has to answer, too
+        target = Topic(args.bootstrap, args.target or args.topic)
+    if (source.bootstrap, source.name) == (target.bootstrap, target.name):
+        raise Failure("--from and --bootstrap are the same cluster: give the target another name", Exit.USAGE)
+    job = CopyJob(source, target, args.checkpoint, exactly_once=not args.at_least_once, pace=pace(args))
+    with spark_session(args, f"mirror {args.topic}") as spark:
+        code = follow(spark, lambda: start_mirror(spark, job))
+        for group in args.group:
+            _translate(args, spark, group, target)
+    return code
+
+
+def _translate(args: argparse.Namespace, spark: Any, group: str, target: Any) -> None:
+    from penstock.cli.connect import connect
+    from penstock.cli.group_offsets import committed
+    from penstock.pipelines.copying import translate
+    from penstock.spark.commits import commit_offsets
+
+    with connect(argparse.Namespace(bootstrap=args.source, timeout=args.timeout)) as there:
+        known = {index: offset for (name, index), offset in committed(there, group).items() if name == args.topic}
+    if not known:
+        output.note(f"group {group} has no offsets of {args.topic} at {args.source}")
+        return
+    found = translate(spark, target, known)
+    with connect(args) as here:
+        commit_offsets(here.client, group, found)
+    rows = [
+        {"group": group, "partition": index, "there": known[index], "here": offset}
+        for (_, index), offset in sorted(found.items())
+    ]
+    output.rows(args.output, ("group", "partition", "there", "here"), rows)
+
+
+def run_report(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect, failure
+    from penstock.pipelines.report import examine
+    from penstock.pipelines.report_page import page
+
+    with connect(args) as broker:
+        known = broker.topics(args.topics or None)
+    for each in known:
+        if each.error_code:
+            raise failure(each.name or "?", each.error_code, None)
+    # Decisions of Spark queries are in topics of ours: not what anybody asks about.
+    names = [each.name for each in known if each.name and not each.is_internal and not each.name.startswith("__")]
+    if not names:
+        raise Failure("there are no topics to report on", Exit.NOT_FOUND)
+    with spark_session(args, "report") as spark:
+        found = examine(spark, args.bootstrap, names)
+    try:
+        with open(args.html, "w", encoding="utf-8") as file:
+            file.write(page(f"Topics of {args.bootstrap}", found))
+    except OSError as problem:
+        raise Failure(f"{args.html} can't be written: {problem.strerror}", Exit.STORAGE) from problem
+    columns = ("topic", "partitions", "records", "bytes", "skew", "duplicates", "gaps")
+    rows = [
+        {
+            "topic": each.topic,
+            "partitions": len(each.partitions),
+            "records": each.records,
+            "bytes": each.bytes,
+            "skew": round(each.skew, 2),
+            "duplicates": each.duplicates,
+            "gaps": sum(part.gaps for part in each.partitions),
+        }
+        for each in found
+    ]
+    output.rows(args.output, columns, rows)
+    output.note(f"the whole report is in {args.html}")
+    return Exit.OK

@@ -1,0 +1,128 @@
+"""What the verbs of `penstock pipeline` share: options for Spark, a session, progress, and failures in one line."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.cli import output
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.options import connection, pairs, positive_int
+
+#: A laptop's share: the driver is the executor, too.
+QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+
+
+def spark_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--master", metavar="URL", help="the Spark cluster to run on (default: local[*])")
+    parser.add_argument("--memory", default="1g", metavar="SIZE", help="of Spark's driver (default: %(default)s)")
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a property of Spark")
+    parser.add_argument("--bundled-java", action="store_true", help="leave the system's Java out")
+
+
+def stream_options(parser: argparse.ArgumentParser) -> None:
+    """Of pipelines that can go on."""
+    connection(parser)
+    spark_options(parser)
+    parser.add_argument("--follow", action="store_true", help="go on with what arrives until Ctrl-C")
+    parser.add_argument("--every", default="1 second", metavar="INTERVAL", help="how often, with --follow")
+    parser.add_argument("--max-offsets", type=positive_int, metavar="N", help="records of one batch at most")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the source, such as kafka.*"
+    )
+
+
+def pace(args: argparse.Namespace) -> Any:
+    from penstock.pipelines.running import Pace
+
+    return Pace(follow=args.follow, every=args.every, max_offsets=args.max_offsets)
+
+
+def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> Any:
+    """The topic, once it is known to be there: Spark takes seconds to start, and a wrong name should not."""
+    from penstock.cli.connect import connect, failure
+    from penstock.pipelines.topics import Topic
+
+    where = bootstrap or args.bootstrap
+    with connect(argparse.Namespace(bootstrap=where, timeout=args.timeout)) as broker:
+        [found] = broker.topics([name])
+    if found.error_code:
+        raise failure(name, found.error_code, None)
+    return Topic(where, name, pairs(getattr(args, "option", []), "--option"))
+
+
+@contextmanager
+def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False) -> Iterator[Any]:
+    """A session for one command. What goes wrong in it is one sentence."""
+    try:
+        from penstock.pipelines.running import reason
+        from penstock.spark import session
+        from penstock.spark.errors import SourceError
+    except ImportError as missing:
+        raise Failure(f"{missing.name} is not installed: run `pip install 'penstock[spark]'`") from missing
+    config = {**QUIET, **({} if args.debug else _silent()), **pairs(args.conf, "--conf")}
+    spark = None
+    _stop_on_sigterm()
+    try:
+        spark = session(
+            name, master=args.master, memory=args.memory, delta=delta, bundled_java=args.bundled_java, config=config
+        )
+        yield spark
+    except SourceError as problem:
+        raise Failure(_without_stop(str(problem))) from problem
+    except (Failure, KeyboardInterrupt):
+        raise
+    except Exception as problem:
+        if type(problem).__module__.startswith(("pyspark", "py4j")):
+            raise Failure(_without_stop(reason(problem))) from problem
+        raise
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _silent() -> dict[str, str]:
+    """Nothing from Spark's own log: what went wrong is told at the end, in a sentence. --debug lets all through."""
+    from importlib.resources import files
+
+    place = files("penstock.pipelines") / "log4j2.properties"
+    return {"spark.log.level": "OFF", "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{place}"}
+
+
+def _without_stop(sentence: str) -> str:
+    return sentence.rstrip().rstrip(".")
+
+
+def _stop_on_sigterm() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def follow(spark: Any, start: Any) -> int:
+    """Runs a query to its end, and says how far it is: a line that moves on a terminal, plain lines elsewhere."""
+    from penstock.pipelines.running import run
+    from penstock.spark.progress import QueryState, watch
+
+    moving = sys.stderr.isatty()
+
+    def show(state: QueryState) -> None:
+        if not state.running:
+            return
+        print(f"\r\x1b[K{state}" if moving else str(state), end="" if moving else "\n", file=sys.stderr, flush=True)
+
+    watch(spark, show)
+    try:
+        run(start)
+    except KeyboardInterrupt:
+        output.note("stopped; the same command goes on from here")
+        return Exit.OK
+    finally:
+        if moving:
+            print(file=sys.stderr)
+    return Exit.OK

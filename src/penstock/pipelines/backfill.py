@@ -1,0 +1,99 @@
+"""A table back into a topic: all of it, as it was at a time, or with what was recorded up to a time.
+
+Rows of tables that `table` wrote become the records that they were: key, value, timestamp, and the order that they had
+in their partition. Of other tables a column is the key, and the rest becomes a JSON value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.pipelines.topics import PLACES, Topic
+from penstock.spark.errors import SourceError
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillJob:
+    path: str
+    topic: Topic
+    format: str = "delta"
+    key: str | None = None
+    """A column; `_key` if the table has it."""
+    until: str | None = None
+    """Only records with a timestamp up to this one (of `_timestamp`)."""
+    as_of: str | None = None
+    """A Delta table's version, or the time at which it was as it is wanted."""
+    where: str | None = None
+    same_partitions: bool = False
+    exactly_once: bool = True
+
+
+def backfill(spark: Any, job: BackfillJob) -> int:
+    """How many records were written. Raises SourceError."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    counted = records(_table(spark, job), job).observe(seen, f.count(f.lit(1)).alias("rows"))
+    options = {"kafka.bootstrap.servers": job.topic.bootstrap, "topic": job.topic.name, **job.topic.options}
+    options["exactlyOnce"] = str(job.exactly_once).lower()
+    counted.write.format("penstock").mode("append").options(**options).save()
+    return int(seen.get["rows"])
+
+
+def _table(spark: Any, job: BackfillJob) -> Any:
+    reader = spark.read.format(job.format)
+    if job.as_of is not None:
+        if job.format != "delta":
+            raise SourceError("Only Delta tables remember what they were: leave --as-of out, or use --until.")
+        reader = reader.option("versionAsOf" if job.as_of.isdigit() else "timestampAsOf", job.as_of)
+    elif job.format == "parquet":
+        reader = reader.option("mergeSchema", "true")
+    return reader.load(job.path)
+
+
+def records(table: Any, job: BackfillJob) -> Any:
+    """A table's rows as records, each key's in order."""
+    from pyspark.sql import functions as f
+
+    there = set(table.columns)
+    key = job.key or ("_key" if "_key" in there else None)
+    if key is not None and key not in there:
+        raise SourceError(f"The table has no column {key!r} for keys: it has {', '.join(table.columns)}.")
+    for wanted, why in (("_timestamp", job.until), ("_partition", job.same_partitions)):
+        if why and wanted not in there:
+            raise SourceError(f"The table has no column {wanted!r}: `penstock pipeline table` writes tables with it.")
+    if job.until is not None:
+        table = table.where(f.col("_timestamp") <= f.to_timestamp(f.lit(job.until)))
+    if job.where is not None:
+        table = table.where(job.where)
+    if {"_partition", "_offset"} <= there:
+        table = table.repartition("_partition").sortWithinPartitions("_partition", "_offset")
+    elif key is not None:
+        table = table.repartition(key)
+    columns = [_value(table).alias("value")]
+    if key is not None:
+        columns.append(f.col(key).cast("string").alias("key"))
+    if "_timestamp" in there:
+        columns.append(f.col("_timestamp").alias("timestamp"))
+    if job.same_partitions:
+        columns.append(f.col("_partition").cast("int").alias("partition"))
+    return table.select(*columns)
+
+
+def _value(table: Any) -> Any:
+    from pyspark.sql import functions as f
+
+    own = [name for name in table.columns if name not in ("_key", "_bad", "_bad_value", "_bad_reason", *PLACES)]
+    bad = [f.col(name).cast("string") for name in ("_bad", "_bad_value") if name in table.columns]
+    if own == ["value"]:
+        return f.coalesce(f.col("value").cast("string"), *bad)
+    if not own:
+        raise SourceError("The table has no columns to make values of.")
+    # A record without a value became a row without fields.
+    empty = f.lit(True)
+    for name in own:
+        empty &= f.col(name).isNull()
+    fields = f.when(~empty, f.to_json(f.struct(*own)))
+    return f.coalesce(*bad, fields)

@@ -1,0 +1,119 @@
+"""Topics copied to topics: with other partitions or other keys, or from another cluster as they are.
+
+Order: a source partition is read by one task, in order, and a key's records are in one partition; so whoever keeps the
+keys keeps each key's order. With a new key, a batch's records are brought together by it and sorted by time first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.pipelines.running import Pace
+from penstock.pipelines.topics import Topic, create_like, partitions_of, read_batch, read_stream
+from penstock.spark.errors import SourceError
+from penstock.spark.ranges import Offsets
+
+#: The header by which a mirrored record says where it was.
+SOURCE_OFFSET = "mirror.offset"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    source: Topic
+    target: Topic
+    checkpoint: str
+    partitions: int | None = None
+    """Of the target, if it is to be made; the source's if None."""
+    key: str | None = None
+    """A SQL expression over key, value, topic, partition, offset, timestamp; key and value are strings in it."""
+    exactly_once: bool = True
+    pace: Pace = field(default_factory=Pace)
+
+
+def start_repartition(spark: Any, job: CopyJob) -> Any:
+    if (job.source.bootstrap, job.source.name) == (job.target.bootstrap, job.target.name):
+        raise SourceError("A topic can't be copied into itself: give the target another name.")
+    create_like(job.target.bootstrap, job.target.name, job.partitions or partitions_of(*_where(job.source)))
+    return _start(job, _rekeyed(_records(spark, job), job.key), "repartition")
+
+
+def start_mirror(spark: Any, job: CopyJob) -> Any:
+    """Partition for partition; each record's offset at the source goes along in a header."""
+    count = partitions_of(*_where(job.source))
+    create_like(job.target.bootstrap, job.target.name, count)
+    there = partitions_of(*_where(job.target))
+    if there < count:
+        raise SourceError(
+            f"{job.target.name!r} has {there} partitions and its source {count}: `penstock topic alter "
+            f"{job.target.name} --partitions {count}` first."
+        )
+    from pyspark.sql import functions as f
+
+    header = f.struct(f.lit(SOURCE_OFFSET).alias("key"), f.col("offset").cast("string").cast("binary").alias("value"))
+    headers = f.concat(f.coalesce("headers", f.expr("array()")), f.array(header))
+    records = _records(spark, job).withColumn("headers", headers)
+    return _start(job, records.select("key", "value", "headers", "partition", "timestamp"), "mirror")
+
+
+def translate(spark: Any, mirrored: Topic, committed: Mapping[int, int]) -> Offsets:
+    """Where a group goes on in the mirrored topic, from where it was in each partition of the source."""
+    from pyspark.sql import functions as f
+
+    headers = f.filter("headers", lambda each: each["key"] == SOURCE_OFFSET)
+    origin = f.get(headers, f.lit(0))["value"].cast("string").cast("long")
+    rows = read_batch(spark, mirrored, includeHeaders="true").select("partition", "offset", origin.alias("origin"))
+    wanted = spark.createDataFrame(sorted(committed.items()), "partition int, committed long")
+    first = f.min(f.when(f.col("origin") >= f.col("committed"), f.col("offset")))
+    found = rows.join(wanted, "partition").groupBy("partition").agg(f.coalesce(first, f.max("offset") + 1).alias("at"))
+    return {(mirrored.name, row["partition"]): row["at"] for row in found.collect()}
+
+
+def _where(topic: Topic) -> tuple[str, str]:
+    return topic.bootstrap, topic.name
+
+
+def _records(spark: Any, job: CopyJob) -> Any:
+    more = {"includeHeaders": "true", "kafka.isolation.level": "read_committed", **job.pace.limits}
+    return read_stream(spark, job.source, **more)
+
+
+def _rekeyed(records: Any, key: str | None) -> Any:
+    columns = ("key", "value", "headers", "timestamp")
+    if key is None:
+        return records.select(*columns)
+    from pyspark.sql import functions as f
+
+    # Key and value are bytes in a record, and text in what users write about them.
+    text = records.select(
+        f.col("key").cast("string").alias("key"),
+        f.col("value").cast("string").alias("value"),
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "headers",
+        f.col("value").alias("raw"),
+    )
+    rekeyed = text.withColumn("key", f.expr(key).cast("string")).withColumn("value", f.col("raw"))
+    together = rekeyed.select("key", "value", "headers", "timestamp", "partition", "offset").repartition("key")
+    return together.mapInArrow(_by_time, together.schema).select(*columns)
+
+
+def _by_time(batches: Iterator[Any]) -> Iterator[Any]:
+    """One task's part of a batch, sorted: Spark doesn't sort streams."""
+    import pyarrow as pa
+
+    found = list(batches)
+    if found:
+        order = [("timestamp", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+        yield from pa.Table.from_batches(found).sort_by(order).to_batches()
+
+
+def _start(job: CopyJob, records: Any, what: str) -> Any:
+    options = {"kafka.bootstrap.servers": job.target.bootstrap, "topic": job.target.name, **job.target.options}
+    options["exactlyOnce"] = str(job.exactly_once).lower()
+    writer = records.writeStream.format("penstock").options(**options)
+    writer = writer.queryName(f"{what} {job.source.name}").option("checkpointLocation", job.checkpoint)
+    return writer.trigger(**job.pace.trigger).start()

@@ -1,0 +1,112 @@
+"""Events to show the product with, the table that Spark makes of them, and whether one holds exactly the other."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.pipelines.running import Pace
+from penstock.pipelines.table import TableJob
+from penstock.pipelines.topics import Topic
+
+TOPIC = "clicks"
+SCHEMA = "id BIGINT, user STRING, page STRING, ms INT"
+PAGES = ("/", "/search", "/product", "/cart", "/checkout", "/help")
+USERS = 500
+#: Pages by how often they are looked at.
+WEIGHTS = (30, 24, 28, 10, 5, 3)
+
+
+def events(seed: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Clicks of users, without end: the same for the same seed."""
+    chance = random.Random(seed)  # noqa: S311 (made-up visitors)
+    number = 0
+    while True:
+        user = f"user-{chance.randrange(USERS)}"
+        [page] = chance.choices(PAGES, WEIGHTS)
+        yield user.encode(), {"id": number, "user": user, "page": page, "ms": int(chance.lognormvariate(5, 0.6))}
+        number += 1
+
+
+class Generator:
+    """Produces in a thread of its own, `rate` events a second, and knows what has been acknowledged."""
+
+    def __init__(self, bootstrap: str, rate: int, seed: int = 7) -> None:
+        self.produced: Counter[str] = Counter()
+        self.spent_ms: Counter[str] = Counter()
+        self.problem: BaseException | None = None
+        self._bootstrap = bootstrap
+        self._rate = rate
+        self._events = events(seed)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+
+    @property
+    def total(self) -> int:
+        return sum(self.produced.values())
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Everything that was sent has been acknowledged when it returns; raises what went wrong."""
+        self._stopping.set()
+        self._thread.join()
+        if self.problem is not None:
+            raise self.problem
+
+    def _run(self) -> None:
+        from penstock.client.sync import Client
+
+        try:
+            with Client(self._bootstrap) as client, client.producer() as producer:
+                while not self._stopping.is_set():
+                    batch = [next(self._events) for _ in range(max(1, self._rate // 4))]
+                    producer.send_many(TOPIC, [(key, json.dumps(event).encode(), (), None) for key, event in batch])
+                    producer.flush()
+                    for _, event in batch:
+                        self.spent_ms[event["page"]] += event["ms"]
+                        self.produced[event["page"]] += 1
+                    self._stopping.wait(0.25)
+        except BaseException as problem:
+            self.problem = problem
+
+
+def job(bootstrap: str, path: str, *, follow: bool) -> TableJob:
+    """Clicks as a Parquet table: no jar is needed for it."""
+    return TableJob(
+        Topic(bootstrap, TOPIC), path, format="parquet", value_schema=SCHEMA, pace=Pace(follow=follow, every="1 second")
+    )
+
+
+def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
+    """The dashboard: nothing before the first batch is there."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as f
+
+    try:
+        table = spark.read.parquet(path)
+    except AnalysisException:
+        return []
+    columns = (f.count("*").alias("clicks"), f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))
+    users = f.approx_count_distinct("user").alias("users")
+    return [row.asDict() for row in table.groupBy("page").agg(*columns, users).orderBy(f.desc("clicks")).collect()]
+
+
+def differences(found: list[dict[str, Any]], produced: Counter[str], spent_ms: Counter[str]) -> list[str]:
+    """What the table has otherwise than what was produced; empty if it holds exactly that."""
+    told = []
+    rows = {row["page"]: row for row in found}
+    for page in sorted(set(rows) | set(produced), key=str):
+        row = rows.get(page, {"clicks": 0, "ids": 0, "ms": 0})
+        if row["clicks"] != row["ids"]:
+            told.append(f"{page}: {row['clicks'] - row['ids']} rows twice")
+        if row["ids"] != produced[page]:
+            told.append(f"{page}: {row['ids']} of {produced[page]} events")
+        elif row["ms"] != spent_ms[page]:
+            told.append(f"{page}: other values than were produced")
+    return told

@@ -1,0 +1,72 @@
+"""How long a pipeline runs and what ends it: until it has caught up, or until it is stopped, or until it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.spark.errors import SourceError
+
+#: How often a waiting command looks up: Ctrl-C and progress have to get through.
+LOOK_EVERY_S = 0.5
+#: A Python worker has ten seconds to start, which no setting changes; on a machine that is busy, that may not do.
+TOO_SLOW = "Python worker failed to connect back"
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    follow: bool = False
+    """Goes on with what arrives, instead of ending when it has caught up with what was there."""
+    every: str = "1 second"
+    max_offsets: int | None = None
+    """In one batch."""
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        return {"processingTime": self.every} if self.follow else {"availableNow": True}
+
+    @property
+    def limits(self) -> dict[str, str]:
+        return {} if self.max_offsets is None else {"maxOffsetsPerTrigger": str(self.max_offsets)}
+
+
+def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) -> None:
+    """Starts a query and waits for its end; starts it again only where Spark itself was too impatient."""
+    for attempt in range(ATTEMPTS):
+        try:
+            wait(start(), until=until)
+            return
+        except SourceError as problem:
+            if TOO_SLOW not in str(problem) or attempt == ATTEMPTS - 1:
+                raise
+
+
+def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
+    """Returns when the query has ended, or has been stopped because `until` said so. Raises SourceError if it failed.
+
+    Spark doesn't start a failed query again: what stopped it is what the user reads.
+    """
+    try:
+        while not query.awaitTermination(LOOK_EVERY_S):
+            if until():
+                query.stop()
+                return
+    except KeyboardInterrupt:
+        query.stop()
+        raise
+    except Exception as problem:
+        raise SourceError(reason(problem)) from problem
+
+
+def reason(problem: BaseException) -> str:
+    """Our own sentence, if there is one in Spark's account of what happened; else its first lines' sense."""
+    from penstock.spark.progress import sentence_in
+
+    text = str(problem)
+    if "SourceError: " in text:
+        return sentence_in(text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("=== ", "at ", "Traceback", "File "))]
+    return told[0] if told else type(problem).__name__

@@ -1,0 +1,62 @@
+"""Topics as the pipelines name them: where they are, and how their records become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: What a record is besides its value; in tables with an underscore, for values have columns of their own.
+PLACE = ("topic", "partition", "offset", "timestamp")
+PLACES = tuple(f"_{name}" for name in PLACE)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    bootstrap: str
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    """More options of `format("penstock")`, such as kafka.* and startingOffsets."""
+
+    def reader_options(self, **more: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, **self.options, **more}
+
+
+def read_stream(spark: Any, topic: Topic, **more: str) -> Any:
+    """From the earliest record on, unless told otherwise."""
+    options = {"startingOffsets": "earliest", **topic.reader_options(**more)}
+    if any(name.startswith(("startingTimestamp", "startingOffsetsByTimestamp")) for name in options):
+        options.pop("startingOffsets")
+    return spark.readStream.format("penstock").options(**options).load()
+
+
+def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
+    return spark.read.format("penstock").options(**topic.reader_options(**more)).load()
+
+
+def create_like(bootstrap: str, name: str, partitions: int, *, replication_factor: int = -1) -> bool:
+    """Makes the topic if it is not there; False if it was."""
+    from penstock.client.sync import Client
+    from penstock.protocol.errors import ErrorCode, KafkaError
+    from penstock.spark.errors import in_one_sentence
+
+    with in_one_sentence(f"Topic {name!r} could not be created"), Client(bootstrap) as client:
+        try:
+            client.create_topic(name, partitions, replication_factor)
+        except KafkaError as problem:
+            if problem.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+    return True
+
+
+def partitions_of(bootstrap: str, name: str) -> int:
+    """How many; raises SourceError if the topic is not there."""
+    from penstock.client.sync import Client
+    from penstock.spark.errors import SourceError, in_one_sentence
+
+    with in_one_sentence("The topic can't be looked up"), Client(bootstrap) as client:
+        [found] = client.metadata([name]).topics
+    if found.error_code or not found.partitions:
+        raise SourceError(f"There is no topic {name!r} at {bootstrap}: `penstock topic create {name}` makes it.")
+    return len(found.partitions)

@@ -4,12 +4,16 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SPARK  := $(VENV)/.installed-spark
 DEV    := $(VENV)/.installed-dev
 
-.PHONY: run test test-all check bench format docs clean
+.PHONY: run demo test test-all check bench format docs clean
 
 run: $(STAMP)  ## a broker on 127.0.0.1:9092 until Ctrl-C
 	@exec $(BIN)/penstock up
+
+demo: $(SPARK)  ## a broker, events, a Spark pipeline and its table, until Ctrl-C or for RUN_SECONDS
+	@RUN_SECONDS=$(RUN_SECONDS) exec $(BIN)/penstock pipeline demo
 
 test: $(DEV) check  ## every check and the tests
 	$(BIN)/pytest -m "not slow"
@@ -44,10 +48,16 @@ $(STAMP): $(BIN)/python pyproject.toml
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
+$(SPARK): $(BIN)/python pyproject.toml
+	@echo "installing PySpark, half a gigabyte: once, and for some minutes" >&2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark]'
+	@$(BIN)/python -m compileall -q src
+	@touch $@ $(STAMP)
+
 $(DEV): $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m compileall -q src
-	@touch $@ $(STAMP)
+	@touch $@ $(STAMP) $(SPARK)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,124 @@
+"""Clicks become sessions and a dashboard: event time, late data and session windows, from a topic to tables.
+
+    penstock up &
+    python examples/clickstream/clickstream.py --bootstrap 127.0.0.1:9092 --out /tmp/clickstream
+
+`sessions` has a row for each visit (a visitor's clicks with less than 30 minutes between them), written once the
+watermark says that no more will come. `dashboard` has clicks for each page and hour, and is replaced with every batch.
+Clicks that come in another order than they happened are counted right; those later than the watermark are dropped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+TOPIC = "clickstream"
+SCHEMA = "user STRING, page STRING, at TIMESTAMP"
+PAGES = ("/", "/search", "/product", "/cart", "/checkout")
+GAP = "30 minutes"
+LATE = "2 hours"
+BEGIN = datetime(2026, 1, 5, 8, tzinfo=UTC)
+
+
+def visits(seed: int, visitors: int) -> list[tuple[datetime, dict[str, str]]]:
+    """Clicks of made-up visitors, as (when it arrives, the click). Each visitor comes twice, hours apart."""
+    chance = random.Random(seed)
+    clicks = []
+    for number in range(visitors):
+        for visit in range(2):
+            at = BEGIN + timedelta(minutes=chance.randrange(120), hours=6 * visit)
+            for _ in range(chance.randint(1, 8)):
+                # Some phones are offline for a while: their clicks come later than they happened.
+                delay = timedelta(minutes=chance.randrange(60) if chance.random() < 0.1 else 0)
+                click = {"user": f"visitor-{number}", "page": chance.choice(PAGES), "at": at.isoformat()}
+                clicks.append((at + delay, click))
+                at += timedelta(seconds=chance.randint(5, 600))
+    return sorted(clicks, key=lambda each: each[0])
+
+
+def late_click() -> dict[str, str]:
+    """From the first morning, when the next day has begun: nobody waits for it any more."""
+    return {"user": "visitor-late", "page": "/", "at": BEGIN.isoformat()}
+
+
+def closing_click() -> dict[str, str]:
+    """A day later: it moves the watermark past all visits before it."""
+    return {"user": "visitor-next-day", "page": "/", "at": (BEGIN + timedelta(days=1)).isoformat()}
+
+
+def produce(bootstrap: str, clicks: Iterator[dict[str, str]] | list[dict[str, str]]) -> None:
+    from penstock.client.sync import Client
+
+    with Client(bootstrap) as client, client.producer() as producer:
+        producer.send_many(TOPIC, [(click["user"].encode(), json.dumps(click).encode(), (), None) for click in clicks])
+
+
+def clicks_of(spark: Any, bootstrap: str) -> Any:
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": TOPIC,
+        "startingOffsets": "earliest",
+        "value.format": "json",
+        "value.schema": SCHEMA,
+    }
+    records = spark.readStream.format("penstock").options(**options).load()
+    return records.select("value.*").withWatermark("at", LATE)
+
+
+def start_sessions(spark: Any, bootstrap: str, out: str) -> Any:
+    from pyspark.sql import functions as f
+
+    visits = (
+        clicks_of(spark, bootstrap)
+        .groupBy("user", f.session_window("at", GAP).alias("visit"))
+        .agg(f.count("*").alias("clicks"), f.min_by("page", "at").alias("entry"), f.max_by("page", "at").alias("exit"))
+    )
+    rows = visits.select("user", "visit.start", "visit.end", "clicks", "entry", "exit")
+    writer = rows.writeStream.outputMode("append").format("parquet")
+    return (
+        writer.option("checkpointLocation", f"{out}/checkpoints/sessions")
+        .trigger(availableNow=True)
+        .start(f"{out}/sessions")
+    )
+
+
+def start_dashboard(spark: Any, bootstrap: str, out: str) -> Any:
+    from pyspark.sql import functions as f
+
+    counts = clicks_of(spark, bootstrap).groupBy(f.window("at", "1 hour").alias("hour"), "page").count()
+    rows = counts.select(f.col("hour.start").alias("hour"), "page", f.col("count").alias("clicks"))
+
+    def replace(batch: Any, _: int) -> None:
+        batch.coalesce(1).write.mode("overwrite").parquet(f"{out}/dashboard")
+
+    writer = rows.writeStream.outputMode("complete").foreachBatch(replace)
+    return writer.option("checkpointLocation", f"{out}/checkpoints/dashboard").trigger(availableNow=True).start()
+
+
+def main() -> None:
+    from penstock.pipelines.running import run
+    from penstock.pipelines.topics import create_like
+    from penstock.spark import session
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap", default="127.0.0.1:9092")
+    parser.add_argument("--out", default="/tmp/clickstream")
+    parser.add_argument("--visitors", type=int, default=200)
+    args = parser.parse_args()
+    if create_like(args.bootstrap, TOPIC, 4):
+        produce(args.bootstrap, [click for _, click in visits(1, args.visitors)] + [closing_click()])
+    spark = session("clickstream", config={"spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "4"})
+    run(lambda: start_sessions(spark, args.bootstrap, args.out))
+    run(lambda: start_dashboard(spark, args.bootstrap, args.out))
+    spark.read.parquet(f"{args.out}/sessions").orderBy("start").show(10, truncate=False)
+    spark.read.parquet(f"{args.out}/dashboard").orderBy("hour", "page").show(20, truncate=False)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Spark's declarative pipelines by our commands: a project made, checked, run, and stopped with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.pipelines import runs
+from penstock.testing import Broker
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def pipeline(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock.cli.main", "pipeline", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=550, check=False, cwd=place)
+
+
+def test_a_project_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["pipeline", "init", "shop", "--topic", "orders"]) == Exit.OK
+    assert "orders" in (tmp_path / "shop" / "transformations" / "events.py").read_text()
+    assert main(["pipeline", "init", "shop"]) == Exit.EXISTS
+    assert "choose another name" in capsys.readouterr().err
+
+
+def test_a_directory_without_a_project_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "run", str(tmp_path)]) == Exit.NOT_FOUND
+    assert "has no spark-pipeline.yml" in capsys.readouterr().err
+
+
+def test_a_spec_that_is_not_right_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspark")
+    (tmp_path / "spark-pipeline.yml").write_text("name: shop\ncolour: blue\n")
+    assert main(["pipeline", "dry-run", str(tmp_path)]) == Exit.USAGE
+    assert "colour" in capsys.readouterr().err
+
+
+def test_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture[str]) -> None:
+    runs.save(runs.Run("here", os.getpid(), "/p/spark-pipeline.yml", "2026-01-01T00:00:00+00:00"))
+    runs.save(runs.Run("there", 2**22 + 1, "/p/spark-pipeline.yml", "2026-01-01T00:00:00+00:00"))
+    runs.save(runs.Run("bad", 1, "/p/spark-pipeline.yml", "2026-01-01T00:00:00+00:00", "failed", "No broker."))
+    assert main(["pipeline", "list", "--json"]) == Exit.OK
+    listed = {row["pipeline"]: row["state"] for row in json.loads(capsys.readouterr().out)}
+    assert listed == {"bad": "failed", "here": "running", "there": "killed"}
+    assert main(["pipeline", "status", "here"]) == Exit.OK
+    assert main(["pipeline", "status", "bad"]) == Exit.FAILED
+    assert main(["pipeline", "status", "nobody"]) == Exit.NOT_FOUND
+    assert main(["pipeline", "stop", "there"]) == Exit.NOT_FOUND
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_project_runs_twice_and_a_failing_flow_ends_it_with_its_reason(tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "broker", topics={"orders": 2}) as broker:
+        with broker.client() as client, client.producer() as producer:
+            producer.send_many("orders", [(b"k", str(n).encode(), (), None) for n in range(50)])
+        made = pipeline("init", "shop", "--topic", "orders", "-b", broker.bootstrap, place=tmp_path)
+        assert made.returncode == 0, made.stderr
+        checked = pipeline("dry-run", "shop", place=tmp_path)
+        assert checked.returncode == 0, checked.stderr
+        done = pipeline("run", "shop", place=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert runs.load("shop") is not None
+        tables = {path.name for path in (tmp_path / "shop" / "storage" / "warehouse").iterdir()}
+        assert {"events", "events_by_key"} <= tables
+        definition = tmp_path / "shop" / "transformations" / "events.py"
+        definition.write_text(definition.read_text().replace('"orders"', '"missing"'))
+        failed = pipeline("run", "shop", "--full-refresh-all", place=tmp_path)
+    assert failed.returncode == Exit.FAILED
+    assert "missing" in failed.stderr.splitlines()[-1]

@@ -183,10 +183,9 @@ class Fetching:
         if future is None or future.done():
             return
         self._unpark()
-        reads, _, _ = self._pass()
         try:
-            answer = self._answer(reads)
-        except Exception as error:
+            answer = self._answer(self._pass()[0])
+        except Exception as error:  # this fetch's end, and not that of whoever woke it
             future.set_exception(error)
             return
         if asyncio.iscoroutine(answer):

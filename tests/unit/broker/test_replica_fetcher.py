@@ -13,12 +13,16 @@ from replica_cluster import NOW_MS, TOPIC, TOPIC_ID, Cluster, batch, run, until
 
 from penstock.broker.partition import Partition
 from penstock.broker.replica_fetcher import ReplicaFetcher
+from penstock.log.log import Log
 from penstock.metadata.image import ImageChanges, PartitionImage, TopicImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
     FetchResponse,
+    FetchTopic,
     PartitionData,
 )
 
@@ -198,6 +202,28 @@ def test_what_was_appended_in_an_earlier_epoch_is_not_taken_for_committed_becaus
             assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
             cluster.change(leader=1)
         await partition.committed(end, leader_epoch=cluster.partition.leader_epoch)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_parked_fetch_that_fails_ends_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1)
+        await cluster.start(led_by_1(1))
+        topic = FetchTopic(topic_id=TOPIC_ID, partitions=[FetchPartition(partition=0, partition_max_bytes=100)])
+        request = FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=100, session_epoch=-1, topics=[topic])
+        asking = asyncio.ensure_future(cluster[1].serve(request))
+        await asyncio.sleep(1)
+
+        def broken(*_: Any, **__: Any) -> None:
+            raise ValueError("nobody has thought of this")
+
+        monkeypatch.setattr(Log, "read", broken)
+        cluster.change(leader=-1)  # which wakes it, in the middle of taking over the image
+        with pytest.raises(ValueError, match="nobody"):
+            await asyncio.wait_for(asking, 1)
+        assert cluster[1].image is cluster.image
         await cluster.close()
 
     run(scenario())

@@ -65,6 +65,7 @@ class Node:
         self._quorum_plan = plan_quorum(settings, self._controller_listeners)
         self._open = asyncio.Event()
         self._ready = asyncio.Event()
+        self._applied = EMPTY_IMAGE
         self.broker: Broker
         self._server: Server
         self._maintenance: Maintenance
@@ -187,8 +188,9 @@ class Node:
             self.broker.partitions.put_strays_aside()
         self.broker.metadata.subscribe(self._apply)
 
-    def _apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        broker = self.broker
+    def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
+        """From the last image that was taken over as a whole: one that failed half-way comes again with the next."""
+        old, broker = self._applied, self.broker
         if new.configs is not old.configs:
             if self.settings.apply_image(new):
                 self._server.counts.limits = limits_of(self.settings)  # max.connections may change while running
@@ -198,6 +200,7 @@ class Node:
             broker.replicas.apply(None if old is EMPTY_IMAGE else old, new)
         broker.quotas.apply_image(new)
         broker.telemetry.apply_image(old, new)
+        self._applied = new
 
     async def _undo_start(self, logs: LogManager) -> None:
         broker = getattr(self, "broker", None)

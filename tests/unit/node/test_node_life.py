@@ -208,3 +208,26 @@ def test_a_full_directory_refuses_writes_keeps_its_reads_and_leaves_the_others_a
         await again.stop()
 
     run(scenario)
+
+
+def test_an_image_that_could_not_be_taken_over_comes_again_with_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        node = node_on(MemoryDisk())
+        await node.start()
+        fixture, partitions = Fixture(node), node.broker.partitions
+
+        def broken(*_: Any) -> None:
+            raise ValueError("nobody has thought of this")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(partitions, "apply", broken)
+            await fixture.create("missed", 1)
+        await fixture.create("seen", 1)
+        for topic in ("missed", "seen"):
+            assert await fixture.produce(topic, 0, b"x") == (ErrorCode.NONE, 0)
+        await node.stop()
+
+    run(scenario)
+    assert "a listener of the metadata log failed" in caplog.text

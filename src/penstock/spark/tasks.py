@@ -140,9 +140,9 @@ def _from_wire(
         except KafkaError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            position = _after_loss(client, options, task, position)
         finally:
             client.run(reader.close())
+        position = _after_loss(client, options, task, position)
 
 
 def _after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ MEMBERSHIP_TRY_MS = 10_000
 #: Pauses between two tries while something is being waited for.
 SOON_S = 0.02
 AGAIN_S = 0.1
+SILENCE_S = 1.5  # no controller for that long while this broker stops: the others stop, too
 NOT_KNOWN = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 #: What no later try changes, and what to do about it.
 REFUSALS = {
@@ -92,6 +94,7 @@ class Lifecycle:
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._wants_shut_down = False
+        self._heard_at = 0.0
         self._may_shut_down = asyncio.Event()
         metadata.subscribe(self._on_image)
 
@@ -273,6 +276,7 @@ class Lifecycle:
 
     async def _heard(self, answer: Any, interval_s: float) -> float:
         """How long to wait until the next heartbeat."""
+        self._heard_at = asyncio.get_running_loop().time()
         code = ErrorCode(answer.error_code)
         if code in NOT_KNOWN:
             logger.warning("broker %d registers again: %s", self.identity.node_id, code.name)
@@ -302,18 +306,22 @@ class Lifecycle:
 
     async def hand_over(self, limit_s: float) -> None:
         """Controlled shutdown: others lead what this broker led, before it goes. Alone there is nobody to ask."""
-        image = self._metadata.image
-        others = [one for one in image.brokers.values() if one.broker_id != self.identity.node_id and not one.fenced]
+        image, me = self._metadata.image, self.identity.node_id
+        others = [one for one in image.brokers.values() if one.broker_id != me and one.usable]
         enabled = self._settings.bool("controlled.shutdown.enable")
         if not self.identity.is_broker or not others or not enabled or not self._is_unfenced(image):
             return
         self._wants_shut_down = True
         self._wake.set()
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._may_shut_down.wait()
-        except TimeoutError:
-            logger.warning("broker %d stops with leaderships that could not be moved", self.identity.node_id)
+        loop = asyncio.get_running_loop()
+        began = self._heard_at = loop.time()
+        while not self._may_shut_down.is_set():
+            if loop.time() - began > limit_s or loop.time() - self._heard_at > SILENCE_S:
+                logger.warning("broker %d stops with leaderships that could not be moved", me)
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self._may_shut_down.wait()
 
     async def close(self) -> None:
         for task in self._tasks:

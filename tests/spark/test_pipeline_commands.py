@@ -44,6 +44,14 @@ def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) 
     assert "--formt" in capsys.readouterr().err
 
 
+def test_a_wrong_time_for_the_demo_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RUN_SECONDS", "soon")
+    assert main(["pipeline", "demo"]) == Exit.USAGE
+    assert capsys.readouterr().err == "penstock: RUN_SECONDS takes a number of seconds, not 'soon'\n"
+
+
 def test_a_failed_query_is_told_by_the_sentence_in_it() -> None:
     told = (
         "[STREAM_FAILED] Query …\n  File x\npenstock.spark.errors.SourceError: Data was lost.\nJVM stacktrace:\n at a"

@@ -36,15 +36,19 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     demo.add_argument(
         "--seconds",
         type=positive_float,
-        default=_seconds(),
         help=f"stop after so long (default: RUN_SECONDS; without a terminal {UNWATCHED_S:.0f})",
     )
 
 
-def _seconds() -> float | None:
+def _seconds(args: argparse.Namespace) -> float | None:
+    if args.seconds is not None:
+        return float(args.seconds)
     told = os.environ.get("RUN_SECONDS")
     if told:
-        return float(told)
+        try:
+            return positive_float(told)
+        except (ValueError, argparse.ArgumentTypeError) as problem:
+            raise Failure(f"RUN_SECONDS takes a number of seconds, not {told!r}", Exit.USAGE) from problem
     return None if sys.stdout.isatty() else UNWATCHED_S
 
 
@@ -52,6 +56,7 @@ def run_demo(args: argparse.Namespace) -> int:
     from penstock.pipelines import demo
     from penstock.pipelines.topics import create_like
 
+    args.seconds = _seconds(args)
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as place, _broker(args.port, place) as bootstrap:
         output.note(f"broker    {bootstrap}  (any Kafka client can use it; topic {demo.TOPIC})")
         create_like(bootstrap, demo.TOPIC, 4)

@@ -1,4 +1,4 @@
-"""The ready-made pipelines: `penstock pipeline table | backfill | repartition | mirror | report`."""
+"""The ready-made pipelines: `penstock pipeline table | backfill | repartition | mirror | archive | report`."""
 
 from __future__ import annotations
 
@@ -60,6 +60,14 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="GROUP",
         help="afterwards, set its offsets here as they are there",
     )
+
+    archive = verb(
+        verbs, "archive", "keep a topic's records as Parquet files, for longer than the topic does", run_archive
+    )
+    stream_options(archive)
+    archive.add_argument("topic", metavar="TOPIC")
+    archive.add_argument("path", metavar="DIR", help="a directory or an address that Spark can write to")
+    archive.add_argument("--checkpoint", metavar="DIR", help="default: DIR.checkpoint")
 
     report = verb(verbs, "report", "say what is in topics: sizes, keys, skew, fields, duplicates, gaps", run_report)
     connection(report)
@@ -180,6 +188,16 @@ def _translate(args: argparse.Namespace, spark: Any, group: str, target: Any) ->
         for (_, index), offset in sorted(found.items())
     ]
     output.rows(args.output, ("group", "partition", "there", "here"), rows)
+
+
+def run_archive(args: argparse.Namespace) -> int:
+    from penstock.pipelines.archive import start_archive
+
+    source = topic(args, args.topic)
+    with spark_session(args, f"archive {args.topic}") as spark:
+        return follow(
+            spark, lambda: start_archive(spark, source, args.path, checkpoint=args.checkpoint, pace=pace(args))
+        )
 
 
 def run_report(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ LOOK_EVERY_S = 0.5
 #: A Python worker has ten seconds to start, which no setting changes; on a machine that is busy, that may not do.
 TOO_SLOW = "Python worker failed to connect back"
 ATTEMPTS = 5
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +71,6 @@ def reason(problem: BaseException) -> str:
         return sentence_in(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("=== ", "at ", "Traceback", "File "))]
-    return told[0] if told else type(problem).__name__
+    if not told:
+        return type(problem).__name__
+    return _SQLSTATE.sub("", told[0].rpartition("terminated with exception: ")[2])

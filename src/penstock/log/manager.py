@@ -119,9 +119,8 @@ class LogManager:
         """This process writes to the directories under this broker epoch, unless one of them has failed."""
         failed = any(directory.offline for directory in self.all_dirs)
         for directory in self.dirs:
-            if directory.offline:
-                continue
             try:
+                # Also in the one that failed, if it still can: what it had taken and not yet synced may be gone.
                 directory.forget_life() if failed else directory.note_life(broker_epoch)
             except OSError as error:  # the next start takes this life for one that lost something: safe, and slower
                 logger.warning("%s doesn't say which life uses it: %s", directory.path, error)

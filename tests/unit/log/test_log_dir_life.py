@@ -1,6 +1,10 @@
 """A start tells whether the last life lost what it had not synced: its process died, or its machine did."""
 
+import errno
 from random import Random
+
+import pytest
+from log_harness import manager, new_log
 
 from penstock.disk.memory import MemoryDisk
 from penstock.log.directory import LogDir
@@ -50,3 +54,16 @@ def test_what_is_not_understood_is_not_believed() -> None:
     opened(disk).note_life(7)
     disk.write_atomic("/data/.penstock_life", b"{]")
     assert opened(disk).previous_broker_epoch == -1
+
+
+@pytest.mark.parametrize("dirs", [("/logs",), ("/logs", "/more")])
+def test_after_a_disk_error_the_same_boot_vouches_for_nothing(dirs: tuple[str, ...]) -> None:
+    disk = MemoryDisk()
+    logs = manager(disk, dirs=dirs)
+    log = new_log(logs=logs)
+    logs.note_life(7)
+    log.failed(OSError(errno.EIO, "a page could not be written"))
+    logs.note_life(7)
+    logs.abandon()
+    again = manager(disk, dirs=dirs)
+    assert {directory.previous_broker_epoch for directory in again.dirs} == {-1}

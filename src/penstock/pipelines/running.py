@@ -13,7 +13,7 @@ from penstock.spark.errors import SourceError
 LOOK_EVERY_S = 0.5
 #: A Python worker has ten seconds to start, which no setting changes; on a machine that is busy, that may not do.
 TOO_SLOW = "Python worker failed to connect back"
-ATTEMPTS = 5
+ATTEMPTS = 10
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
 
 

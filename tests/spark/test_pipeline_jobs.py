@@ -1,0 +1,144 @@
+"""The ready-made pipelines on a Spark session, with Parquet tables: Delta's jars come from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sink_driver import committed_rows
+
+from penstock.pipelines.archive import read_with_archive, start_archive
+from penstock.pipelines.backfill import BackfillJob, backfill
+from penstock.pipelines.copying import CopyJob, start_mirror, start_repartition, translate
+from penstock.pipelines.report import examine
+from penstock.pipelines.report_page import page
+from penstock.pipelines.running import run
+from penstock.pipelines.table import TableJob, start_table
+from penstock.pipelines.topics import Topic
+from penstock.spark.errors import SourceError
+from penstock.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+NewTopic = Callable[..., str]
+FIRST_MS = 1_780_000_000_000
+SCHEMA = "user STRING, n BIGINT"
+
+
+def produce(broker: Broker, topic: str, numbers: range) -> None:
+    """Key k0 … k4, user u0 … u3, numbers that grow."""
+    with broker.client() as client, client.producer() as producer:
+        values = ((n, json.dumps({"user": f"u{n % 4}", "n": n}).encode()) for n in numbers)
+        producer.send_many(topic, [(f"k{n % 5}".encode(), value, (), FIRST_MS + n) for n, value in values])
+
+
+def numbers_by_key(broker: Broker, topic: str, partitions: int) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for partition in range(partitions):
+        for record in broker.records(topic, partition):
+            if record.key is not None and record.value is not None:
+                found.setdefault(record.key.decode(), []).append(json.loads(record.value)["n"])
+    return found
+
+
+def test_a_table_is_kept_current_and_becomes_a_topic_again(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, target = new_topic(3), new_topic(3)
+    job = TableJob(
+        Topic(spark_broker.bootstrap, source),
+        str(tmp_path / "table"),
+        format="parquet",
+        value_schema=SCHEMA,
+        partition_by=("user",),
+    )
+    for numbers in (range(60), range(60, 100)):
+        produce(spark_broker, source, numbers)
+        run(lambda: start_table(spark, job))
+    table = spark.read.parquet(job.path)
+    assert sorted(row.n for row in table.select("n").collect()) == list(range(100))
+    assert {place.name for place in (tmp_path / "table").glob("user=*")} == {f"user=u{n}" for n in range(4)}
+
+    back = BackfillJob(job.path, Topic(spark_broker.bootstrap, target), format="parquet", where="n < 80")
+    assert backfill(spark, back) == 80
+    assert len(committed_rows(spark_broker, target)) == 80
+    restored = numbers_by_key(spark_broker, target, 3)
+    assert restored == {f"k{key}": list(range(key, 80, 5)) for key in range(5)}
+
+
+@pytest.mark.parametrize("key", [None, "get_json_object(value, '$.user')"])
+def test_a_repartitioned_topic_has_every_record_once_and_each_key_in_order(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, key: str | None
+) -> None:
+    source = new_topic(3)
+    target = f"{source}-again"
+    bootstrap = spark_broker.bootstrap
+    job = CopyJob(Topic(bootstrap, source), Topic(bootstrap, target), str(tmp_path / "at"), partitions=2, key=key)
+    for numbers in (range(60), range(60, 100)):
+        produce(spark_broker, source, numbers)
+        run(lambda: start_repartition(spark, job))
+    step, name = (5, "k") if key is None else (4, "u")
+    assert numbers_by_key(spark_broker, target, 2) == {f"{name}{n}": list(range(n, 100, step)) for n in range(step)}
+
+
+def test_a_mirror_keeps_partitions_and_says_where_a_group_goes_on(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source = new_topic(2)
+    produce(spark_broker, source, range(40))
+    bootstrap = spark_broker.bootstrap
+    with spark_broker.client() as client:  # the source has lost its beginning: offsets are not the same there and here
+        client.delete_records({(source, 0): 4, (source, 1): 4})
+        ends = {index: len(spark_broker.records(source, index)) + 4 for index in range(2)}
+    mirrored = Topic(bootstrap, f"{source}-mirror")
+    run(lambda: start_mirror(spark, CopyJob(Topic(bootstrap, source), mirrored, str(tmp_path / "at"))))
+    for index in range(2):
+        there = [(record.key, record.value) for record in spark_broker.records(source, index)]
+        here = [record for record in spark_broker.records(mirrored.name, index) if record.value is not None]
+        assert [(record.key, record.value) for record in here] == there
+    found = translate(spark, mirrored, {0: 6, 1: ends[1]})
+    assert found[mirrored.name, 0] == 2
+    assert found[mirrored.name, 1] == ends[1] - 4
+
+
+def test_what_cannot_be_done_is_one_sentence(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
+    topic = Topic(spark_broker.bootstrap, new_topic())
+    with pytest.raises(SourceError, match="use a Delta table for upserts"):
+        start_table(spark, TableJob(topic, "/nowhere", format="parquet", mode="upsert"))
+    with pytest.raises(SourceError, match="There is no topic 'missing'"):
+        start_repartition(spark, CopyJob(Topic(topic.bootstrap, "missing"), topic, "/nowhere"))
+    with pytest.raises(SourceError, match="can't be copied into itself"):
+        start_repartition(spark, CopyJob(topic, topic, "/nowhere"))
+
+
+def test_a_report_tells_sizes_keys_duplicates_and_gaps(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
+    topic = new_topic(3)
+    produce(spark_broker, topic, range(50))
+    produce(spark_broker, topic, range(10))
+    [found] = examine(spark, spark_broker.bootstrap, [topic])
+    assert found.records == 60
+    assert found.duplicates == 10
+    assert found.top_keys[0] == ("k0", 12)
+    assert sum(part.gaps for part in found.partitions) == 0
+    assert "user" in found.fields
+    shown = page("Topics", [found])
+    assert "<svg" in shown
+    assert topic in shown
+
+
+def test_an_archive_and_the_topic_are_read_as_one(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    name = new_topic(2)
+    topic, place = Topic(spark_broker.bootstrap, name), str(tmp_path / "archive")
+    produce(spark_broker, name, range(50))
+    run(lambda: start_archive(spark, topic, place))
+    with spark_broker.client() as client:  # retention has taken what is in the archive
+        client.delete_records({(name, index): len(spark_broker.records(name, index)) for index in range(2)})
+    produce(spark_broker, name, range(50, 80))
+    rows = read_with_archive(spark, topic, place).collect()
+    assert sorted(json.loads(row["value"])["n"] for row in rows) == list(range(80))
+    assert len({(row["partition"], row["offset"]) for row in rows}) == 80

@@ -237,7 +237,10 @@ def _clear_elr(delta: _Delta, record: Any) -> None:
         if stale:
             partitions = delta.partitions_of(topic.topic_id)
             for index in stale:
-                partitions[index] = replace(partitions[index], elr=(), last_known_elr=())
+                before = partitions[index]
+                partitions[index] = replace(
+                    before, partition_epoch=before.partition_epoch + 1, elr=(), last_known_elr=()
+                )
 
 
 # --- brokers and controllers ----------------------------------------------------------------------

@@ -118,6 +118,7 @@ def test_eligible_leader_replicas_are_set_and_cleared() -> None:
     assert image.topics["a"].partitions[0].elr == (2,)
     one = apply(image, [record(28, topic_name="a")])
     assert one.topics["a"].partitions[0].elr == ()
+    assert one.topics["a"].partitions[0].partition_epoch == image.topics["a"].partitions[0].partition_epoch + 1
     assert one.topics["b"].partitions[0].elr == (2,)
     every = apply(image, [record(28, topic_name="")])
     assert every.topics["b"].partitions[0].last_known_elr == ()

@@ -80,12 +80,12 @@ class Partitions:
         for topic in changes.deleted:
             for index in topic.partitions:
                 self._remove(topic, index)
+        if old is not None and new.configs is not old.configs:
+            self._apply_configs(old, new)  # first: a smaller in-sync set has to be enough by the newest rule
         for topic in changes.created:
             self._host(topic, {})
         for before, topic in changes.changed:
             self._host(topic, before.partitions)
-        if old is not None and new.configs is not old.configs:
-            self._apply_configs(old, new)
         if self._unopened and self._opener is None:
             self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
 

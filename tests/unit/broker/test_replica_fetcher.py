@@ -242,3 +242,25 @@ def test_a_lower_bound_of_in_sync_replicas_commits_at_once_what_was_held_back() 
         await cluster.close()
 
     run(scenario())
+
+
+def test_a_smaller_in_sync_set_commits_nothing_before_the_image_that_may_ask_for_more_replicas() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2), min_insync_replicas="1")
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        cluster.cut = {(2, 1)}
+        cluster[1].append(b"b")
+        publish = cluster.publish
+        cluster.publish = lambda *_: None  # type: ignore[method-assign]
+        cluster._change(cluster.partition, {"min.insync.replicas": "2"})  # the controller knows, the leader not yet
+        await until(lambda: cluster.isr() == (1,))
+        await asyncio.sleep(0.5)
+        assert cluster[1].partition.log.high_watermark == 1
+        publish()
+        await asyncio.sleep(0.5)
+        assert cluster[1].partition.isr == (1,)
+        assert cluster[1].partition.log.high_watermark == 1
+        await cluster.close()
+
+    run(scenario())

@@ -204,7 +204,7 @@ def test_a_follower_whose_records_the_leader_has_deleted_starts_over() -> None:
         end = cluster[1].append(*[b"x"] * 10, acks=1)
         await until(lambda: cluster.isr() == (1,))
         leader = cluster[1].partition
-        assert leader.log.high_watermark == end
+        await until(lambda: leader.log.high_watermark == end)
         cluster.change_broker(2, fenced=True)
         assert leader.delete_before(10) is None  # the only living replica has
         leader.log.roll()

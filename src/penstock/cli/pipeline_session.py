@@ -92,7 +92,7 @@ def _silent() -> dict[str, str]:
     from importlib.resources import files
 
     place = files("penstock.pipelines") / "log4j2.properties"
-    return {"spark.log.level": "OFF", "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{place}"}
+    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{place}"}
 
 
 def _without_stop(sentence: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.sim.plan import Plan
     from penstock.sim.world import Verdict
 
-PROFILES = ("calm", "network", "crash", "power", "disk", "hostile")
+PROFILES = ("calm", "network", "crash", "power", "disk", "elections", "hostile")
 DEFAULT_SECONDS = 60.0
 MOST_NODES = 7
 

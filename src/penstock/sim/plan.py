@@ -53,6 +53,12 @@ PROFILES: dict[str, Profile] = {
         "machines that lose power, at any moment", (*POWER, "kill", "restart"), 5.0, ("kill a leader", *LOSSES)
     ),
     "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0, ("kill a leader",)),
+    "elections": Profile(
+        "controllers that die and are cut off in the middle of elections",
+        ("kill in write", "power in write"),
+        1.2,
+        ("kill the controller", "isolate a leader", "kill all", "split"),
+    ),
     "hostile": Profile(
         "everything at once",
         (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK),

@@ -29,8 +29,8 @@ def _followers_not_asked(old: Any) -> Any:
 
 
 def _nobody_waits(old: Any) -> Any:
-    def when_committed(self: Partition, offset: int) -> Any:
-        return old(self, offset) if self.topic.startswith("__") else None
+    def when_committed(self: Partition, offset: int, *args: Any) -> Any:
+        return old(self, offset, *args) if self.topic.startswith("__") else None
 
     return when_committed
 
@@ -192,7 +192,7 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
     ),
     "stale-isr-accepted": (
         "the controller accepts an ISR from a leader of the past",
-        "network",
+        "hostile",
         ((alter_partition_module, "_stale", _not_stale),),
     ),
     "dead-replica-in-sync": (
@@ -207,7 +207,7 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
     ),
     "min-isr-ignored": (
         "writes are committed with fewer replicas in sync than min.insync.replicas",
-        "power",
+        "hostile",
         ((Leading, "is_under_min_isr", _no), (Partition, "check_replicas", _nothing_checked)),
     ),
     "followers-forget-producers": (
@@ -217,7 +217,7 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
     ),
     "vote-forgotten": (
         "a vote is not on disk before it is given: after a restart a voter gives it to another one",
-        "crash",
+        "elections",
         ((QuorumFiles, "save_state", _vote_forgotten),),
     ),
     "metadata-not-synced": (

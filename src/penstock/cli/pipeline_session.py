@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -92,7 +93,9 @@ def _silent() -> dict[str, str]:
     from importlib.resources import files
 
     place = files("penstock.pipelines") / "log4j2.properties"
-    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{place}"}
+    # The catalog's database would leave a log of its own wherever the command is run.
+    options = f"-Dlog4j2.configurationFile=file:{place} -Dderby.stream.error.file={os.devnull}"
+    return {"spark.driver.extraJavaOptions": options}
 
 
 def _without_stop(sentence: str) -> str:

@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
 DEV    := $(VENV)/.installed-dev
 
-.PHONY: run demo test test-all check bench format docs clean
+.PHONY: run demo test test-all sim check bench format docs clean
 
 run: $(STAMP)  ## a broker on 127.0.0.1:9092 until Ctrl-C
 	@exec $(BIN)/penstock up
@@ -20,6 +20,9 @@ test: $(DEV) check  ## every check and the tests
 
 test-all: $(DEV) check  ## the long ones too
 	$(BIN)/pytest
+
+sim: $(DEV)  ## two hundred seeds of ten virtual minutes, three machines, everything that can go wrong
+	$(BIN)/penstock sim --seeds 1..200 --nodes 3 --seconds 600 --jobs 2
 
 check: $(DEV)
 	$(BIN)/ruff check .

@@ -102,7 +102,7 @@ def test_a_mistake_is_one_sentence_at_the_start(
         read(spark, spark_broker, subscribe="nowhere").count()
 
 
-def test_a_schema_of_the_user_s_own_leaves_columns_out_and_values_are_decoded(
+def test_values_are_decoded_and_bad_ones_kept_apart(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(1)

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from penstock.protocol.messages.api_09_offset_fetch import (
     OffsetFetchRequest,
@@ -24,7 +25,7 @@ from penstock.spark.batch import BatchReader
 from penstock.spark.errors import SourceError
 from penstock.spark.options import parse_options
 from penstock.spark.progress import QueryState, QueryWatcher, sentence_in, state_of
-from penstock.spark.schema import source_schema
+from penstock.spark.schema import check_schema, source_schema
 from penstock.spark.stream import StreamReader
 from penstock.spark.tasks import ReadTask
 from penstock.testing import Broker
@@ -121,6 +122,20 @@ def test_an_unreachable_broker_is_one_sentence() -> None:
     options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     with pytest.raises(SourceError, match=r"Can't connect to 127.0.0.1:1: .* Is the broker up"):
         BatchReader(options, None).partitions()
+
+
+def test_a_schema_of_the_user_s_own_may_leave_columns_out_but_not_change_them(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 3)
+    options = parse_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic})
+    narrow = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
+    check_schema(narrow, options)
+    reader = BatchReader(options, narrow)
+    (task,) = reader.partitions()
+    assert [batch.to_pydict() for batch in reader.read(task)] == [{"offset": [0, 1, 2], "value": [b"0", b"1", b"2"]}]
+    with pytest.raises(SourceError, match="column 'id', which topics don't have"):
+        check_schema(StructType([StructField("id", LongType())]), options)
+    with pytest.raises(SourceError, match="makes column 'value' string, and it is binary: cast it afterwards"):
+        check_schema(StructType([StructField("value", StringType())]), options)
 
 
 # Streams

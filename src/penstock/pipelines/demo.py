@@ -93,7 +93,7 @@ def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
     except AnalysisException:
         return []
     columns = (f.count("*").alias("clicks"), f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))
-    users = f.approx_count_distinct("user").alias("users")
+    users = f.approx_count_distinct("user", 0.01).alias("users")
     return [row.asDict() for row in table.groupBy("page").agg(*columns, users).orderBy(f.desc("clicks")).collect()]
 
 

@@ -25,7 +25,7 @@ def test_a_planted_bug_is_found_by_a_seed_that_finds_nothing_without_it(name: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", [name for name, plant in PLANTS.items() if not plant.rare])
 def test_every_planted_bug_is_found_within_a_bounded_number_of_seeds(name: str) -> None:
     plant = PLANTS[name]
     for seed in range(1, SEEDS + 1):

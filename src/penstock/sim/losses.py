@@ -16,6 +16,8 @@ from penstock.sim.plan import Plan
 
 POWER = "power"
 WIPE = "wipe"
+#: A disk that fails is trusted as little as one that was replaced, whatever may still be on it.
+DISK = "disk"
 
 
 def newest_image(machines: Sequence[Machine]) -> MetadataImage | None:
@@ -64,13 +66,18 @@ class Losses:
             return True  # metadata is always synced
         if kind == POWER and self._plan.fsync_everywhere:
             return True
-        counted = [each for each, what in self.open().items() if what == WIPE or not self._plan.fsync_everywhere]
+        counted = [each for each, what in self.open().items() if what != POWER or not self._plan.fsync_everywhere]
         return len({*counted, machine}) <= self._plan.losses_covered
+
+    def spared(self, machine: Machine) -> None:
+        """The fault is over, and the node never noticed."""
+        if self._lost.get(machine, ("", 0))[0] == DISK:
+            del self._lost[machine]
 
     def note(self, machine: Machine, kind: str) -> None:
         """It has happened."""
         image = newest_image(self._machines)
         broker = image.brokers.get(machine.node_id) if image is not None else None
         before = self._lost.get(machine)
-        worst = WIPE if before is not None and before[0] == WIPE else kind
+        worst = before[0] if before is not None and before[0] != POWER else kind
         self._lost[machine] = (worst, broker.epoch if broker is not None else -1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.sim.among import Among
 from penstock.sim.links import Conditions, Link
-from penstock.sim.losses import POWER
+from penstock.sim.losses import DISK, POWER
 from penstock.sim.machine import DATA, Machine, State
 from penstock.sim.plan import FaultPlan
 
@@ -184,18 +184,35 @@ class Nemesis:
         await asyncio.sleep(fault.lasts)
         machine.conditions.sync_s = self._world.normal_sync_s
 
+    def _may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
+        """A disk that fails is a loss of its machine's, where losses are counted."""
+        world = self._world
+        if not world.plan.losses_covered:
+            return True
+        if not world.losses.covered(machine, DISK):
+            self._tell(fault, f"spares the disk of {machine.name}: too many have not recovered yet")
+            return False
+        world.losses.note(machine, DISK)
+        return True
+
     async def _full(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
+        if not self._may_fail(fault, machine):
+            return
+        life = machine.incarnation
         machine.disk_faults += 1
         machine.platter.free_bytes = fault.params["free_bytes"]
         self._tell(fault, f"{machine.name} has {fault.params['free_bytes']} bytes left for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
         machine.platter.free_bytes = None
         machine.disk_faults -= 1
-        self._repaired(machine)
+        self._repaired(machine, life)
 
     async def _errors(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
+        if not self._may_fail(fault, machine):
+            return
+        life = machine.incarnation
         machine.disk_faults += 1
         kind = "write_error" if fault.kind == "write errors" else "read_error"
         setattr(machine.conditions, kind, fault.params["error"])
@@ -203,10 +220,12 @@ class Nemesis:
         await asyncio.sleep(fault.lasts)
         setattr(machine.conditions, kind, 0.0)
         machine.disk_faults -= 1
-        self._repaired(machine)
+        self._repaired(machine, life)
 
-    def _repaired(self, machine: Machine) -> None:
+    def _repaired(self, machine: Machine, life: int) -> None:
         """The disk works again; a node that has taken it offline needs a restart to see that."""
+        if machine.state is State.SERVING and machine.incarnation == life and not machine.offline:
+            self._world.losses.spared(machine)
         if machine.state is State.SERVING and machine.offline:
             self._world.tell(machine.name, "is restarted, now that its disk works again")
             machine.kill()

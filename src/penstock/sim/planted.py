@@ -23,7 +23,7 @@ from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
 from penstock.log.snapshot_files import SnapshotFiles
 from penstock.records.compact import OffsetMap
-from penstock.sim.planted_cluster import CLUSTER_BUGS, NODES
+from penstock.sim.planted_cluster import CLUSTER_BUGS, NODES, RARE
 from penstock.transactions.shard import TransactionShard
 
 #: Runs that a planted bug may survive, at most.
@@ -40,6 +40,8 @@ class Plant:
     """(owner, name, what makes the new one of the old one)"""
     seconds: float = 25.0
     nodes: int = 1
+    rare: bool = False
+    """Needs so many things at once that `SEEDS` seeds may not find it; a scenario shows it instead."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -279,6 +281,6 @@ PLANTS: dict[str, Plant] = {
 }
 
 PLANTS |= {
-    name: Plant(about, profile, replacements, seconds=40.0, nodes=NODES)
+    name: Plant(about, profile, replacements, seconds=40.0, nodes=NODES, rare=name in RARE)
     for name, (about, profile, replacements) in CLUSTER_BUGS.items()
 }

@@ -19,6 +19,8 @@ from penstock.protocol.errors import ErrorCode
 from penstock.replication.leader import Leading
 
 NODES = 3
+#: An election, a truncation or a wipe has to meet another one within milliseconds.
+RARE = frozenset({"stale-isr-accepted", "dead-replica-in-sync", "vote-forgotten", "index-not-truncated"})
 
 
 def _followers_not_asked(old: Any) -> Any:

@@ -101,8 +101,10 @@ def read_name(spec: Path) -> str:
 
 
 def _load(spec: Path) -> Any:
-    from pyspark.pipelines.cli import load_pipeline_spec
-
+    try:
+        from pyspark.pipelines.cli import load_pipeline_spec
+    except ImportError as missing:
+        raise SourceError(f"{missing.name} is not installed: run `pip install 'penstock[spark]'`.") from missing
     try:
         return load_pipeline_spec(spec)
     except Exception as problem:

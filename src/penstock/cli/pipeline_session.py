@@ -15,7 +15,11 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int
 
 #: A laptop's share: the driver is the executor, too.
-QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "4",
+}
 
 
 def spark_options(parser: argparse.ArgumentParser) -> None:

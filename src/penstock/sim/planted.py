@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.broker.coordinator import Coordinator
-from penstock.broker.metadata_log import MetadataLog
 from penstock.broker.partition import Partition
+from penstock.broker.quorum_files import QuorumFiles
 from penstock.check import check
 from penstock.log import loading
 from penstock.log.directory import LogDir
@@ -23,7 +23,7 @@ from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
 from penstock.log.snapshot_files import SnapshotFiles
 from penstock.records.compact import OffsetMap
-from penstock.sim.planted_cluster import CLUSTER_BUGS, NODES, RARE
+from penstock.sim.planted_cluster import CLUSTER_BUGS, NODES, RARE, unsynced
 from penstock.transactions.shard import TransactionShard
 
 #: Runs that a planted bug may survive, at most.
@@ -169,13 +169,6 @@ def _reply_first(old: Any) -> Any:
     return run
 
 
-def _published_first(old: Any) -> Any:
-    async def commit(self: MetadataLog) -> None:
-        self._publish(self._pending.offset)
-
-    return commit
-
-
 def _stable_at_once(old: Any) -> Any:
     return property(lambda self: self.high_watermark)
 
@@ -256,7 +249,7 @@ PLANTS: dict[str, Plant] = {
     "metadata-before-fsync": Plant(
         "changes of metadata are published and answered before they are on disk",
         "power",
-        ((MetadataLog, "_commit", _published_first),),
+        ((QuorumFiles, "flush", unsynced),),
     ),
     "aborted-not-indexed": Plant(
         "aborted transactions are not noted, so their records are shown",

@@ -111,7 +111,7 @@ def _vote_forgotten(old: Any) -> Any:
     return save_state
 
 
-def _unsynced(old: Any) -> Any:
+def unsynced(old: Any) -> Any:
     async def flush(self: QuorumFiles) -> None:
         log = self._log
         log.flushed_offset = max(log.flushed_offset, log.log_end_offset)
@@ -225,7 +225,7 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
     "metadata-not-synced": (
         "a voter says that it has records which are not on its disk",
         "power",
-        ((QuorumFiles, "flush", _unsynced),),
+        ((QuorumFiles, "flush", unsynced),),
     ),
     "index-not-truncated": (
         "a log is cut and its index is not",

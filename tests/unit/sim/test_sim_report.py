@@ -6,7 +6,7 @@ from penstock.sim.checkers import Violation
 from penstock.sim.history import History, Outcome, Read, Write
 from penstock.sim.plan import draw_plan
 from penstock.sim.report import render, write_report
-from penstock.sim.world import Event, Verdict
+from penstock.sim.world import Event, Verdict, run_plan
 
 
 def verdict(*violations: Violation) -> Verdict:
@@ -34,3 +34,11 @@ def test_broken_promises_stand_at_the_top(tmp_path: Path) -> None:
     page = path.read_text()
     assert "rule: it &lt;b&gt;broke&lt;/b&gt;" in page
     assert "All promises kept" not in page
+
+
+def test_a_cluster_has_lanes_for_its_machines_and_for_who_leads_each_partition() -> None:
+    page = render(run_plan(draw_plan(1, "calm", nodes=3, duration_s=3)))
+    for name in ("n1", "n2", "n3", "t0-0"):
+        assert f">{name}</text>" in page
+    assert "leads in epoch 0, in sync" in page
+    assert "high watermark, up to" in page

@@ -153,6 +153,8 @@ class Machine:
                 if not excused and not self.disk_faults:
                     self.on_failure(self, error)
             return False
+        if self.loop is not loop:
+            return False  # it gave up in the very moment in which it was ready
         self._enter(State.SERVING, "serves")
         self.on_serving(self)
         return True

@@ -31,6 +31,7 @@ FOUND = [
     Found("nobody was told where replicas are on a new disk", 5, "power", 25, nodes=3),
     Found("a coordinator's second answer that was overdue kept the loop busy", 3, "hostile", 18, nodes=3),
     Found("a killed process was taken for a machine without power", 50, "hostile", 40, nodes=3),
+    Found("a clean stop left a snapshot unsynced that a killed process had written", 83, "hostile", 40, nodes=3),
     Found("a controller in a minority looked at silent brokers without a pause", 4, "hostile", 17, nodes=3),
 ]
 

@@ -145,6 +145,10 @@ def open_log(
     # A snapshot above the recovery point may describe records that are gone.
     if snapshots.remove_above(recovery_point):
         disk.sync_dir(place.path)  # not to be believed later, when other records have these offsets
+    if not clean and recovery_point in snapshots.offsets:
+        # Older ones were synced before the recovery point passed them. Of this one nobody knows, and no other is taken
+        # if the log doesn't grow: a clean stop has to sync it, for the start after that believes what it finds.
+        log.note_unsynced(snapshots.path(recovery_point))
     if snapshots.offsets or not clean:
         aborted = rebuild_producers(log, recovered)
         if not clean:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from random import Random
 
 import pytest
 from log_harness import TOPIC_ID, batch, check_indexes, finish, manager, offsets, produce, run
@@ -232,6 +233,23 @@ def test_a_broken_snapshot_is_passed_over_for_an_older_one() -> None:
     disk.write_atomic("/logs/t-0/00000000000000000003.snapshot", b"garbage")
     _, log = started(disk)
     assert [entry.last_sequence for entry in log.producers] == [2]
+
+
+def test_a_snapshot_of_a_process_that_was_killed_while_it_stopped_is_on_disk_after_the_next_clean_stop() -> None:
+    disk = MemoryDisk(crashable=True)
+    disk.mkdir("/logs")
+    logs, log = started(disk)
+    produce(log, producer_id=8, producer_epoch=1, base_sequence=0, transactional=True)
+    finish(log.flush())
+    logs.write_checkpoints()
+    log.prepare_stop()  # writes the snapshot
+    logs.abandon()  # and is killed before it is synced
+    logs, log = started(disk)
+    assert log.recovery_point == log.log_end_offset, "there is nothing else to flush"
+    run(logs.close())
+    for seed in range(20):
+        _, log = started(disk.crash(Random(seed)))
+        assert [(entry.producer_id, entry.txn_first_offset) for entry in log.producers] == [(8, 0)]
 
 
 def test_silent_producers_are_forgotten_and_those_in_a_transaction_are_not() -> None:

@@ -59,7 +59,7 @@ def _first_loss_after(history: History, time: float) -> float:
 
 
 def _deleted_below(history: History, partition: TopicPartition) -> int:
-    return max((each.offset for each in history.deletions if each.partition == partition), default=0)
+    return history.deleted_below(partition)
 
 
 def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Write]:

@@ -115,6 +115,10 @@ class History:
     damaged: set[TopicPartition] = field(default_factory=set)
     """Partitions whose files were damaged behind the node's back."""
 
+    def deleted_below(self, partition: TopicPartition) -> int:
+        """Up to where anybody asked to delete, answered or not."""
+        return max((each.offset for each in self.deletions if each.partition == partition), default=0)
+
     def power_lost_within(self, begin: float, end: float) -> bool:
         return any(begin <= time <= end for time in self.power_losses)
 

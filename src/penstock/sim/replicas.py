@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 
+#: Where the replicas of each partition start.
+Starts = dict[TopicPartition, set[int]]
+
 
 @dataclass(slots=True)
 class Copy:
@@ -85,6 +88,21 @@ def _records(copy: Copy) -> dict[int, tuple[bytes | None, bytes | None]]:
         for record in read_records(memoryview(batch)):
             found[record.offset] = (record.key, record.value)
     return found
+
+
+def replica_starts(machines: Sequence[Machine]) -> Starts:
+    starts: Starts = {}
+    for machine in machines:
+        broker = machine.broker
+        if broker is None or not machine.holds_partitions:
+            continue
+        for partition in broker.partitions:
+            try:
+                start = partition.log.log_start_offset
+            except KafkaError:  # its disk failed: it is not among those that lead next
+                continue
+            starts.setdefault((partition.topic, partition.index), set()).add(start)
+    return starts
 
 
 def replicas_agree(machines: Sequence[Machine], compacted: set[str], damaged: set[TopicPartition]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.client.admin import Admin
@@ -12,6 +13,7 @@ from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOM
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.sim.history import FinalView, History, Stored, TopicPartition
 from penstock.sim.plan import Plan
+from penstock.sim.replicas import Starts
 from penstock.sim.session import Session
 
 #: How long an open transaction may hold readers of committed records up once its producer is gone.
@@ -46,6 +48,31 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
             if offset is not None:
                 view.group_offsets[group, partition] = offset
     return view
+
+
+def changes(first: FinalView, again: FinalView, starts: Starts, history: History, compacted: set[str]) -> Iterator[str]:
+    """What a clean restart of everything has changed, and may not.
+
+    One thing it may: replicas in sync can start at different offsets. A deletion moves each replica's start by itself,
+    and one that was down then, or was killed before it had noted its start, comes back with an older one; leading, it
+    shows again what others have deleted, as Kafka's does. With the next leader those records go. So the start may
+    move forward to where another replica had it before the restart, no further than somebody asked to delete; it
+    never goes back, for a follower in sync has at least its leader's, and what lies behind it stays as it was.
+    """
+    for partition, records in first.records.items():
+        if partition in history.damaged or partition[0] in compacted:
+            continue
+        name, found = f"{partition[0]}-{partition[1]}", again.records.get(partition)
+        if found is None:
+            yield f"{name} changed with a clean restart"
+            continue
+        before, after = first.log_start[partition], again.log_start[partition]
+        moved = before < after <= history.deleted_below(partition) and after in starts.get(partition, ())
+        if after != before and not moved:
+            yield f"{name} started at {before} and starts at {after} after a clean restart"
+        kept = {offset: record for offset, record in records.items() if not moved or offset >= after}
+        if kept != found:
+            yield f"{name} changed with a clean restart"
 
 
 async def _group_offset(

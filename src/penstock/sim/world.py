@@ -31,10 +31,10 @@ from penstock.sim.machine import Machine, State
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.network import Fabric, SimNetwork
 from penstock.sim.plan import Plan
-from penstock.sim.replicas import replicas_agree
+from penstock.sim.replicas import replica_starts, replicas_agree
 from penstock.sim.session import Session
 from penstock.sim.trace import Trace
-from penstock.sim.verify import read_everything
+from penstock.sim.verify import changes, read_everything
 from penstock.sim.watching import Watcher
 
 if TYPE_CHECKING:
@@ -275,12 +275,13 @@ class World:
                 task.cancel()
 
     async def _verify(self) -> FinalView | None:
-        """Everything is read, the nodes are restarted cleanly, everything is read again: it must be the same."""
+        """Everything is read, the nodes are restarted cleanly, everything is read again: see `changes`."""
         if not self.plan.shape.alone:
             await self._bounded("coming back into sync", CONVERGE_BOUND_S, self._converge())
         first = await self._bounded("reading everything", VERIFY_BOUND_S, self._read("verify1"))
         if first is None:
             return None
+        starts = replica_starts(self.machines)
         for machine in self.machines:
             await self._bounded(f"stopping {machine.name}", START_BOUND_S, machine.stop())
             if not self.plan.shape.alone:
@@ -290,11 +291,7 @@ class World:
         if again is not None:
             again.problems += first.problems
             changing = {topic.name for topic in self.plan.topics if topic.compacted}
-            for partition, records in first.records.items():
-                if partition in self.history.damaged or partition[0] in changing:
-                    continue
-                if records != again.records.get(partition):
-                    again.problems.append(f"{partition[0]}-{partition[1]} changed with a clean restart")
+            again.problems += changes(first, again, starts, self.history, changing)
             if not self.plan.shape.alone:
                 again.problems += replicas_agree(self.machines, changing, self.history.damaged)
         return again if isinstance(again, FinalView) else None

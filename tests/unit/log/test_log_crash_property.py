@@ -32,8 +32,8 @@ NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1200, index_interval_bytes=100, retention_ms=-1)
 
 
-class PowerLossError(Exception):
-    """The machine is off."""
+class StoppedError(Exception):
+    """The machine is off, or the process is gone."""
 
 
 @dataclass
@@ -176,8 +176,21 @@ class CrashingLog(RuleBasedStateMachine):
     def crash(self, seed: int) -> None:
         self._lose_power(seed)
 
+    @rule()
+    def kill(self) -> None:
+        self._lose_process()
+
+    @rule(data=st.data(), steps=st.integers(0, 12))
+    def kill_in_the_middle(self, data: st.DataObject, steps: int) -> None:
+        self._stop_in_the_middle(data, steps)
+        self._lose_process()
+
     @rule(data=st.data(), seed=st.integers(0, 1 << 32), steps=st.integers(0, 12))
     def crash_in_the_middle(self, data: st.DataObject, seed: int, steps: int) -> None:
+        self._stop_in_the_middle(data, steps)
+        self._lose_power(seed)
+
+    def _stop_in_the_middle(self, data: st.DataObject, steps: int) -> None:
         action = data.draw(st.sampled_from(["append", "roll", "flush", "truncate", "checkpoint", "retention", "close"]))
         offset = data.draw(st.integers(self.log.log_start_offset, self.log.log_end_offset))
         before = replace(self.model, batches=list(self.model.batches))
@@ -185,11 +198,11 @@ class CrashingLog(RuleBasedStateMachine):
 
         def count_down(operation: str, path: str) -> None:
             if not left[0]:
-                raise PowerLossError
+                raise StoppedError
             left[0] -= 1
 
         self.disk.on_write = count_down
-        with suppress(PowerLossError):
+        with suppress(StoppedError):
             self._act(action, offset)
         self.disk.on_write = None
         if action == "truncate":
@@ -198,7 +211,6 @@ class CrashingLog(RuleBasedStateMachine):
             after.cut(offset)
             before.durable = min(before.durable, after.end)
             self.model = before
-        self._lose_power(seed)
 
     def _act(self, action: str, offset: int) -> None:
         if action == "append":
@@ -218,24 +230,40 @@ class CrashingLog(RuleBasedStateMachine):
 
     def _lose_power(self, seed: int) -> None:
         self.disk = self.disk.crash(Random(seed))
-        self.logs = manager(self.disk, self.clock)
-        found = self.logs.get("t", 0)
-        assert found is not None
-        self.log = found
-        self.log.update_config(CONFIG)
+        self._recover()
+
+    def _lose_process(self) -> None:
+        """All that was written is still there, synced or not."""
+        self.logs.abandon()
+        self._recover()
+
+    def _recover(self) -> None:
+        self._start()
         self._check_prefix()
         self.log.update_high_watermark(self.log.log_end_offset)
         self._forget_producers()
 
-    @rule()
-    def clean_restart(self) -> None:
-        run(self.logs.close())
-        before = self.model.end
+    def _start(self) -> None:
         self.logs = manager(self.disk, self.clock)
         found = self.logs.get("t", 0)
         assert found is not None
         self.log = found
         self.log.update_config(CONFIG)
+
+    @rule()
+    def clean_restart(self) -> None:
+        run(self.logs.close())
+        self._start_clean()
+
+    @rule(seed=st.integers(0, 1 << 32))
+    def power_loss_after_a_clean_stop(self, seed: int) -> None:
+        run(self.logs.close())
+        self.disk = self.disk.crash(Random(seed))
+        self._start_clean()
+
+    def _start_clean(self) -> None:
+        before = self.model.end
+        self._start()
         assert self.log.log_end_offset == before
         assert self.log.recovery_point == before
         self.model.durable = before

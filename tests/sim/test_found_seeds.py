@@ -32,6 +32,10 @@ FOUND = [
     Found("a coordinator's second answer that was overdue kept the loop busy", 3, "hostile", 18, nodes=3),
     Found("a killed process was taken for a machine without power", 50, "hostile", 40, nodes=3),
     Found("a clean stop left a snapshot unsynced that a killed process had written", 83, "hostile", 40, nodes=3),
+    Found(
+        "a new leader did not tell the end of its log while a transaction was open",
+        *(156, "hostile", 40, (28, 29, 31), (3,), 3),
+    ),
     Found("a controller in a minority looked at silent brokers without a pause", 4, "hostile", 17, nodes=3),
 ]
 

@@ -88,7 +88,7 @@ def _answer(
         partition.leader_log(spec.current_leader_epoch)
     end = _end(partition, request)
     try:
-        timestamp, offset, epoch = _find(partition, spec.timestamp, end)
+        timestamp, offset, epoch = _find(partition, spec.timestamp, end, settled=_settled(partition, request))
     except _NotYetError:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if ctx.api_version >= NOT_AVAILABLE_SINCE else LEADER_NOT_AVAILABLE
         raise KafkaError(code, "The new leader's followers have not caught up: ask again soon.") from None
@@ -112,15 +112,18 @@ def _end(partition: Partition, request: ListOffsetsRequest) -> int:
     return log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
 
 
-def _check_settled(partition: Partition, end: int) -> None:
-    if partition.leading is not None and partition.leading.epoch_start > end:
-        raise _NotYetError
+def _settled(partition: Partition, request: ListOffsetsRequest) -> bool:
+    """Whether the high watermark is where it was with the leader before. An open transaction may end far behind it."""
+    if request.replica_id != CONSUMER or partition.leading is None:
+        return True
+    return partition.log.high_watermark >= partition.leading.epoch_start
 
 
-def _find(partition: Partition, timestamp: int, end: int) -> tuple[int, int, int]:
+def _find(partition: Partition, timestamp: int, end: int, *, settled: bool) -> tuple[int, int, int]:
     log = partition.log
     if timestamp == LATEST:
-        _check_settled(partition, end)
+        if not settled:
+            raise _NotYetError
         return -1, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, partition.epoch_at(log.log_start_offset)
@@ -131,7 +134,8 @@ def _find(partition: Partition, timestamp: int, end: int) -> tuple[int, int, int
     else:
         found = log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:
-        _check_settled(partition, end)
+        if not settled:
+            raise _NotYetError
         return NOTHING
     return found.timestamp, found.offset, _epoch(found.leader_epoch)
 

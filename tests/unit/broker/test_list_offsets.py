@@ -1,0 +1,56 @@
+"""ListOffsets of a leader that has only just begun."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker.handlers import api_02_list_offsets as api
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+EPOCH_START = 30
+
+
+def ask(*, high_watermark: int, last_stable_offset: int, isolation: int) -> tuple[ErrorCode, int]:
+    log = SimpleNamespace(
+        log_end_offset=31, high_watermark=high_watermark, last_stable_offset=last_stable_offset, log_start_offset=0
+    )
+    partition = SimpleNamespace(
+        log=log,
+        leading=SimpleNamespace(epoch_start=EPOCH_START),
+        leader_epoch=3,
+        leader_log=lambda epoch: log,
+        topic="t",
+        index=0,
+    )
+    broker: Any = SimpleNamespace(partitions=SimpleNamespace(get=lambda topic, index: partition))
+    ctx: Any = SimpleNamespace(api_key=2, api_version=10)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])],
+    )
+    answer: Any = api.handle(broker, ctx, request)
+    assert isinstance(answer, ListOffsetsResponse)
+    (told,) = answer.topics[0].partitions
+    return ErrorCode(told.error_code), told.offset
+
+
+@pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
+def test_a_leader_that_is_not_yet_where_the_one_before_was_cannot_tell_the_end(isolation: int) -> None:
+    code, _ = ask(high_watermark=EPOCH_START - 1, last_stable_offset=10, isolation=isolation)
+    assert code is ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_an_open_transaction_does_not_hide_the_end_of_a_new_leaders_log() -> None:
+    told = ask(high_watermark=EPOCH_START, last_stable_offset=10, isolation=READ_COMMITTED)
+    assert told == (ErrorCode.NONE, 10)

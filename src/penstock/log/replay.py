@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.log.scan import scan_headers
+from penstock.log.scan import CorruptBatchError, scan_headers
 from penstock.log.txn_index import AbortedTransaction
-from penstock.records.control import read_end_txn
+from penstock.records.batches import crc_ok
+from penstock.records.control import EndTxn, read_end_txn
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -86,13 +87,21 @@ def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int,
     for segment, position, header in recovered.batches_from(log, begin):
         if header.producer_id < 0:
             continue
-        marker = read_end_txn(segment.file.pread(header.size, position)) if header.is_control else None
+        marker = _marker(segment, position, header) if header.is_control else None
         completed = producers.update(header, marker)
         if completed is not None and completed.aborted:
             aborted.setdefault(segment.base_offset, []).append(aborted_entry(producers, completed))
     producers.map_end_offset = log.log_end_offset
     producers.on_high_watermark(log.high_watermark)
     return aborted
+
+
+def _marker(segment: Segment, position: int, header: BatchHeader) -> EndTxn:
+    """Of a batch that may have rotted since it was checked: what it says decides what readers see."""
+    data = segment.file.pread(header.size, position)
+    if not crc_ok(data):
+        raise CorruptBatchError(segment.file.path, position, "the checksum of a transaction's marker does not match")
+    return read_end_txn(data)
 
 
 def aborted_entry(producers: ProducerStateManager, completed: CompletedTxn) -> AbortedTransaction:

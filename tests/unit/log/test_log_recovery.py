@@ -10,9 +10,10 @@ from log_harness import TOPIC_ID, batch, check_indexes, finish, manager, offsets
 
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk, MemoryFile
-from penstock.log.log import Log
+from penstock.log.log import AppendOrigin, Log
 from penstock.log.manager import LogManager
 from penstock.metadata.configs.topic import LogConfig
+from penstock.records.control import EndTxn, build_end_txn
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
@@ -114,6 +115,31 @@ def test_zeros_and_garbage_behind_the_last_batch_are_cut_off() -> None:
         disk.inode("/logs/t-0/00000000000000000000.log").data.extend(rest)
         logs, log = started(disk)
         assert offsets(log) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("byte", [59, 70, -1])
+def test_a_rotten_marker_takes_its_own_log_out_and_no_other(byte: int, caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    other = logs.create("other", TOPIC_ID, 0, CONFIG)
+    produce(other)
+    produce(log, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    marker = build_end_txn(EndTxn(False, 0), producer_id=7, producer_epoch=0, timestamp=NOW)
+    start = log.active.size
+    log.append_as_leader(marker, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
+    finish(log.flush())
+    logs.write_checkpoints()
+    logs.abandon()
+    for name in list(disk.listdir("/logs/t-0")):
+        if name.endswith(".snapshot"):
+            disk.remove(f"/logs/t-0/{name}")
+    data = disk.inode("/logs/t-0/00000000000000000000.log").data
+    data[start + byte if byte > 0 else len(data) - 1] ^= 1
+    with caplog.at_level(logging.CRITICAL):
+        logs = manager(disk, ManualClock(NOW))
+    assert logs.get("t", 0) is None
+    assert "marker" in logs.corruptions["t", 0]
+    assert logs.get("other", 0) is not None
 
 
 def test_segments_behind_a_damaged_one_are_dropped() -> None:

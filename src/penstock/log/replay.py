@@ -96,7 +96,7 @@ def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int,
     return aborted
 
 
-def _marker(segment: Segment, position: int, header: BatchHeader) -> EndTxn:
+def _marker(segment: Segment, position: int, header: BatchHeader) -> EndTxn | None:
     """Of a batch that may have rotted since it was checked: what it says decides what readers see."""
     data = segment.file.pread(header.size, position)
     if not crc_ok(data):

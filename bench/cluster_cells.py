@@ -244,7 +244,7 @@ def cells(scale: Scale) -> Iterator[ClusterCell]:
     for client, batch_kb in (("java", 16), ("java", 128), ("librdkafka", 128)):
         yield produce_cell(client, batch_kb, scale.records_100 // 2)
     for client in ("librdkafka", "java"):
-        yield paced_cell(client, 500, scale.paced_s)
+        yield paced_cell(client, 100, scale.paced_s)
     yield failover_cell(10)
     for partitions in (1000,) if scale.quick else (1000, 9000):
         yield partitions_cell(partitions)

@@ -2,28 +2,31 @@
 the fixtures `penstock` and `penstock_cluster`.
 
 A `Broker` is a whole node, the one production runs, on its own event loop in a background thread, on memory unless
-given a directory; a `Cluster` is several of them. Fault rules (`broker.faults.add(…)`) make chosen requests fail, wait,
+given a directory; a `Cluster` is several of them; a `SimCluster` runs your own asyncio code beside simulated ones, in
+virtual time. Fault rules (`broker.faults.add(…)`) make chosen requests fail, wait,
 lose their reply or their connection. pytest imports the plugin in every run, so nothing here imports the broker early.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.sim.cluster import SimCluster as SimCluster
     from penstock.testing.broker import Broker as Broker
     from penstock.testing.cluster import Cluster as Cluster
 
-__all__ = ["Broker", "Cluster"]
+__all__ = ["Broker", "Cluster", "SimCluster"]
+
+_PLACES = {
+    "Broker": "penstock.testing.broker",
+    "Cluster": "penstock.testing.cluster",
+    "SimCluster": "penstock.sim.cluster",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "Cluster":
-        from penstock.testing.cluster import Cluster
-
-        return Cluster
-    if name == "Broker":
-        from penstock.testing.broker import Broker
-
-        return Broker
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tools.kafka import KafkaCluster, answers, free_ports
+from tools.kafka import KafkaCluster, answers, end_process, free_ports
 
 START_LIMIT_S = 120.0
-STOP_LIMIT_S = 60.0
 
 
 class Peer(Protocol):
@@ -96,14 +95,7 @@ class Penstock:
 
     def _end(self, how: signal.Signals) -> None:
         process, self.process = self.process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, how)
 
 
 def environment() -> dict[str, str]:

@@ -11,8 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench.brokers import START_LIMIT_S, STOP_LIMIT_S, environment
-from tools.kafka import CLUSTER_ID, KafkaCluster, answers, free_ports, initial_controllers, node_properties
+from bench.brokers import START_LIMIT_S, environment
+from tools.kafka import (
+    CLUSTER_ID,
+    KafkaCluster,
+    answers,
+    end_process,
+    free_ports,
+    initial_controllers,
+    node_properties,
+    wait_until_serving,
+)
 
 NODES = 3
 
@@ -87,14 +96,7 @@ class PenstockNode:
 
     def end(self, how: signal.Signals) -> None:
         process, self.process = self.process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, how)
 
 
 @dataclass(slots=True)
@@ -193,8 +195,4 @@ class ThreeKafkas:
     def start_node(self, node_id: int) -> None:
         node = self.cluster.members[node_id - 1]
         node.spawn(self.cluster.heap)
-        deadline = time.monotonic() + START_LIMIT_S
-        while not answers("127.0.0.1", node.port):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"Kafka node {node_id} does not answer")
-            time.sleep(0.01)
+        wait_until_serving(node, time.monotonic() + START_LIMIT_S)

@@ -203,6 +203,18 @@ def run_tool(
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
 
 
+def end_process(process: subprocess.Popen[bytes] | None, how: signal.Signals) -> None:
+    """Sends the signal and waits; a process that stays is killed."""
+    if process is None:
+        return
+    process.send_signal(how)
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 # --- brokers ------------------------------------------------------------------------------------------------------
 
 
@@ -241,14 +253,7 @@ class KafkaNode:
 
     def end(self, how: signal.Signals) -> None:
         process, self.process = self.process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, how)
 
 
 @dataclass(slots=True)
@@ -290,7 +295,7 @@ class KafkaCluster:
         for node in self.members:
             node.spawn(self.heap)
         for node in self.members:
-            _wait_until_serving(node, began + START_LIMIT_S)
+            wait_until_serving(node, began + START_LIMIT_S)
         return time.monotonic() - began
 
     def stop(self) -> None:
@@ -388,7 +393,7 @@ def answers(host: str, port: int, timeout: float = 1.0) -> bool:
         return False
 
 
-def _wait_until_serving(node: KafkaNode, deadline: float) -> None:
+def wait_until_serving(node: KafkaNode, deadline: float) -> None:
     while not answers("127.0.0.1", node.port):
         if node.process is not None and node.process.poll() is not None:
             raise KafkaUnavailable(f"Kafka node {node.node_id} stopped: see {node.data}/server.log and console.log")

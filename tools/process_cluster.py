@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from penstock.disk.real import RealDisk
 from penstock.metadata.names import random_uuid
 from penstock.node.storage import FormatPlan, format_storage
 from penstock.raft.voters import Voter
+from tools.kafka import answers, free_ports
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 60.0
@@ -163,7 +163,7 @@ class ProcessCluster:
     def wait(self, nodes: Iterable[NodeProcess]) -> None:
         deadline = time.monotonic() + START_LIMIT_S
         for node in nodes:
-            while not _answers(node.host, node.port):
+            while not answers(node.host, node.port):
                 assert node.running, f"node {node.node_id} stopped: {tail(node.log)}"
                 assert time.monotonic() < deadline, f"node {node.node_id} does not answer: {tail(node.log)}"
                 time.sleep(0.01)
@@ -185,32 +185,6 @@ class ProcessCluster:
         for node in self.nodes.values():
             if node.running:
                 node.end(signal.SIGKILL)
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()
-
-
-# An ApiVersions request, version 0, without a client id.
-_QUESTION = bytes.fromhex("0000000a0012000000000001ffff")
-
-
-def _answers(host: str, port: int) -> bool:
-    """Whether the node serves: its listener is open a moment earlier, and holds early requests."""
-    try:
-        with socket.create_connection((host, port), timeout=1.0) as peer:
-            peer.settimeout(1.0)
-            peer.sendall(_QUESTION)
-            return len(peer.recv(4)) == 4
-    except OSError:
-        return False
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.client.sync import Client
-from tools.process_cluster import free_ports, tail
+from tools.kafka import free_ports
+from tools.process_cluster import tail
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

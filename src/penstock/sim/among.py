@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -50,8 +50,8 @@ def isolated(name: str, names: Sequence[str], direction: str = "both") -> list[P
             return _both_ways((name, other) for other in others)
 
 
-def _both_ways(pairs: object) -> list[Pair]:
-    return [pair for one, other in pairs for pair in ((one, other), (other, one))]  # type: ignore[attr-defined]
+def _both_ways(pairs: Iterable[Pair]) -> list[Pair]:
+    return [pair for one, other in pairs for pair in ((one, other), (other, one))]
 
 
 class Among:

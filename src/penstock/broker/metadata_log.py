@@ -1,8 +1,8 @@
-"""`__cluster_metadata-0`: the log that all metadata comes from, with this node as its one voter or one of several.
+"""`__cluster_metadata-0`: the log that all metadata comes from, agreed on by the `Quorum` behind it.
 
     submit(decide)   decide on the image with every record appended so far → append → committed → publish → reply
 
-Alone, what is fsynced is committed. With a `Quorum`, that is what a majority has fsynced; only its leader decides, and
+Committed is what a majority of the voters has fsynced; a node alone is a quorum of one. Only its leader decides, and
 every node publishes what is committed, in the order of the log.
 
 Two images are kept: `_pending` has every appended record and is what decisions read, so that two requests under way
@@ -17,33 +17,31 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.broker.metadata_batches import first_records, metadata_version, split
-from penstock.broker.metadata_storage import SnapshotStore, StorageError, load, read_bootstrap, replay
+from penstock.broker.metadata_storage import SnapshotStore, read_bootstrap, replay
 from penstock.check import InvariantError, check
-from penstock.metadata.apply import advance, apply
+from penstock.metadata.apply import apply
 from penstock.metadata.decision import Decision
 from penstock.metadata.framing import encode_record, record_class
 from penstock.metadata.image import (
     EMPTY_IMAGE,
-    KRAFT_VERSION,
     METADATA_VERSION,
     ImageChanges,
     MetadataImage,
 )
-from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumState, QuorumStateError
-from penstock.metadata.voters import Voter, leader_change, voter_messages
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.raft.log_view import OffsetAndEpoch
 from penstock.records.build import build_batch
-from penstock.records.control import build_control
 
 if TYPE_CHECKING:
     from penstock.broker.quorum import Quorum
     from penstock.clock import Clock
     from penstock.disk.api import Disk
     from penstock.log.log import Log
+    from penstock.metadata.voters import Voter
     from penstock.raft.describe import ReplicaView
 
 logger = logging.getLogger(__name__)
@@ -90,15 +88,15 @@ class MetadataLog:
         disk: Disk,
         clock: Clock,
         voter: Voter,
+        quorum: Quorum,
         *,
         policy: SnapshotPolicy | None = None,
         on_fatal: Callable[[Exception], None] | None = None,
-        quorum: Quorum | None = None,
     ) -> None:
         self.image = EMPTY_IMAGE
         self.leader_epoch = 0
         self._quorum = quorum
-        self._leading = quorum is None
+        self._leading = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._first: Callable[[], list[Any]] = list
         self.answers: dict[Any, Any] = {}
@@ -106,7 +104,6 @@ class MetadataLog:
         self._disk = disk
         self._clock = clock
         self.voter = voter
-        self._voters: tuple[Voter, ...] = ()
         self._policy = policy or SnapshotPolicy()
         self._on_fatal = on_fatal
         self._snapshots = SnapshotStore(disk, log.path)
@@ -123,27 +120,16 @@ class MetadataLog:
     # --- start and stop -------------------------------------------------------------------------------
 
     async def start(self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1) -> None:
-        """Replay, begin a new epoch as leader, and give an empty log its first records.
+        """Begin with the newest snapshot; the rest comes as the quorum commits it. StorageError where that can't be.
 
-        In a quorum all of that comes later, when and where this node is elected.
+        An empty log gets its first records from the node that leads it first.
         """
-        self._first = lambda: first_records(read_bootstrap(self._disk, bootstrap_path), min_insync_replicas)
-        if self._quorum is not None:
-            self.image, self._voters = self._snapshots.latest()
-            self._pending = self.image
-            self._quorum.start(self)
-            return
-        loaded = load(self._log, self._snapshots)
-        others = sorted({voter.node_id for voter in loaded.voters} - {self.voter.node_id})
-        if others:
-            named = ", ".join(map(str, others))
-            raise StorageError(f"{self._log.path} belongs to a quorum with node {named}: a node alone can't go on.")
-        self.image = self._pending = loaded.image
-        self._voters = loaded.voters
-        self._bytes_since_snapshot = loaded.replayed_bytes
-        self._begin_epoch()
-        self._append_first()
-        await self._commit()
+        read = partial(read_bootstrap, self._disk, bootstrap_path)
+        if self._log.log_end_offset == 0:
+            read()  # a file that can't be used is refused here, not when this node is elected
+        self._first = lambda: first_records(read(), min_insync_replicas)
+        self.image = self._pending = self._snapshots.latest()
+        self._quorum.start(self)
 
     def _append_first(self) -> None:
         """What a new leader finds missing."""
@@ -153,54 +139,22 @@ class MetadataLog:
         if METADATA_VERSION not in self._pending.features:
             self._append(self._first())
 
-    def _begin_epoch(self) -> None:
-        """The epoch is on disk before anything is written in it: no other life of this node may use it again."""
-        epoch = max(self._read_state().leader_epoch, self._log.epochs.latest_epoch or 0, self.image.epoch) + 1
-        state = QuorumState(leader_id=self.voter.node_id, leader_epoch=epoch)
-        try:
-            self._disk.write_atomic(f"{self._log.path}/{QUORUM_STATE_FILE}", state.to_bytes(), sync=True)
-        except OSError as error:
-            raise self._fatal(self._log.failed(error)) from error
-        self.leader_epoch = epoch
-        kraft_version = self._pending.features.get(KRAFT_VERSION, 0)
-        messages = [leader_change(self.voter.node_id, self._voters or (self.voter,))]
-        if self._voters != (self.voter,) or self._log.log_end_offset == 0:
-            self._voters = (self.voter,)
-            messages += voter_messages(kraft_version, self._voters)
-        batch = build_control(messages, timestamp=self._clock.wall_ms(), leader_epoch=epoch)
-        last_offset = self._write(batch)
-        self._pending = advance(self._pending, offset=last_offset, epoch=epoch)
-        self._unpublished.append(self._pending)
-
-    def _read_state(self) -> QuorumState:
-        path = f"{self._log.path}/{QUORUM_STATE_FILE}"
-        if not self._disk.exists(path):
-            return QuorumState()
-        try:
-            return QuorumState.from_bytes(self._disk.read_bytes(path))
-        except QuorumStateError as error:
-            # Its epoch is also in the log's own records; one vote to itself is all a lone voter ever gave.
-            logger.warning("%s is ignored: %s", path, error)
-            return QuorumState()
-
     async def hand_over(self) -> None:
         """If this node leads others, one of them does when this returns, or soon after."""
-        if self._quorum is not None and self._leading and len(self._quorum.describe().voter_set) > 1:
+        if self._leading and len(self._quorum.describe().voter_set) > 1:
             await self._quorum.hand_over()
 
     async def abandon(self) -> None:
         """Stop as a crash does."""
         if self._snapshot_task is not None:
             self._snapshot_task.cancel()
-        if self._quorum is not None:
-            await self._quorum.abandon()
+        await self._quorum.abandon()
 
     async def close(self) -> None:
         """Nothing is left half-written: what was submitted is on disk, a snapshot under way has ended."""
         if self._snapshot_task is not None:
             await asyncio.wait([self._snapshot_task])
-        if self._quorum is not None:
-            await self._quorum.close()
+        await self._quorum.close()
         if self._failure is None:
             try:
                 await self._log.flush()
@@ -247,19 +201,15 @@ class MetadataLog:
 
     def active_controller(self) -> tuple[int, tuple[str, int] | None]:
         """Its id, -1 while there is none, and where it can be asked."""
-        if self._quorum is None:
-            return self.voter.node_id, None
         return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
 
     @property
     def among_strangers(self) -> bool:
         """Whether whoever answers says that it is another cluster."""
-        return self._quorum is not None and bool(self._quorum.strangers)
+        return bool(self._quorum.strangers)
 
     async def answer_peer(self, request: Any) -> Any:
         """What another replica of the quorum, or somebody about its voters, gets for an answer."""
-        if self._quorum is None:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "This node is the only voter, and stays so.")
         return await self._quorum.answer(request)
 
     def _tell_leadership(self) -> None:
@@ -270,23 +220,15 @@ class MetadataLog:
                 logger.exception("a listener failed when this node's leadership changed")
 
     def quorum(self) -> QuorumView:
-        if self._quorum is not None:
-            view = self._quorum.describe()
-            return QuorumView(
-                view.leader_id,
-                view.epoch,
-                view.high_watermark,
-                self._log.log_end_offset,
-                view.voter_set.voters,
-                tuple(map(self._on_the_wall, view.voters)),
-                tuple(map(self._on_the_wall, view.observers)),
-            )
+        view = self._quorum.describe()
         return QuorumView(
-            self.voter.node_id,
-            self.leader_epoch,
-            self._log.high_watermark,
+            view.leader_id,
+            view.epoch,
+            view.high_watermark,
             self._log.log_end_offset,
-            self._voters,
+            view.voter_set.voters,
+            tuple(map(self._on_the_wall, view.voters)),
+            tuple(map(self._on_the_wall, view.observers)),
         )
 
     def _on_the_wall(self, view: ReplicaView) -> ReplicaView:
@@ -308,45 +250,20 @@ class MetadataLog:
         now_ms = self._clock.wall_ms()
         epoch = self.leader_epoch
         batches = [build_batch([(now_ms, None, value, ()) for value in group], leader_epoch=epoch) for group in groups]
-        if self._quorum is not None:
-            counted = [(len(group), batch) for group, batch in zip(groups, batches)]
-            last_offset = self._quorum.propose(epoch, counted) - 1
-            self._bytes_since_snapshot += sum(map(len, batches))
-        else:
-            last_offset = [self._write(batch) for batch in batches][-1]
+        counted = [(len(group), batch) for group, batch in zip(groups, batches)]
+        last_offset = self._quorum.propose(epoch, counted) - 1
+        self._bytes_since_snapshot += sum(map(len, batches))
         check(last_offset == new.offset, "metadata records stand at the offsets that their image says")
         self._pending = new
         self._unpublished.append(new)
 
-    def _write(self, batch: bytes) -> int:
-        from penstock.log.log import AppendOrigin
-
-        try:
-            info = self._log.append_as_leader(
-                batch,
-                leader_epoch=self.leader_epoch,
-                now_ms=self._clock.wall_ms(),
-                origin=AppendOrigin.RAFT_LEADER,
-            )
-        except KafkaError as error:
-            raise self._fatal(error) from error
-        self._bytes_since_snapshot += len(batch)
-        return info.last_offset
-
     async def _commit(self) -> None:
-        """Until what is pending now is on disk and published. Those who wait share an fsync."""
+        """Until what is pending now is committed and published. Those who wait share an fsync."""
         goal = self._pending.offset
-        if self._quorum is not None:
-            if goal > self.image.offset:
-                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._waiting.append((goal, future))
-                await future
-            return
-        try:
-            await self._log.flushed(goal + 1)
-        except KafkaError as error:
-            raise self._fatal(error) from error
-        self._publish(goal)
+        if goal > self.image.offset:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((goal, future))
+            await future
 
     def _publish(self, offset: int) -> None:
         if not self._unpublished or self._unpublished[0].offset > offset:
@@ -392,7 +309,7 @@ class MetadataLog:
             return
         self._leading, self.leader_epoch = True, epoch
         try:
-            self._pending = replay(self._log, self.image, (), self._log.log_end_offset).image
+            self._pending = replay(self._log, self.image, self._log.log_end_offset).image
             self._unpublished.append(self._pending)
             self._append_first()
         except KafkaError as error:
@@ -415,7 +332,7 @@ class MetadataLog:
             self._tell_leadership()
 
     def _not_controller(self) -> KafkaError:
-        leader_id = self._quorum.leader_id if self._quorum is not None else self.voter.node_id
+        leader_id = self._quorum.leader_id
         where = f"Node {leader_id} is: ask it." if leader_id >= 0 else "There is none yet: ask again."
         return KafkaError(ErrorCode.NOT_CONTROLLER, f"This node is not the active controller. {where}")
 
@@ -423,7 +340,7 @@ class MetadataLog:
         if self._unpublished and self._leading:
             self._publish(high_watermark - 1)
         elif high_watermark - 1 > self.image.offset:
-            loaded = replay(self._log, self.image, (), high_watermark)
+            loaded = replay(self._log, self.image, high_watermark)
             self._bytes_since_snapshot += loaded.replayed_bytes
             self._unpublished.append(loaded.image)
             if not self._leading or self._pending.offset < loaded.image.offset:
@@ -436,7 +353,7 @@ class MetadataLog:
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
         """The log was too far ahead to be followed record by record. Everything may differ."""
-        old, (new, self._voters) = self.image, self._snapshots.latest()
+        old, new = self.image, self._snapshots.latest()
         check(new.offset == snapshot.offset - 1, "the snapshot that was installed is the newest")
         changes = ImageChanges(
             old.version,
@@ -483,13 +400,11 @@ class MetadataLog:
         if self._log.active.size:
             self._log.roll()  # before anything else is appended, so that all of the old segment is in the snapshot
         end_offset = image.offset + 1
-        voters = self._voters if self._quorum is None else self._quorum.voters_before(end_offset)
-        name = await self._snapshots.write(image, voters, self._clock.wall_ms())
+        name = await self._snapshots.write(image, self._quorum.voters_before(end_offset), self._clock.wall_ms())
         if end_offset < self._log.log_start_offset:
             return name  # the leader's, which came meanwhile, is newer
         self._log.advance_log_start_offset(end_offset)
-        if self._quorum is not None:
-            self._quorum.snapshot_taken(OffsetAndEpoch(end_offset, image.epoch), self._log.log_start_offset)
+        self._quorum.snapshot_taken(OffsetAndEpoch(end_offset, image.epoch), self._log.log_start_offset)
         self._log.delete_old_segments(self._clock.wall_ms())
         self._snapshots.remove_before(end_offset)
         return name

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.check import InvariantError
 from penstock.log.checkpoints import PARTITION_METADATA_FILE, render_partition_metadata
 from penstock.log.environment import LogEnvironment
 from penstock.log.loading import LogPlace, open_log
@@ -27,9 +26,6 @@ from penstock.metadata.framing import decode_record, record_class
 from penstock.metadata.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION, MetadataImage
 from penstock.metadata.names import METADATA_TOPIC
 from penstock.metadata.snapshot import records_of
-from penstock.metadata.voters import Voter, voters_of
-from penstock.protocol.codec import DecodeError
-from penstock.protocol.errors import KafkaError
 from penstock.protocol.uuid import METADATA_TOPIC_ID
 from penstock.records.batches import iter_batches
 from penstock.records.control import ControlType, parse_control
@@ -42,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.disk.api import Disk
     from penstock.log.log import Log
     from penstock.log.segment import Segment
+    from penstock.metadata.voters import Voter
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +54,6 @@ class StorageError(Exception):
 
 class Loaded(NamedTuple):
     image: MetadataImage
-    voters: tuple[Voter, ...]
     replayed_bytes: int
 
 
@@ -115,7 +111,7 @@ class SnapshotStore:
                 found.append((*parsed, name))
         return sorted(found)
 
-    def latest(self) -> tuple[MetadataImage, tuple[Voter, ...]]:
+    def latest(self) -> MetadataImage:
         """The newest one that is whole; the empty image when there is none."""
         for end_offset, epoch, name in reversed(self.names()):
             data = self._disk.read_bytes(f"{self._path}/{name}")
@@ -126,8 +122,8 @@ class SnapshotStore:
                 continue
             self.last_bytes = len(data)
             image = advance(EMPTY_IMAGE, offset=-1, epoch=epoch, kraft_version=content.kraft_version)
-            return apply(image, content.records, offset=end_offset - 1, epoch=epoch), content.voters
-        return EMPTY_IMAGE, ()
+            return apply(image, content.records, offset=end_offset - 1, epoch=epoch)
+        return EMPTY_IMAGE
 
     async def write(self, image: MetadataImage, voters: Sequence[Voter], now_ms: int) -> str:
         parts: list[bytes] = []
@@ -157,30 +153,11 @@ class SnapshotStore:
                 self._disk.remove(f"{self._path}/{name}")
 
 
-def load(log: Log, snapshots: SnapshotStore) -> Loaded:
-    """The image after the newest snapshot and every batch behind it.
+def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
+    """The image after every batch behind it and below `end_offset`, and the bytes that they have.
 
     All records are applied in one go: copying the image for each of a hundred thousand batches would take minutes.
     """
-    image, voters = snapshots.latest()
-    start = image.offset + 1
-    if log.log_end_offset < start:
-        # The snapshot outlived the log's tail, which it contains.
-        log.truncate_fully_and_start_at(start)
-    if log.log_start_offset > start:
-        raise StorageError(
-            f"{log.path} starts at offset {log.log_start_offset} and no snapshot holds what came before: restore one."
-        )
-    try:
-        loaded = replay(log, image, voters, log.log_end_offset)
-    except (DecodeError, KafkaError, InvariantError) as error:
-        raise StorageError(f"{log.path} can't be replayed: {error}") from error
-    log.update_high_watermark(log.log_end_offset)  # one voter: what it has on disk is committed
-    return loaded
-
-
-def replay(log: Log, image: MetadataImage, voters: tuple[Voter, ...], end_offset: int) -> Loaded:
-    """The image after every batch behind it and below `end_offset`, and the bytes that they have."""
     start = image.offset + 1
     offset, epoch, size = start, image.epoch, 0
     kraft_version: int | None = None
@@ -195,8 +172,6 @@ def replay(log: Log, image: MetadataImage, voters: tuple[Voter, ...], end_offset
                 for kind, message in filter(None, map(parse_control, read_records(batch))):
                     if kind is ControlType.KRAFT_VERSION:
                         kraft_version = message.kraft_version
-                    elif kind is ControlType.KRAFT_VOTERS:
-                        voters = voters_of(message)
             else:
                 records += [decode_record(record.value) for record in read_records(batch)]
             offset, epoch = header.next_offset, header.partition_leader_epoch
@@ -209,7 +184,7 @@ def replay(log: Log, image: MetadataImage, voters: tuple[Voter, ...], end_offset
             changes = image.changes
             image = advance(image, offset=offset - 1, epoch=epoch, kraft_version=kraft_version)
             image = replace(image, changes=changes.then(image.changes))
-    return Loaded(image, voters, size)
+    return Loaded(image, size)
 
 
 def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:

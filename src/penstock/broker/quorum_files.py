@@ -82,6 +82,11 @@ class QuorumFiles:
         snapshot, voters = self._latest_snapshot()
         if snapshot is not None and log.log_end_offset < snapshot.offset:
             log.truncate_fully_and_start_at(snapshot.offset)
+        if log.log_start_offset > (snapshot.offset if snapshot is not None else 0):
+            raise StorageError(
+                f"{log.path} starts at offset {log.log_start_offset} and no snapshot holds what came before: "
+                "restore one, or add the node with an empty disk."
+            )
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             batches = parse_batches(log.read(offset, READ_BYTES, upper_bound=log.log_end_offset).read_now())

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from penstock.metadata.framing import LATEST_METADATA_VERSION, decode_record, encode_record
-from penstock.metadata.voters import Voter, voter_messages, voters_of
+from penstock.metadata.voters import Voter, voter_messages
 from penstock.protocol.codec import DecodeError
 from penstock.protocol.errors import KafkaError
+from penstock.raft.batches import voter_set_of
 from penstock.records.batches import check_crc, iter_batches
 from penstock.records.build import build_batch
 from penstock.records.control import ControlType, build_control, parse_control
@@ -103,7 +104,7 @@ def read_checkpoint(data: bytes) -> Checkpoint:
                 if kind is ControlType.KRAFT_VERSION:
                     kraft_version = message.kraft_version
                 elif kind is ControlType.KRAFT_VOTERS:
-                    voters = voters_of(message)
+                    voters = voter_set_of(message).voters
     except (KafkaError, DecodeError) as error:
         raise CheckpointError(str(error)) from None
     if not begun or not ended:

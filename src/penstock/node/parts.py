@@ -89,12 +89,12 @@ def make_metadata(
         world.disk,
         world.clock,
         me,
+        quorum,
         policy=SnapshotPolicy(
             settings.int("metadata.log.max.record.bytes.between.snapshots"),
             settings.int("metadata.log.max.snapshot.interval.ms") or NEVER_MS,
         ),
         on_fatal=on_fatal,
-        quorum=quorum,
     )
 
 

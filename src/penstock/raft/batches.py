@@ -12,6 +12,8 @@ from penstock.records.control import ControlType, build_control, parse_control
 from penstock.records.record import read_records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from typing_extensions import Buffer
 
 #: What this node can do, as it tells in the set of voters.
@@ -40,13 +42,13 @@ def encode_own(content: LeaderChange | VotersChange, *, epoch: int, timestamp: i
 
     messages: list[Any]
     if isinstance(content, VotersChange):
-        messages = [_voters_record(content.voters)]
+        messages = [voters_record(content.voters)]
     else:
         messages = [_leader_change(content)]
         if content.bootstrap is not None:
             messages += [
                 KRaftVersionRecord(version=0, kraft_version=MAX_KRAFT_VERSION),
-                _voters_record(content.bootstrap),
+                voters_record(content.bootstrap),
             ]
     return build_control(messages, timestamp=timestamp, leader_epoch=epoch)
 
@@ -63,7 +65,7 @@ def _leader_change(content: LeaderChange) -> Any:
     )
 
 
-def _voters_record(voters: VoterSet) -> Any:
+def voters_record(voters: Iterable[Voter]) -> Any:
     from penstock.protocol.persisted.raft.voters_record import Endpoint, KRaftVersionFeature, VotersRecord
     from penstock.protocol.persisted.raft.voters_record import Voter as VoterMessage
 

@@ -1,13 +1,16 @@
-"""The metadata log as a shell: commit, restart, crash, snapshots, on a disk that can lose what wasn't synced."""
+"""The metadata log of a quorum of one: commit, restart, crash, snapshots, on a disk that loses what wasn't synced."""
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
-from penstock.broker.metadata_storage import DIRECTORY, SnapshotStore, StorageError, load, open_metadata_log
+from penstock.broker.metadata_storage import DIRECTORY, SnapshotStore, StorageError, open_metadata_log, replay
+from penstock.broker.quorum import Quorum
+from penstock.broker.quorum_files import QuorumFiles
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.log.log import AppendOrigin
@@ -21,6 +24,7 @@ from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage, Resour
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumState
 from penstock.metadata.snapshot import records_of
 from penstock.metadata.voters import Voter
+from penstock.net.network import RealNetwork
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_19_create_topics import (
@@ -31,11 +35,14 @@ from penstock.protocol.messages.api_19_create_topics import (
 from penstock.protocol.messages.api_20_delete_topics import DeleteTopicState
 from penstock.protocol.persisted.metadata.begin_transaction_record import BeginTransactionRecord
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+from penstock.raft.config import RaftConfig
+from penstock.raft.voters import VoterSet
 from penstock.records.build import build_batch
 
 DIR = "/data"
 ENDPOINTS = (("CONTROLLER", "localhost", 9093),)
 DEFAULTS = TopicDefaults(1, 1)
+LIMIT_S = 15.0
 
 
 def formatted_disk() -> MemoryDisk:
@@ -45,14 +52,31 @@ def formatted_disk() -> MemoryDisk:
     return disk
 
 
-async def started(disk: MemoryDisk, policy: SnapshotPolicy | None = None) -> MetadataLog:
+def opened(
+    disk: MemoryDisk, policy: SnapshotPolicy | None = None, on_fatal: Callable[[Exception], None] | None = None
+) -> MetadataLog:
     clock = ManualClock()
     properties = read_meta_properties(disk, DIR)
     assert properties is not None
     assert properties.directory_id is not None
+    me = Voter(1, properties.directory_id, ENDPOINTS)
     log = open_metadata_log(disk, DIR, clock, Random(2))
-    metadata = MetadataLog(log, disk, clock, Voter(1, properties.directory_id, ENDPOINTS), policy=policy)
+    files = QuorumFiles(log, disk, clock, SnapshotStore(disk, log.path), VoterSet.of([me]))
+    quorum = Quorum(files, RealNetwork(), Random(3), me, cluster_id="c", config=RaftConfig())
+    return MetadataLog(log, disk, clock, me, quorum, policy=policy, on_fatal=on_fatal)
+
+
+async def started(
+    disk: MemoryDisk, policy: SnapshotPolicy | None = None, on_fatal: Callable[[Exception], None] | None = None
+) -> MetadataLog:
+    """Once it leads, and everything that was in its log is committed again."""
+    metadata = opened(disk, policy, on_fatal)
     await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
+    elected = asyncio.Event()
+    metadata.watch_leadership(lambda leads: elected.set() if leads else None)
+    async with asyncio.timeout(LIMIT_S):
+        await elected.wait()
+    await metadata.submit(lambda image: Decision([], None))
     return metadata
 
 
@@ -119,7 +143,7 @@ def test_a_restart_gives_the_same_image_and_a_higher_epoch() -> None:
         assert second.image.configs == first.image.configs
         assert second.image.names_by_collision_key == {"b_c": ("b.c",)}
         state = QuorumState.from_bytes(disk.read_bytes(f"{DIR}/{DIRECTORY}/{QUORUM_STATE_FILE}"))
-        assert state == QuorumState(leader_id=1, leader_epoch=2)
+        assert (state.leader_id, state.leader_epoch) == (1, second.leader_epoch)
 
     run(scenario())
 
@@ -136,7 +160,9 @@ def test_replaying_a_log_twice_gives_equal_images() -> None:
         images = []
         for _ in range(2):
             log = open_metadata_log(disk, DIR, ManualClock(), Random(2))
-            images.append(load(log, SnapshotStore(disk, log.path)).image)
+            start = SnapshotStore(disk, log.path).latest()
+            images.append(replay(log, start, log.log_end_offset).image)
+            log.close()
         assert images[0] == images[1] == metadata.image
 
     run(scenario())
@@ -339,10 +365,7 @@ def test_a_failing_disk_is_fatal_and_said_once() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         fatal: list[Exception] = []
-        clock = ManualClock()
-        log = open_metadata_log(disk, DIR, clock, Random(2))
-        metadata = MetadataLog(log, disk, clock, Voter(1, bytes(16), ENDPOINTS), on_fatal=fatal.append)
-        await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
+        metadata = await started(disk, on_fatal=fatal.append)
         await with_broker(metadata)
 
         def full(operation: str, path: str) -> None:
@@ -359,23 +382,33 @@ def test_a_failing_disk_is_fatal_and_said_once() -> None:
     run(scenario())
 
 
-async def start_fails(disk: MemoryDisk, message: str, node_id: int = 1) -> None:
-    clock = ManualClock()
-    log = open_metadata_log(disk, DIR, clock, Random(2))
-    metadata = MetadataLog(log, disk, clock, Voter(node_id, bytes(16), ENDPOINTS))
+async def start_fails(disk: MemoryDisk, message: str) -> None:
+    kept = (".log", ".checkpoint", QUORUM_STATE_FILE)
+    names = [f"{DIR}/{DIRECTORY}/{name}" for name in disk.listdir(f"{DIR}/{DIRECTORY}") if name.endswith(kept)]
+    before = {name: disk.read_bytes(name) for name in names}
+    metadata = opened(disk)
     with pytest.raises(StorageError, match=message):
         await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
+    assert not metadata.leading
+    for name, content in before.items():
+        assert disk.read_bytes(name) == content
 
 
 def test_a_node_alone_does_not_take_over_the_log_of_a_quorum() -> None:
     async def scenario() -> None:
-        disk = MemoryDisk()
-        disk.mkdir(f"{DIR}/{DIRECTORY}")
+        disk = formatted_disk()
         voters = [Voter(node_id, bytes([node_id] * 16)) for node_id in (1, 2, 3)]
         content = b"".join(write_checkpoint((), epoch=0, timestamp_ms=1, kraft_version=1, voters=voters))
         disk.write_atomic(f"{DIR}/{DIRECTORY}/{checkpoint_name(0, 0)}", content)
-        await start_fails(disk, "belongs to a quorum with node 2, 3")
-        assert not disk.exists(f"{DIR}/{DIRECTORY}/{QUORUM_STATE_FILE}")
+        metadata = opened(disk)
+        await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
+        assert [voter.node_id for voter in metadata.quorum().voters] == [1, 2, 3]
+        assert not metadata.leading
+        with pytest.raises(KafkaError) as refusal:
+            await create(metadata, "a")
+        assert refusal.value.code is ErrorCode.NOT_CONTROLLER
+        assert metadata.quorum().log_end_offset == 0
+        await metadata.abandon()
 
     run(scenario())
 
@@ -403,7 +436,15 @@ def test_a_record_of_a_newer_release_is_refused_by_name() -> None:
         log.append_as_leader(batch, leader_epoch=1, now_ms=1, origin=AppendOrigin.RAFT_LEADER)
         log.flush_now()
         log.close()
-        await start_fails(disk, "metadata record type 99")
+        fatal: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        metadata = opened(disk, on_fatal=fatal.set_result)
+        await metadata.start()
+        async with asyncio.timeout(LIMIT_S):
+            error = await fatal
+        assert "metadata record type 99" in str(error)
+        assert not metadata.leading
+        with pytest.raises(KafkaError, match="metadata record type 99"):
+            await create(metadata, "a")
 
     run(scenario())
 

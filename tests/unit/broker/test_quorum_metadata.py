@@ -34,7 +34,7 @@ class Controllers:
 
     async def start(self, replica: Replica, voters: VoterSet) -> MetadataLog:
         quorum = replica.make(voters)
-        log = MetadataLog(replica.log, replica.disk, SystemClock(), replica.voter, policy=NEVER, quorum=quorum)
+        log = MetadataLog(replica.log, replica.disk, SystemClock(), replica.voter, quorum, policy=NEVER)
         log.subscribe(lambda old, new: self.group.news.set())
         self.logs[replica.node_id] = log
         await log.start()

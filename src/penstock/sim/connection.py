@@ -287,7 +287,10 @@ class Endpoint(asyncio.Transport):
     def write(self, data: Any) -> None:
         if not data or self._closing or self._closed or self.loop.dead:
             return
-        self.out.write(bytes(data))
+        data = bytes(data)
+        for tap in self._fabric.taps:
+            tap(self, data)
+        self.out.write(data)
         self._maybe_pause()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:

@@ -22,6 +22,8 @@ from penstock.sim.trace import Trace
 
 FIRST_FREE_PORT = 30_000
 
+Tap = Callable[[Endpoint, bytes], None]
+
 
 @dataclass(slots=True, eq=False)
 class Host:
@@ -66,6 +68,8 @@ class Fabric:
         self.join = 0.3
         #: How long TCP tries to reach a machine that doesn't answer.
         self.give_up_s = 120.0
+        #: Told of everything that is written, by the end that writes it and before it is on its way.
+        self.taps: list[Tap] = []
 
     def host(self, name: str) -> Host:
         found = self.hosts.get(name)

@@ -19,7 +19,6 @@ from penstock.raft.events import LeaderChange, QuorumState, VotersChange
 from penstock.raft.log_view import LogView, OffsetAndEpoch
 from penstock.raft.messages import FetchAnswer, SnapshotChunk
 from penstock.raft.voters import NOBODY, ReplicaKey, Voter, VoterHistory, VoterSet
-from penstock.raft.wire_requests import MAX_FETCH_BYTES
 
 if TYPE_CHECKING:
     from penstock.broker.metadata_storage import SnapshotStore
@@ -155,7 +154,7 @@ class QuorumFiles:
     def fill(self, answer: Answer) -> tuple[Answer, bytes]:
         """Records and snapshot bytes, read before anything else can happen to the log."""
         if isinstance(answer, FetchAnswer) and answer.read_from is not None:
-            part = self._log.read(answer.read_from, MAX_FETCH_BYTES, upper_bound=self._log.log_end_offset)
+            part = self._log.read(answer.read_from, answer.max_bytes, upper_bound=self._log.log_end_offset)
             return answer, bytes(part.read_now())
         if isinstance(answer, SnapshotChunk) and answer.snapshot is not None and not answer.error:
             return self._chunk(answer, answer.snapshot), b""

@@ -23,6 +23,8 @@ class RaftConfig:
     suspect_ms: int = 150
     #: Proposals are refused beyond this many records that are appended and not committed.
     max_uncommitted_records: int = 1_000_000
+    #: What one fetch may bring of the log, and of a snapshot.
+    fetch_max_bytes: int = 1024 * 1024
     max_snapshot_chunk_bytes: int = 1024 * 1024
     #: Observers that stopped fetching are forgotten.
     observer_session_ms: int = 300_000

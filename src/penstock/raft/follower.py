@@ -41,7 +41,15 @@ def poll_follower(core: Core, state: Follower) -> None:
 
 
 def fetch_request(core: Core, max_wait_ms: int) -> Fetch:
-    return Fetch(core.me, core.epoch, core.log.end_offset, core.log.last_epoch, core.high_watermark, max_wait_ms)
+    return Fetch(
+        core.me,
+        core.epoch,
+        core.log.end_offset,
+        core.log.last_epoch,
+        core.high_watermark,
+        max_wait_ms,
+        core.config.fetch_max_bytes,
+    )
 
 
 def _report_endpoints(core: Core, state: Follower) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from penstock.raft.messages import Fetch, FetchSnapshot
     from penstock.raft.voters import VoterSet
 
+#: A replica may ask for more; an answer is built in memory.
+MAX_FETCH_BYTES = 8 * 1024 * 1024
+
 
 def start_leading(core: Core, won: Candidate) -> None:
     replicas = Replicas(core.me, core.now)
@@ -127,7 +130,14 @@ def _has_news(core: Core, request: Fetch) -> bool:
 
 
 def _answer_fetch(core: Core, ticket: int, request: Fetch) -> None:
-    answer = FetchAnswer(ErrorCode.NONE, core.epoch, core.me.node_id, core.high_watermark, read_from=request.offset)
+    answer = FetchAnswer(
+        ErrorCode.NONE,
+        core.epoch,
+        core.me.node_id,
+        core.high_watermark,
+        read_from=request.offset,
+        max_bytes=min(request.max_bytes, MAX_FETCH_BYTES),
+    )
     match core.log.compare(request.offset, request.last_epoch):
         case Diverging(end):
             answer = FetchAnswer(ErrorCode.NONE, core.epoch, core.me.node_id, core.high_watermark, diverging=end)

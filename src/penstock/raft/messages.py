@@ -66,11 +66,15 @@ class Fetch:
     last_epoch: int
     high_watermark: int
     max_wait_ms: int
+    max_bytes: int = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """On the leader's side `read_from` asks the caller for the records from there on; elsewhere they are `batches`."""
+    """On the leader's side `read_from` asks the caller for records from there on; elsewhere they are `batches`.
+
+    They are no more than `max_bytes`, but for a single batch that is larger.
+    """
 
     error: ErrorCode
     epoch: int
@@ -79,6 +83,7 @@ class FetchAnswer:
     diverging: OffsetAndEpoch | None = None
     snapshot: OffsetAndEpoch | None = None
     read_from: int | None = None
+    max_bytes: int = 0
     batches: tuple[Batch, ...] = ()
 
 

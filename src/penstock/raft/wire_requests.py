@@ -31,7 +31,6 @@ from penstock.raft.messages import (
 from penstock.raft.voters import ReplicaKey, Voter
 
 TOPIC = "__cluster_metadata"
-MAX_FETCH_BYTES = 8 * 1024 * 1024
 #: A follower that doesn't say what it knows is never told early.
 UNKNOWN_HIGH_WATERMARK = 0x7FFFFFFFFFFFFFFF
 
@@ -130,7 +129,7 @@ def _fetch_to_wire(request: Fetch, cluster_id: str) -> Any:
         current_leader_epoch=request.epoch,
         fetch_offset=request.offset,
         last_fetched_epoch=request.last_epoch,
-        partition_max_bytes=MAX_FETCH_BYTES,
+        partition_max_bytes=request.max_bytes,
         replica_directory_id=request.replica.directory_id,
         high_watermark=request.high_watermark,
     )
@@ -138,7 +137,7 @@ def _fetch_to_wire(request: Fetch, cluster_id: str) -> Any:
         cluster_id=cluster_id,
         replica_state=fetch.ReplicaState(replica_id=request.replica.node_id),
         max_wait_ms=request.max_wait_ms,
-        max_bytes=MAX_FETCH_BYTES,
+        max_bytes=request.max_bytes,
         session_epoch=-1,
         topics=[fetch.FetchTopic(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[wanted])],
     )
@@ -179,6 +178,7 @@ def request_from_wire(message: Any, me: ReplicaKey) -> Request:
                 wanted.last_fetched_epoch,
                 wanted.high_watermark,
                 message.max_wait_ms,
+                message.max_bytes,
             )
         case snapshot.FetchSnapshotRequest():
             part = only_partition(message.topics)

@@ -11,6 +11,10 @@ from quorum_nodes import Group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_52_vote import VoteRequest
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, Listener
+from penstock.raft.batches import parse_batches
+from penstock.raft.messages import Fetch
+from penstock.raft.voters import ReplicaKey
+from penstock.raft.wire_requests import request_to_wire
 
 
 def with_three(test: Callable[[Group], Awaitable[None]]) -> None:
@@ -145,5 +149,24 @@ def test_another_cluster_is_refused() -> None:
         with pytest.raises(KafkaError) as refused:
             await group.replicas[0].running.answer(VoteRequest(cluster_id="elsewhere"))
         assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    with_three(run)
+
+
+def test_a_fetch_brings_as_many_bytes_as_it_asks_for_and_at_least_a_batch() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        for value in "abc":
+            leader.propose(value)
+        await group.all_have(leader)
+
+        async def fetched(max_bytes: int) -> int:
+            observer = ReplicaKey(9, bytes(15) + b"\x09")
+            asked = Fetch(observer, leader.running.epoch, 0, 0, 0, 0, max_bytes)
+            answer = await leader.running.answer(request_to_wire(asked, "test-cluster", leader.voter))
+            return len(parse_batches(answer.responses[0].partitions[0].records))
+
+        assert await fetched(1) == 1
+        assert await fetched(1 << 20) == 4  # the record that began the epoch, and three
 
     with_three(run)

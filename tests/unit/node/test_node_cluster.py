@@ -21,6 +21,7 @@ from penstock.net.network import RealNetwork
 from penstock.node.listeners import ListenerError
 from penstock.node.local import make_node
 from penstock.node.node import Node
+from penstock.node.quorum_setup import plan_quorum
 from penstock.node.storage import FormatPlan, StorageError, format_storage
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -353,6 +354,11 @@ def test_properties_that_can_form_no_quorum_are_refused(properties: dict[str, st
     given = {"node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data", **properties}
     with pytest.raises((ConfigError, ListenerError), match=sentence):
         make_node(Settings(given), MemoryDisk(), seed=1)
+
+
+def test_the_bytes_that_one_fetch_of_the_quorum_brings_are_what_the_properties_say() -> None:
+    config = plan_quorum(Settings({"controller.quorum.fetch.max.bytes": "4096"}), ("CONTROLLER",)).config
+    assert config.fetch_max_bytes == 4096
 
 
 def test_an_envelope_holds_what_the_active_controller_does_and_nothing_else() -> None:

@@ -140,10 +140,10 @@ def test_a_fetch_waits_for_news_and_not_longer_than_it_asked_for() -> None:
     assert raft.deadline() == 500
     assert raft.step(Tick(), 499) == []
     answer = answers(raft.step(Tick(), 500))[0]
-    assert answer == FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3)
+    assert answer == FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3, max_bytes=fetch.max_bytes)
     raft.step(Received(2, fetch), 600)
     woken = answers(raft.step(Propose(1, 1, ((1, "a"),)), 610))
-    assert woken == [FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3)]
+    assert woken == [FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3, max_bytes=fetch.max_bytes)]
 
 
 def test_a_fetch_of_another_epoch_is_told_so() -> None:

@@ -30,7 +30,7 @@ controller.performance.always.log.threshold.ms LONG =2000 [0..] internal unsuppo
 controller.performance.sample.period.ms LONG =60000 [100..] internal unsupported
     How often the controller logs its own performance.
 controller.quorum.append.linger.ms INT =25 [0..] unsupported
-    How long the quorum's leader gathers records before it writes them.
+    How long the quorum's leader gathers records before it writes them; here those that wait for one fsync share it.
 controller.quorum.auto.join.enable BOOLEAN =false low
     Whether a new controller asks by itself to become a voter.
 controller.quorum.bootstrap.servers LIST = high
@@ -39,7 +39,7 @@ controller.quorum.election.backoff.max.ms INT =1000 [0..] high
     Longest random pause between two elections that nobody won.
 controller.quorum.election.timeout.ms INT =1000 [0..] high
     How long a candidate waits for votes before it tries again.
-controller.quorum.fetch.max.bytes INT =1048576 [1..] low unsupported
+controller.quorum.fetch.max.bytes INT =1048576 [1..] low
     Bytes of metadata log that one fetch between controllers may bring.
 controller.quorum.fetch.snapshot.max.bytes INT =1048576 [1..] low
     Bytes of a metadata snapshot that one fetch may bring.

@@ -37,6 +37,7 @@ FOUND = [
         *(156, "hostile", 40, (28, 29, 31), (3,), 3),
     ),
     Found("a rotten marker kept a node from starting", 138, "hostile", 40, nodes=3),
+    Found("a last known leader with an empty disk was elected", 363, "hostile", 40, nodes=3),
     Found("a controller in a minority looked at silent brokers without a pause", 4, "hostile", 17, nodes=3),
 ]
 

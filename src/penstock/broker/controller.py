@@ -70,7 +70,12 @@ class Failover:
 
 def rules_of(settings: Settings) -> Rules:
     """For topics about which the metadata says nothing."""
-    return Rules(settings.int("min.insync.replicas"), settings.bool("unclean.leader.election.enable"), settings.node_id)
+    return Rules(
+        settings.int("min.insync.replicas"),
+        settings.bool("unclean.leader.election.enable"),
+        settings.node_id,
+        settings.int("log.flush.interval.messages") == 1,
+    )
 
 
 class Controller:

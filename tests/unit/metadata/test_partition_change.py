@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.metadata.apply import apply
+from penstock.metadata.controller.broker_states import after_unclean_shutdown
 from penstock.metadata.controller.partition_change import Change, Election, Rules, leader_and_isr_changes
 from penstock.metadata.image import (
     EMPTY_IMAGE,
@@ -151,6 +152,52 @@ def test_who_may_have_lost_records_is_neither_in_sync_nor_eligible(
     image = image_of(before)
     records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], unclean_shutdown=lossy)
     assert summary(apply(image, records).topics["t"].partitions[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "brokers", "expected"),
+    [
+        ("123", "123", "3 3//"),
+        ("123", "123!", "- //3"),
+        ("132", "13!2", "- //1"),
+        ("2", "2", "2 2//"),
+    ],
+    ids=["the next one leads", "is waited for", "after the last the first", "nobody else"],
+)
+def test_a_last_known_leader_without_its_disk_is_not_waited_for(before: str, brokers: str, expected: str) -> None:
+    directories = tuple(OTHER_DISK if each == "2" else DISK for each in before)
+    last_known = partition(before, "", -1, last_known_elr=(2,), directories=directories)
+    image = image_of(last_known, brokers.replace("1", "1!") if expected.endswith("1") else brokers)
+    image = replace(image, brokers={each: replace(one, log_dirs=(DISK,)) for each, one in image.brokers.items()})
+    assert summary(changed(image)) == "- //2"
+    assert summary(changed(image, directories={2: DISK})) == expected
+
+
+@pytest.mark.parametrize(
+    ("configs", "static", "survives"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({(2, "t"): {"flush.messages": "1"}}, False, True),
+        ({(2, "t"): {"flush.messages": "100"}}, True, False),
+        ({(2, "t"): {"flush.messages": "100", "penstock.acks.fsync": "true"}}, False, True),
+        ({(4, ""): {"log.flush.interval.messages": "1"}}, False, True),
+        ({(4, ""): {"log.flush.interval.messages": "1"}, (4, "2"): {"log.flush.interval.messages": "9"}}, True, False),
+    ],
+)
+def test_who_acknowledges_what_is_on_disk_has_it_after_a_power_loss(
+    configs: dict[tuple[int, str], dict[str, str]], static: bool, survives: bool
+) -> None:
+    image = replace(image_of(partition("123", "2", 2, elr=(3,), directories=(DISK,) * 3)), configs=configs)
+    rules = Rules(min_insync_replicas=2, syncs_before_acks=static)
+    assert rules.survives_power_loss(image, "t", 2) == survives
+
+    def left(directory: bytes) -> str:
+        records = after_unclean_shutdown(image, 2, rules, [directory])
+        return summary(apply(image, records).topics["t"].partitions[0])
+
+    assert left(DISK) == ("3 3/2/" if survives else "3 3//")
+    assert left(OTHER_DISK) == "3 3//"
 
 
 # --- eligible leaders -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Each step takes the broker out of the ISRs, or lets it lead what waits for it, i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,7 +22,7 @@ from penstock.metadata.controller.partition_change import (
     partitions_where,
 )
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import METADATA_VERSION, NO_LEADER, BrokerImage, MetadataImage
+from penstock.metadata.image import METADATA_VERSION, NO_LEADER, BrokerImage, MetadataImage, TopicImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
 from penstock.protocol.persisted.metadata.broker_registration_change_record import BrokerRegistrationChangeRecord
@@ -123,13 +124,28 @@ def unregister_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAU
     return Decision(records, None)
 
 
-def after_unclean_shutdown(image: MetadataImage, broker_id: int, rules: Rules) -> list[Any]:
-    """What the broker had may be gone: it is neither in sync nor eligible until it has caught up again."""
-    trusted = partitions_where(
+def after_unclean_shutdown(
+    image: MetadataImage, broker_id: int, rules: Rules, directories: Sequence[bytes] = ()
+) -> list[Any]:
+    """What the broker had may be gone: it is neither in sync nor eligible until it has caught up again.
+
+    Only where replicas count for what they have on disk, and the disk is still there, it has all it had.
+    """
+    keeps: dict[str, bool] = {}
+    kept: list[tuple[TopicImage, int]] = []
+    lost: list[tuple[TopicImage, int]] = []
+    for topic, index in partitions_where(
         image,
         lambda partition: broker_id in partition.isr or broker_id in partition.elr or partition.leader == broker_id,
-    )
-    return list(leader_and_isr_changes(image, rules, trusted, unclean_shutdown=broker_id))
+    ):
+        if topic.name not in keeps:
+            keeps[topic.name] = rules.survives_power_loss(image, topic.name, broker_id)
+        safe = keeps[topic.name] and topic.partitions[index].directory(broker_id) in directories
+        (kept if safe else lost).append((topic, index))
+    return [
+        *leader_and_isr_changes(image, rules, kept, leaving=broker_id),
+        *leader_and_isr_changes(image, rules, lost, unclean_shutdown=broker_id),
+    ]
 
 
 def offline_directories(image: MetadataImage, broker_id: int, offline: list[bytes], rules: Rules) -> list[Any]:

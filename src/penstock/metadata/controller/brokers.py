@@ -118,7 +118,7 @@ def _end_of_last_life(image: MetadataImage, registration: Registration, rules: R
     known = image.brokers.get(broker_id)
     if known is not None and known.epoch == registration.previous_broker_epoch:
         return without_broker(image, broker_id, rules)
-    return after_unclean_shutdown(image, broker_id, rules)
+    return after_unclean_shutdown(image, broker_id, rules, registration.log_dirs)
 
 
 def _check_features(image: MetadataImage, broker_id: int, features: Mapping[str, tuple[int, int]]) -> None:

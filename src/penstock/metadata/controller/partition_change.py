@@ -3,7 +3,8 @@
     Change (a wished ISR, replicas, an election) → is a reassignment complete? → eligible leaders → leader → record
 
 A leader comes from the ISR; from the eligible leader replicas (KIP-966) when the ISR is empty; from elsewhere only in
-an unclean election, or when the last known leader is back and nobody better can ever come. The record
+an unclean election, or when the last known leader is back (or, if its disk is lost, the next replica) and nobody better
+can ever come. The record
 says only what changes, and none is made when nothing does. A record that names a leader starts a new leader epoch.
 """
 
@@ -39,6 +40,7 @@ class Rules:
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
     node_id: int | None = None
+    syncs_before_acks: bool = False
 
     def min_isr(self, image: MetadataImage, topic: TopicImage) -> int:
         """How many replicas must be in sync; a topic with fewer replicas needs all of them."""
@@ -50,6 +52,15 @@ class Rules:
     def allows_unclean(self, image: MetadataImage, topic: str) -> bool:
         value = self._config(image, topic, "unclean.leader.election.enable")
         return self.unclean_leader_election if value is None else value.strip().lower() == "true"
+
+    def survives_power_loss(self, image: MetadataImage, topic: str, broker_id: int) -> bool:
+        """Whether the broker counts only for what it has on disk: then it has all it had after its machine was off."""
+        configs = image.topic_config(topic)
+        if configs.get("penstock.acks.fsync", "").strip().lower() == "true":
+            return True
+        inherited = {**image.broker_config(None), **image.broker_config(broker_id)}
+        value = configs.get("flush.messages", inherited.get("log.flush.interval.messages"))
+        return self.syncs_before_acks if value is None else int(value) == 1
 
     def _config(self, image: MetadataImage, topic: str, name: str) -> str | None:
         value = image.topic_config(topic).get(name)
@@ -98,6 +109,19 @@ class Change:
             return False
         return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
+    def heir(self) -> int | None:
+        """Who is waited for in place of a last known leader that has lost its disk: the replica after it.
+
+        It says so itself: its replica is in another directory now, and the one before is none of its any more.
+        """
+        last_known, replicas = self.partition.last_known_elr, self.partition.replicas
+        if len(last_known) != 1 or last_known[0] not in self.directories or last_known[0] not in replicas:
+            return None
+        broker = self.image.brokers.get(last_known[0])
+        if broker is None or broker.has_online(self.partition.directory(last_known[0])):
+            return None
+        return replicas[(replicas.index(last_known[0]) + 1) % len(replicas)]
+
     def record(self) -> PartitionChangeRecord | None:
         return _build(self)
 
@@ -143,7 +167,7 @@ def _build(change: Change) -> PartitionChangeRecord | None:
     if shrinks and record.leader == NO_LEADER_CHANGE and _shrink_needs_epoch(image):
         record.leader = partition.leader
     if elr_enabled:
-        _remember_last_leader(partition, record)
+        _remember_last_leader(change, record)
     _assign(change, target, record)
     if change.recovery_state is not None and change.recovery_state != partition.leader_recovery_state:
         record.leader_recovery_state = change.recovery_state
@@ -183,8 +207,9 @@ def eligible_leaders(change: Change, target: _Target) -> list[int]:
     ]
 
 
-def _remember_last_leader(partition: PartitionImage, record: PartitionChangeRecord) -> None:
+def _remember_last_leader(change: Change, record: PartitionChangeRecord) -> None:
     """Who led last is written down when nobody does any more, and forgotten when somebody does."""
+    partition = change.partition
     if record.leader == NO_LEADER and not partition.last_known_elr and partition.leader != NO_LEADER:
         record.last_known_elr = [partition.leader]
     elif record.leader >= 0 and partition.last_known_elr:
@@ -192,6 +217,8 @@ def _remember_last_leader(partition: PartitionImage, record: PartitionChangeReco
     elif record.isr == [] and not record.eligible_leader_replicas and not partition.last_known_elr:
         # Leaderless since before there were eligible leaders: the last one in sync is as good as the last leader.
         record.last_known_elr = list(partition.isr[:1])
+    elif record.leader < 0 and (heir := change.heir()) is not None:
+        record.last_known_elr = [heir]
 
 
 # --- election ---------------------------------------------------------------------------------------
@@ -204,7 +231,8 @@ def choose_leader(change: Change, target: _Target, elr_enabled: bool) -> Elected
     for broker_id in (*first, *replicas):
         if has_everything(target, broker_id) and change.may_lead(broker_id):
             return Elected(broker_id)
-    last_known = change.partition.last_known_elr
+    heir = change.heir()
+    last_known = change.partition.last_known_elr if heir is None else (heir,)
     if elr_enabled and may_resurrect(target, last_known) and change.may_lead(last_known[0]):
         return Elected(last_known[0], unclean=True)
     if change.election is Election.UNCLEAN:

@@ -143,6 +143,7 @@ class Lifecycle:
         """A controller that can't be reached is waited for; one that refuses is believed after a while."""
         patience_s = self._settings.int("initial.broker.registration.timeout.ms") / 1000
         loop = asyncio.get_running_loop()
+        said: ErrorCode | None = None
         while True:
             try:
                 answer = await self._channel.ask(self._registration(), timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
@@ -160,7 +161,9 @@ class Lifecycle:
                 return
             if code in REFUSALS or loop.time() - began_s >= patience_s:
                 raise RefusedError(self._refusal(code))
-            logger.warning("not yet: %s", self._refusal(code))
+            if code is not said:  # once, not ten times a second: a life before this one may just not be over yet
+                said = code
+                logger.warning("%s It goes on asking for up to %.0f s.", self._refusal(code), patience_s)
             await asyncio.sleep(AGAIN_S)
 
     def _refusal(self, code: ErrorCode) -> str:

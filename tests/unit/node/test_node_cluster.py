@@ -323,14 +323,17 @@ def test_a_disk_of_another_cluster_is_refused_and_left_alone() -> None:
     run(scenario)
 
 
-def test_a_second_broker_with_the_same_id_is_refused_while_the_first_lives() -> None:
+def test_a_second_broker_with_the_same_id_is_refused_while_the_first_lives(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [4])
         await cluster.start()
         cluster.disks[4] = MemoryDisk()
         cluster.format(4, joins=True)
         with pytest.raises(StorageError, match=r"same node\.id is running"):
-            await cluster.make(4, **{"initial.broker.registration.timeout.ms": "300"}).start()
+            await cluster.make(4, **{"initial.broker.registration.timeout.ms": "1000"}).start()
+        told = [record for record in caplog.records if "same node.id is running" in record.getMessage()]
+        assert len(told) == 1, "the one sentence comes with the first refusal, and once"
+        assert "up to 1 s" in told[0].getMessage()
         assert not cluster.nodes[4].broker.metadata.image.brokers[4].fenced
         await cluster.end()
 

@@ -185,6 +185,11 @@ class MetadataLog:
         self._listeners.append(listener)
 
     @property
+    def log(self) -> Log:
+        """What it is kept in, for those who look at it from outside."""
+        return self._log
+
+    @property
     def leading(self) -> bool:
         """Whether this node is the active controller."""
         return self._leading

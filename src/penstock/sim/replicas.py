@@ -1,4 +1,4 @@
-"""The same log on every machine: replicas compared batch by batch once everything is over.
+"""The same log on every machine: replicas compared batch by batch once everything is over, and with their indexes.
 
 Log matching: where two replicas have the same offset, they have the same bytes. In a compacted topic each replica
 compacts for itself, so there it is the records that are compared, where both still have them.
@@ -10,14 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.log.scan import scan_headers
 from penstock.protocol.errors import KafkaError
 from penstock.records.batches import split_batches
+from penstock.records.control import read_end_txn
 from penstock.records.record import read_records
 from penstock.sim.history import TopicPartition
 from penstock.sim.machine import Machine
 
 if TYPE_CHECKING:
+    from penstock.broker.partition import Partition
     from penstock.log.log import Log
+    from penstock.log.segment import Segment
 
 CHUNK_BYTES = 1 << 20
 
@@ -105,19 +109,85 @@ def replica_starts(machines: Sequence[Machine]) -> Starts:
     return starts
 
 
-def replicas_agree(machines: Sequence[Machine], compacted: set[str], damaged: set[TopicPartition]) -> Iterator[str]:
-    copies: dict[TopicPartition, list[Copy]] = {}
+def _sound(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[tuple[Machine, Partition]]:
+    """Every replica that nobody has damaged from outside."""
     for machine in machines:
         broker = machine.broker
         if broker is None or not machine.holds_partitions:
             continue
         for partition in broker.partitions:
-            name = (partition.topic, partition.index)
-            if name in damaged:
-                continue
-            try:
-                copies.setdefault(name, []).append(read_copy(machine.name, partition.log))
-            except KafkaError as error:
-                yield f"{name[0]}-{name[1]} can't be read on {machine.name}: {error}"
+            if (partition.topic, partition.index) not in damaged:
+                yield machine, partition
+
+
+def replicas_agree(machines: Sequence[Machine], compacted: set[str], damaged: set[TopicPartition]) -> Iterator[str]:
+    copies: dict[TopicPartition, list[Copy]] = {}
+    for machine, partition in _sound(machines, damaged):
+        name = (partition.topic, partition.index)
+        try:
+            copies.setdefault(name, []).append(read_copy(machine.name, partition.log))
+        except KafkaError as error:
+            yield f"{name[0]}-{name[1]} can't be read on {machine.name}: {error}"
     for (topic, index), found in sorted(copies.items(), key=lambda item: item[0]):
         yield from compare(f"{topic}-{index}", found, compacted=topic in compacted or topic.startswith("__"))
+
+
+# What each replica says of itself.
+
+
+def indexes_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
+    """Every entry of an index names a batch that is where it says, and no other."""
+    for machine, partition in _sound(machines, damaged):
+        where = f"{partition.topic}-{partition.index} on {machine.name}"
+        try:
+            for segment in partition.log.segments:
+                yield from _misleading(where, segment)
+        except KafkaError:
+            continue  # its disk failed: it is not among those that are asked
+
+
+def _misleading(where: str, segment: Segment) -> Iterator[str]:
+    batches = dict(scan_headers(segment.file, 0, segment.size))
+    for offset, position in segment.index.entries():
+        header = batches.get(position)
+        if header is None or header.last_offset != offset:
+            yield f"{where}: the index of segment {segment.base_offset} has offset {offset} at byte {position}"
+            return
+    newest = {header.last_offset: header.max_timestamp for header in batches.values()}
+    for timestamp, offset in segment.time_index.entries():
+        if newest.get(offset) != timestamp:
+            yield f"{where}: the time index of segment {segment.base_offset} has {timestamp} at offset {offset}"
+            return
+
+
+def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
+    """A marker may be written again for a transaction that it has ended, and says the same; it ends no other one."""
+    for machine, partition in _sound(machines, damaged):
+        try:
+            copy = read_copy(machine.name, partition.log)
+        except KafkaError:
+            continue
+        yield from ended_twice(f"{partition.topic}-{partition.index} on {machine.name}", copy)
+
+
+def ended_twice(where: str, copy: Copy) -> Iterator[str]:
+    #: Producer → epoch of its last marker, and what that said.
+    ends: dict[int, tuple[int, bool]] = {}
+    #: Producers with records since their last marker.
+    begun: set[int] = set()
+    for base, batch in sorted(copy.batches.items()):
+        header = split_batches(batch)[0][0]
+        if not header.is_transactional:
+            continue
+        if not header.is_control:
+            begun.add(header.producer_id)
+            continue
+        marker = read_end_txn(batch)
+        if marker is None:
+            continue
+        end = (header.producer_epoch, marker.committed)
+        before = ends.get(header.producer_id)
+        if before is not None and before[0] == end[0] and (header.producer_id in begun or before != end):
+            yield f"{where}: producer {header.producer_id}'s marker of epoch {end[0]} ends two transactions, at {base}"
+        ends[header.producer_id] = end
+        begun.discard(header.producer_id)

@@ -6,16 +6,19 @@ high watermark is, and whether everyone in sync has what it covers. Nodes don't 
     one leader per epoch     nobody, ever, sees two leaders of one epoch of the quorum or of a partition
     one state per change     a partition epoch is one set of leader, ISR and replicas for everyone
     leader completeness      a new leader's log reaches what any leader before it had committed
-    in sync                  every member of the ISR has everything below the high watermark
+    in sync                  every member of the ISR has everything below the high watermark, from the moment it joins
+    within the log           no replica's high watermark is beyond what it has
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, topic_changes
+from penstock.protocol.errors import KafkaError
 from penstock.sim.history import TopicPartition
 from penstock.sim.machine import Machine, State
 
@@ -48,6 +51,16 @@ class Level:
     log_end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Excuses:
+    """What may not be held against anybody just now."""
+
+    all: bool = False
+    lost: Sequence[Machine] = ()
+    """Machines that are not back in sync after losing something."""
+    damaged: AbstractSet[TopicPartition] = frozenset()
+
+
 class Watcher:
     def __init__(
         self,
@@ -60,6 +73,9 @@ class Watcher:
         self._now = now
         self._tell = tell
         self._violated = violated
+        self.excuses: Callable[[], Excuses] = Excuses
+        #: Told of a node that has been elected, and of its epoch.
+        self.on_elected: list[Callable[[str, int], None]] = []
         self.quorum_leader = NOBODY
         self.quorum_epoch = NOBODY
         self.led: dict[TopicPartition, list[Led]] = {}
@@ -92,6 +108,8 @@ class Watcher:
             self.quorum_epoch, self.quorum_leader = epoch, leader
         if role == "leader":
             self._tell(node, f"leads the quorum in epoch {epoch}")
+            for elected in tuple(self.on_elected):
+                elected(node, epoch)
 
     # Images.
 
@@ -143,14 +161,44 @@ class Watcher:
         ):
             return ""
         history.append(Led(self._now(), partition.leader, partition.leader_epoch, partition.isr))
+        if last is not None and (joined := {*partition.isr} - {*last.isr}):
+            self._joined(key, partition, joined)
         if last is not None and last.leader == partition.leader:
             return ""
         return f"{where} {'nobody' if partition.leader == NOBODY else f'n{partition.leader}'}"
 
     # Logs.
 
-    def look(self, *, excused: bool, lost: Sequence[Machine], damaged: set[TopicPartition]) -> None:
-        """How far everybody is, now. `lost`: machines that are not back in sync after losing something."""
+    def _hosted(self, key: Key) -> dict[Machine, Partition]:
+        """Replicas of one partition that are open on machines that serve."""
+        found: dict[Machine, Partition] = {}
+        for machine in self._machines:
+            broker = machine.broker
+            if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:
+                continue
+            try:
+                partition = broker.partitions.get_by_id(*key)
+            except KafkaError:
+                continue  # it isn't there
+            if partition.is_open and not partition.log.offline:
+                found[machine] = partition
+        return found
+
+    def _joined(self, key: Key, now: PartitionImage, joined: set[int]) -> None:
+        """The ISR has grown, this very moment."""
+        excuses = self.excuses()
+        replicas = self._hosted(key)
+        for machine, partition in replicas.items():
+            name = (partition.topic, partition.index)
+            led = machine.node_id == now.leader and partition.image.leader_epoch == now.leader_epoch
+            if not led or excuses.all or name in excuses.damaged:
+                continue
+            for other, replica in replicas.items():
+                if other.node_id in joined and other is not machine and other not in excuses.lost:
+                    self._in_sync(key, machine, partition, other, replica)
+
+    def look(self, excuses: Excuses) -> None:
+        """How far everybody is, now."""
         hosted: dict[Key, dict[Machine, Partition]] = {}
         for machine in self._machines:
             broker = machine.broker
@@ -161,12 +209,15 @@ class Watcher:
                     hosted.setdefault((partition.topic_id, partition.index), {})[machine] = partition
         for key, replicas in hosted.items():
             for machine, partition in replicas.items():
+                log = partition.log
+                if log.high_watermark > log.log_end_offset:
+                    what = f"{machine.name} has {log.log_end_offset} of {partition.topic}-{partition.index}"
+                    self._broken("within the log", key, f"{what} and takes {log.high_watermark} for committed")
                 if partition.image.leader == machine.node_id:
                     name = (partition.topic, partition.index)
-                    log = partition.log
                     self.levels.setdefault(name, []).append(Level(self._now(), log.high_watermark, log.log_end_offset))
-                    if not excused and name not in damaged:
-                        self._leader(key, machine, partition, replicas, lost)
+                    if not excuses.all and name not in excuses.damaged:
+                        self._leader(key, machine, partition, replicas, excuses.lost)
 
     def _leader(
         self,
@@ -189,9 +240,14 @@ class Watcher:
                 continue
             if replica.image.partition_epoch > partition.image.partition_epoch:
                 continue  # it knows of a change that this leader hasn't heard of: it may have been fenced by it
-            if replica.log.log_end_offset < log.high_watermark:
-                what = f"{other.name} has {replica.log.log_end_offset} of {where} and is in the ISR"
-                self._broken("in sync", key, f"{what}, where {machine.name} has committed {log.high_watermark}")
+            self._in_sync(key, machine, partition, other, replica)
+
+    def _in_sync(self, key: Key, machine: Machine, partition: Partition, other: Machine, replica: Partition) -> None:
+        log = partition.log
+        if replica.log.log_end_offset < log.high_watermark:
+            where = f"{partition.topic}-{partition.index}"
+            what = f"{other.name} has {replica.log.log_end_offset} of {where} and is in the ISR"
+            self._broken("in sync", key, f"{what}, where {machine.name} has committed {log.high_watermark}")
 
 
 def _essence(partition: PartitionImage) -> tuple[object, ...]:

@@ -31,11 +31,12 @@ from penstock.sim.machine import Machine, State
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.network import Fabric, SimNetwork
 from penstock.sim.plan import Plan
-from penstock.sim.replicas import replica_starts, replicas_agree
+from penstock.sim.quorum_logs import QuorumLogs
+from penstock.sim.replicas import indexes_fit, replica_starts, replicas_agree, transactions_end_once
 from penstock.sim.session import Session
 from penstock.sim.trace import Trace
 from penstock.sim.verify import changes, read_everything
-from penstock.sim.watching import Watcher
+from penstock.sim.watching import Excuses, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +105,9 @@ class World:
         self.loop = self.timeline.process("world")
         self.machines = [self._machine(number) for number in range(1, plan.nodes + 1)]
         self.watcher = Watcher(self.machines, lambda: self.timeline.now, self.tell, self.violated)
+        self.quorum_logs = QuorumLogs(self.machines, self.violated)
         self.losses = Losses(plan, self.machines, self.history.damaged)
+        self.watcher.excuses = self._excuses
         self.actors = [Actor(self, actor) for actor in plan.actors]
         self._restart_at: dict[Machine, float] = {}
 
@@ -228,9 +231,13 @@ class World:
 
     async def _watch(self) -> None:
         while True:
-            excused = bool(self.history.power_losses) and not self.plan.fsync_everywhere
-            self.watcher.look(excused=excused, lost=list(self.losses.open()), damaged=self.history.damaged)
+            self.watcher.look(self._excuses())
+            self.quorum_logs.look()
             await asyncio.sleep(WATCH_S)
+
+    def _excuses(self) -> Excuses:
+        forgotten = bool(self.history.power_losses) and not self.plan.fsync_everywhere
+        return Excuses(forgotten, list(self.losses.open()), self.history.damaged)
 
     async def _create_topics(self) -> None:
         factor = self.plan.shape.replication_factor
@@ -282,6 +289,8 @@ class World:
         if first is None:
             return None
         starts = replica_starts(self.machines)
+        # Before the restart, which may make wrong indexes anew.
+        first.problems += indexes_fit(self.machines, self.history.damaged)
         for machine in self.machines:
             await self._bounded(f"stopping {machine.name}", START_BOUND_S, machine.stop())
             if not self.plan.shape.alone:
@@ -292,6 +301,9 @@ class World:
             again.problems += first.problems
             changing = {topic.name for topic in self.plan.topics if topic.compacted}
             again.problems += changes(first, again, starts, self.history, changing)
+            again.problems += indexes_fit(self.machines, self.history.damaged)
+            if not self.history.power_losses or self.plan.fsync_everywhere:  # else an epoch may be given out twice
+                again.problems += transactions_end_once(self.machines, self.history.damaged)
             if not self.plan.shape.alone:
                 again.problems += replicas_agree(self.machines, changing, self.history.damaged)
         return again if isinstance(again, FinalView) else None

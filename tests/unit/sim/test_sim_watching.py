@@ -6,7 +6,8 @@ import pytest
 
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
 from penstock.records.build import build_batch
-from penstock.sim.replicas import Copy, compare
+from penstock.records.control import EndTxn, build_end_txn
+from penstock.sim.replicas import Copy, compare, ended_twice
 from penstock.sim.watching import Watcher
 
 TOPIC = b"t" * 16
@@ -106,3 +107,28 @@ def test_what_only_one_has_compacted_away_is_no_difference() -> None:
     del thin.batches[1]
     assert list(compare("t-0", [copy("n1", b"a", b"b", b"c"), thin], compacted=True)) == []
     assert list(compare("t-0", [copy("n1", b"a", b"b", b"c"), thin], compacted=False)) != []
+
+
+def transactional(epoch: int) -> bytes:
+    return build_batch([(1, b"k", b"v", ())], producer_id=7, producer_epoch=epoch, base_sequence=0, transactional=True)
+
+
+def marker(epoch: int, *, committed: bool = True) -> bytes:
+    return build_end_txn(EndTxn(committed, 0), producer_id=7, producer_epoch=epoch, timestamp=1)
+
+
+def test_a_marker_that_is_written_again_ends_nothing_more() -> None:
+    batches = [transactional(0), marker(1), marker(1), transactional(1), marker(2, committed=False)]
+    assert list(ended_twice("t-0", Copy("n1", 0, 5, dict(enumerate(batches))))) == []
+
+
+def test_a_marker_that_comes_again_within_the_next_transaction_is_found() -> None:
+    batches = [transactional(0), marker(1), transactional(1), marker(1), marker(2)]
+    assert list(ended_twice("t-0", Copy("n1", 0, 5, dict(enumerate(batches))))) == [
+        "t-0: producer 7's marker of epoch 1 ends two transactions, at 3"
+    ]
+
+
+def test_a_marker_that_says_something_else_the_second_time_is_found() -> None:
+    batches = [transactional(0), marker(1), marker(1, committed=False)]
+    assert len(list(ended_twice("t-0", Copy("n1", 0, 3, dict(enumerate(batches)))))) == 1

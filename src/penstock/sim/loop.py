@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import sys
 import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
@@ -61,6 +61,24 @@ class Failure:
         return f"{self.process}: {self.message}{why}"
 
 
+class _Soon(asyncio.Handle):
+    """A handle without what only debug mode needs: a run makes hundreds of them for each virtual second."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., object], args: Any, context: Context | None) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+
+    def __repr__(self) -> str:
+        return f"<soon {self._callback!r}>"
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
 class ProcessLoop(asyncio.AbstractEventLoop):
     """The event loop of one simulated process."""
 
@@ -91,11 +109,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Soon(callback, args, context)
         if not self.dead:
             self.ready.append(handle)
             if not self.queued:
-                self.timeline.enqueue(self)
+                self.queued = True
+                self.timeline.runnable.append(self)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -202,22 +221,20 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.timeline.enqueue(self)
 
     def turn(self) -> None:
-        """Everything that is ready now, as one pass of asyncio's loop."""
+        """Everything that is ready now, as one pass of asyncio's loop. The timeline says that this process runs."""
         ready = self.ready
-        timeline = self.timeline
-        before, timeline.running = timeline.running, self
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
-        try:
-            for _ in range(len(ready)):
-                if not ready:
-                    break  # it died half way
-                handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
-        finally:
-            events._set_running_loop(outer)
-            timeline.running = before
+        for _ in range(len(ready)):
+            if not ready:
+                break  # it died half way
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error})
         if self.turn_cost_s:
             self.block(self.timeline.random.uniform(0, self.turn_cost_s))
 
@@ -272,7 +289,8 @@ class Timeline:
         self._draw = random.random
         self._sequence = 0
         self._events: list[tuple[float, float, int, ProcessLoop | None, Any]] = []
-        self._runnable: list[ProcessLoop] = []
+        #: Processes that have something to do.
+        self.runnable: list[ProcessLoop] = []
 
     def process(self, name: str) -> ProcessLoop:
         loop = ProcessLoop(self, name)  # type: ignore[abstract]
@@ -288,16 +306,16 @@ class Timeline:
 
     def add_timer(self, when: float, loop: ProcessLoop, timer: asyncio.TimerHandle) -> None:
         self._sequence += 1
-        heapq.heappush(self._events, (when, self._draw(), self._sequence, loop, timer))
+        heappush(self._events, (when, self._draw(), self._sequence, loop, timer))
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
         """Outside of any process: the network's and the disks' own events."""
         self._sequence += 1
-        heapq.heappush(self._events, (when, self._draw(), self._sequence, None, callback))
+        heappush(self._events, (when, self._draw(), self._sequence, None, callback))
 
     def enqueue(self, loop: ProcessLoop) -> None:
         loop.queued = True
-        self._runnable.append(loop)
+        self.runnable.append(loop)
 
     def failed(self, loop: ProcessLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -329,47 +347,69 @@ class Timeline:
         """Runs everything until `main`, a task of `loop`, is done. Raises SimulationError at `until`."""
         task: asyncio.Task[T] = loop.create_task(main)
         idle_turns, last = 0, self.now
-        while not task.done():
-            self.step()
-            if self.now > last:
-                idle_turns, last = 0, self.now
-            idle_turns += 1
-            if idle_turns > LIVELOCK_TURNS:
-                raise SimulationError(f"Time stands still at {self.now:.3f} s: callbacks call each other for ever.")
-            if self.now > until:
-                raise SimulationError(f"The run has not ended at {until:.0f} s.")
+        outer = events._get_running_loop()
+        try:
+            while not task.done():
+                self._step()
+                if self.now > last:
+                    idle_turns, last = 0, self.now
+                    if last > until:
+                        raise SimulationError(f"The run has not ended at {until:.0f} s.")
+                idle_turns += 1
+                if idle_turns > LIVELOCK_TURNS:
+                    raise SimulationError(f"Time stands still at {self.now:.3f} s: callbacks call each other for ever.")
+        finally:
+            events._set_running_loop(outer)
         return task.result()
 
     def step(self) -> None:
         """One turn of one process, or the next moment at which something happens."""
-        events_ = self._events
-        runnable = self._runnable
+        outer = events._get_running_loop()
+        try:
+            self._step()
+        finally:
+            events._set_running_loop(outer)
+
+    def _step(self) -> None:
+        due, runnable = self._events, self.runnable
         if not runnable:
-            if not events_:
+            if not due:
                 raise SimulationError(f"Nothing is left to happen at {self.now:.3f} s, and the run is not over.")
-            self.now = max(self.now, events_[0][0])
-        while events_ and events_[0][0] <= self.now:
-            _, _, _, loop, event = heapq.heappop(events_)
+            self.now = max(self.now, due[0][0])
+        now = self.now
+        while due and due[0][0] <= now:
+            _, _, _, loop, event = heappop(due)
             if loop is None:
                 event()
-            elif not loop.dead and not event.cancelled():
+            elif not loop.dead and not event._cancelled:
                 loop.ready.append(event)
                 if not loop.queued:
-                    self.enqueue(loop)
+                    loop.queued = True
+                    runnable.append(loop)
         if runnable:
             self._turn()
 
     def _turn(self) -> None:
-        runnable = self._runnable
-        slot = int(self._draw() * len(runnable)) if len(runnable) > 1 else 0
-        loop = runnable[slot]
-        runnable[slot] = runnable[-1]
-        runnable.pop()
+        """Whose turn it is stays the running loop afterwards: setting it twice a turn costs as much as the turn."""
+        runnable = self.runnable
+        count = len(runnable)
+        if count == 1:
+            loop = runnable.pop()
+        else:
+            slot = int(self._draw() * count)
+            loop = runnable[slot]
+            runnable[slot] = runnable[-1]
+            runnable.pop()
         loop.queued = False
         if loop.halted or loop.dead:
             return  # resuming puts it back
         self.turns += 1
-        loop.turn()
+        events._set_running_loop(loop)
+        self.running = loop
+        try:
+            loop.turn()
+        finally:
+            self.running = None
         if loop.ready and not loop.queued and not loop.halted:
             self.enqueue(loop)
 
@@ -382,6 +422,7 @@ def collected_by_hand() -> Iterator[None]:
     """
     was_on, hook = gc.isenabled(), sys.unraisablehook
     gc.disable()
+    gc.freeze()  # modules and layouts are no garbage: looking through them took longer than all the rest
     sys.unraisablehook = lambda told: None
     try:
         with warnings.catch_warnings():
@@ -389,6 +430,7 @@ def collected_by_hand() -> Iterator[None]:
             yield
             gc.collect()
     finally:
+        gc.unfreeze()
         sys.unraisablehook = hook
         if was_on:
             gc.enable()

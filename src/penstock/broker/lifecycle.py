@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.metadata_storage import StorageError
+from penstock.metadata.controller.broker_states import CORDONED_SINCE
 from penstock.metadata.features import SUPPORTED_FEATURES
+from penstock.metadata.image import METADATA_VERSION
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_62_broker_registration as api_62
 from penstock.protocol.messages import api_70_controller_registration as api_70
@@ -72,6 +74,14 @@ class Identity:
     previous_broker_epoch: int = -1
 
 
+class Directories(NamedTuple):
+    """Ids of log directories: those in use, those that failed, and those that take nothing new."""
+
+    online: list[bytes]
+    offline: list[bytes]
+    cordoned: list[bytes]
+
+
 class Lifecycle:
     def __init__(
         self,
@@ -79,10 +89,9 @@ class Lifecycle:
         channel: ControllerChannel,
         metadata: MetadataLog,
         settings: Settings,
-        directories: Callable[[], tuple[Sequence[bytes], Sequence[bytes]]],
+        directories: Callable[[], Directories],
         on_registered: Callable[[int], None] = lambda epoch: None,
     ) -> None:
-        """`directories` gives the ids of those in use, and of those that failed."""
         self._on_registered = on_registered
         self.identity = identity
         self.broker_epoch = -1
@@ -173,7 +182,6 @@ class Lifecycle:
 
     def _registration(self) -> api_62.BrokerRegistrationRequest:
         me = self.identity
-        online, _ = self._directories()
         return api_62.BrokerRegistrationRequest(
             broker_id=me.node_id,
             cluster_id=me.cluster_id,
@@ -181,7 +189,7 @@ class Lifecycle:
             listeners=_listeners(api_62.Listener, me.endpoints),
             features=_features(api_62.Feature),
             rack=me.rack,
-            log_dirs=sorted(online),
+            log_dirs=self._directories().online,
             previous_broker_epoch=me.previous_broker_epoch,
         )
 
@@ -296,14 +304,17 @@ class Lifecycle:
         return interval_s
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
-        _, offline = self._directories()
+        directories = self._directories()
+        # A controller of an older version of the metadata doesn't take the question.
+        may_cordon = self._metadata.image.features.get(METADATA_VERSION, 0) >= CORDONED_SINCE
         return BrokerHeartbeatRequest(
             broker_id=self.identity.node_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._metadata.image.offset,
             want_fence=False,
             want_shut_down=self._wants_shut_down,
-            offline_log_dirs=sorted(offline),
+            offline_log_dirs=directories.offline,
+            cordoned_log_dirs=directories.cordoned if may_cordon else None,
         )
 
     # --- going ----------------------------------------------------------------------------------------------

@@ -83,6 +83,8 @@ class LogManager:
             discard=self._discard,
             flush_wanted=self.flush_soon,
         )
+        #: Paths of directories that get no new logs while another one can have them.
+        self.cordoned: frozenset[str] = frozenset()
         self._logs: dict[TopicPartition, Log] = {}
         self._by_path = {directory.path: directory for directory in self.all_dirs}
         self._log_counts = dict.fromkeys(self._by_path, 0)
@@ -245,7 +247,7 @@ class LogManager:
         directory_id: bytes | None = None,
         start_offset: int = 0,
     ) -> Log:
-        """A new log, in the directory with that id or else the one with the fewest logs."""
+        """A new log, in the directory with that id or else the one with the fewest logs, cordoned ones last."""
         known = self._logs.get((topic, partition))
         if known is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} has a log in {known.log_dir}.")
@@ -295,7 +297,7 @@ class LogManager:
         candidates = [each for each in candidates if not each.offline]
         if not candidates:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "No log directory is online: see the broker's log.")
-        return min(candidates, key=lambda each: self._log_counts[each.path])
+        return min(candidates, key=lambda each: (each.path in self.cordoned, self._log_counts[each.path]))
 
     def assign_topic_id(self, log: Log, topic_id: bytes) -> None:
         """For a log whose partition.metadata is missing: the metadata image knows whose it is."""

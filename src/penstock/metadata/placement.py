@@ -80,7 +80,7 @@ def _racks(brokers: Iterable[BrokerImage], random: Random) -> list[_Rack]:
     by_name: dict[str, _Rack] = {}
     for broker in sorted(brokers, key=lambda one: one.broker_id):
         rack = by_name.setdefault("" if broker.rack is None else broker.rack, _Rack())
-        if broker.log_dirs and set(broker.log_dirs) == set(broker.cordoned_log_dirs):
+        if broker.log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs):
             continue  # every directory is closed to new replicas
         if broker.in_controlled_shutdown and not broker.fenced:
             continue  # it is about to go

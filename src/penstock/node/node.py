@@ -162,7 +162,7 @@ class Node:
 
     def _open_logs_manager(self) -> LogManager:
         settings = self.settings
-        return LogManager(
+        logs = LogManager(
             self.disk,
             settings.log_dirs,
             self.clock,
@@ -171,6 +171,8 @@ class Node:
             producer_expiration_ms=settings.int("producer.id.expiration.ms"),
             metadata_dir=settings.optional_str("metadata.log.dir"),
         )
+        logs.cordoned = settings.cordoned_log_dirs()
+        return logs
 
     def _cluster_id(self) -> str:
         for path in self.settings.log_dirs:
@@ -194,6 +196,7 @@ class Node:
         if new.configs is not old.configs:
             if self.settings.apply_image(new):
                 self._server.counts.limits = limits_of(self.settings)  # max.connections may change while running
+                self._cordon()
             broker.fetch_max_bytes = self.settings.int("fetch.max.bytes")
         if self._quorum_plan.is_broker:
             broker.partitions.apply(None if old is EMPTY_IMAGE else old, new)
@@ -201,6 +204,15 @@ class Node:
         broker.quotas.apply_image(new)
         broker.telemetry.apply_image(old, new)
         self._applied = new
+
+    def _cordon(self) -> None:
+        """Directories that get no new partitions from now on. The controller hears of it with a heartbeat at once."""
+        logs, wanted = self.broker.logs, self.settings.cordoned_log_dirs()
+        if wanted == logs.cordoned:
+            return
+        logs.cordoned = wanted
+        logger.info("log directories that take no new partitions: %s", ", ".join(sorted(wanted)) or "none")
+        self.broker.lifecycle.beat_now()
 
     async def _undo_start(self, logs: LogManager) -> None:
         broker = getattr(self, "broker", None)

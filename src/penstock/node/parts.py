@@ -12,7 +12,7 @@ from penstock.broker.controller import Controller
 from penstock.broker.controller_channel import ControllerChannel
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.groups import Groups
-from penstock.broker.lifecycle import Identity, Lifecycle
+from penstock.broker.lifecycle import Directories, Identity, Lifecycle
 from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
 from penstock.broker.metadata_storage import SnapshotStore, open_metadata_log
 from penstock.broker.partitions import Partitions
@@ -159,9 +159,12 @@ def make_broker(
     return broker
 
 
-def _directories(logs: LogManager) -> tuple[list[bytes], list[bytes]]:
-    online = [one.directory_id for one in logs.dirs if not one.offline]
-    return online, [one.directory_id for one in logs.all_dirs if one.offline]
+def _directories(logs: LogManager) -> Directories:
+    return Directories(
+        sorted(one.directory_id for one in logs.dirs if not one.offline),
+        sorted(one.directory_id for one in logs.all_dirs if one.offline),
+        sorted(one.directory_id for one in logs.dirs if one.path in logs.cordoned),
+    )
 
 
 async def _allocate_producer_ids(channel: ControllerChannel, lifecycle: Lifecycle) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.controller_channel import ControllerChannel
-from penstock.broker.lifecycle import Identity, Lifecycle
+from penstock.broker.lifecycle import Directories, Identity, Lifecycle
 from penstock.client.connection import BrokerConnection
 from penstock.metadata.configs.settings import Settings
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -90,15 +90,14 @@ def test_heartbeats_go_on_after_an_error_that_nobody_expected(caplog: pytest.Log
             return BrokerHeartbeatResponse()
 
         identity = Identity(1, "c", bytes(16), True, False, {}, {})
-        metadata = SimpleNamespace(
-            subscribe=lambda listener: None, image=SimpleNamespace(offset=5, brokers={}), among_strangers=False
-        )
+        image = SimpleNamespace(offset=5, brokers={}, features={})
+        metadata = SimpleNamespace(subscribe=lambda listener: None, image=image, among_strangers=False)
         lifecycle = Lifecycle(
             identity,
             cast(Any, SimpleNamespace(ask=ask)),
             cast(Any, metadata),
             Settings({"node.id": "1"}),
-            lambda: ([], []),
+            lambda: Directories([], [], []),
         )
         unfencing = asyncio.ensure_future(lifecycle.unfence())
         await asyncio.sleep(5)

@@ -43,6 +43,14 @@ def test_a_new_log_goes_to_the_directory_with_the_fewest() -> None:
     assert create(logs, 6) == "/b"
 
 
+def test_a_cordoned_directory_gets_new_logs_only_when_no_other_can_have_them() -> None:
+    logs = manager(dirs=THREE)
+    logs.cordoned = frozenset({"/a", "/c"})
+    assert [create(logs, number) for number in range(3)] == ["/b", "/b", "/b"]
+    logs.cordoned = frozenset(THREE)
+    assert create(logs, 3) == "/a"
+
+
 def test_a_log_can_be_put_into_a_directory_by_its_id() -> None:
     logs = manager(dirs=THREE)
     wanted = logs.dirs[2]

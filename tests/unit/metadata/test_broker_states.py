@@ -230,6 +230,13 @@ def test_directories_are_cordoned_and_uncordoned_by_heartbeats() -> None:
     assert opened.brokers[1].cordoned_log_dirs == ()
 
 
+def test_a_broker_comes_with_its_directories_already_cordoned() -> None:
+    image = image_of(LED, brokers=FENCED)
+    after = apply(image, beat(image, cordoned_log_dirs=[disk(1)]).records)
+    assert not after.brokers[1].fenced
+    assert after.brokers[1].cordoned_log_dirs == (disk(1),)
+
+
 def test_fencing_happens_once() -> None:
     image = image_of(LED)
     decision = fence_broker(image, 1)

@@ -15,6 +15,7 @@ READ_ELSEWHERE = {
     "controller.quorum.retry.backoff.ms",
     "controller.quota.window.num",
     "controller.quota.window.size.seconds",
+    "cordoned.log.dirs",
     "log.dir",
     "log.dirs",
     "max.connections.per.ip.overrides",

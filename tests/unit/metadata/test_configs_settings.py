@@ -101,6 +101,17 @@ def test_both_names_of_the_node_id_work_and_must_agree() -> None:
         Settings({"broker.id": "7", "node.id": "8"})
 
 
+def test_cordoned_directories_are_some_of_the_log_directories_or_all() -> None:
+    dirs = {"log.dirs": "/a,/b/"}
+    assert Settings(dirs).cordoned_log_dirs() == frozenset()
+    assert Settings({**dirs, "cordoned.log.dirs": "/b"}).cordoned_log_dirs() == {"/b"}
+    assert Settings({**dirs, "cordoned.log.dirs": "*"}).cordoned_log_dirs() == {"/a", "/b"}
+    with pytest.raises(ConfigError, match=r"/c is not one of log\.dirs"):
+        Settings({**dirs, "cordoned.log.dirs": "/a,/c"})
+    with pytest.raises(ConfigError, match="stands alone"):
+        Settings({**dirs, "cordoned.log.dirs": "/a, *"})
+
+
 def test_a_bad_value_in_the_file_stops_the_start() -> None:
     with pytest.raises(ConfigError, match=r"num\.partitions"):
         Settings({"num.partitions": "many"})

@@ -1,6 +1,7 @@
 """Replica placement: spread, racks, fencing and refusals."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -64,6 +65,19 @@ def test_a_fenced_broker_never_leads_and_is_the_last_resort(seed: int) -> None:
 def test_a_seed_gives_the_same_placement_again() -> None:
     nodes = brokers("a", "b", "c", None)
     assert place(nodes, 20, 3, Random(9)) == place(nodes, 20, 3, Random(9))
+
+
+def test_a_broker_whose_directories_are_all_cordoned_gets_nothing() -> None:
+    one, two = bytes(15) + b"\x01", bytes(15) + b"\x02"
+    first, *others = brokers(None, None, None)
+    for cordoned in ((one,), (one, two)):  # two is one that has failed meanwhile
+        closed = [replace(first, log_dirs=(one,), cordoned_log_dirs=cordoned), *others]
+        placed = place(closed, 10, 2, Random(1))
+        assert {replica for replicas in placed for replica in replicas} == {2, 3}
+        with pytest.raises(KafkaError):
+            place(closed, 1, 3, Random(1))
+    half = [replace(first, log_dirs=(one, two), cordoned_log_dirs=(one,)), *others]
+    assert {replica for replicas in place(half, 10, 3, Random(1)) for replica in replicas} == {1, 2, 3}
 
 
 def test_too_few_brokers_are_refused() -> None:

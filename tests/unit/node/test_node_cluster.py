@@ -27,6 +27,12 @@ from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
+from penstock.protocol.messages.api_35_describe_log_dirs import DescribeLogDirsRequest
+from penstock.protocol.messages.api_44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from penstock.protocol.messages.api_55_describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 from penstock.protocol.messages.api_58_envelope import EnvelopeRequest
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest
@@ -362,6 +368,42 @@ def test_properties_that_can_form_no_quorum_are_refused(properties: dict[str, st
 def test_the_bytes_that_one_fetch_of_the_quorum_brings_are_what_the_properties_say() -> None:
     config = plan_quorum(Settings({"controller.quorum.fetch.max.bytes": "4096"}), ("CONTROLLER",)).config
     assert config.fetch_max_bytes == 4096
+
+
+def test_a_cordoned_broker_gets_no_new_replicas_until_it_is_opened_again() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3])
+        await cluster.start()
+
+        async def cordon(value: str | None) -> int:
+            operation = AlterableConfig(name="cordoned.log.dirs", config_operation=int(value is None), value=value)
+            resource = AlterConfigsResource(resource_type=4, resource_name="3", configs=[operation])
+            answer = await cluster.ask(3, IncrementalAlterConfigsRequest(resources=[resource]))
+            return int(answer.responses[0].error_code)
+
+        async def described() -> bool:
+            answer = await cluster.ask(3, DescribeLogDirsRequest(topics=None))
+            return bool(answer.results[0].is_cordoned)
+
+        assert await cordon("*,/data") == ErrorCode.INVALID_REQUEST
+        assert await cordon("*") == ErrorCode.NONE
+        await cluster.everywhere(lambda image: bool(image.brokers[3].cordoned_log_dirs))
+        assert await described()
+        assert await cluster.create(1, "three", factor=3) == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert await cluster.create(1, "two", factor=2) == ErrorCode.NONE
+        await cluster.everywhere(lambda image: "two" in image.topics)
+        image = cluster.nodes[3].broker.metadata.image
+        assert sorted(image.topics["two"].partitions[0].replicas) == [1, 2]
+        await cluster.stop(3)
+        await cluster.start(3)  # it is cordoned before it is unfenced: nothing slips in between
+        assert cluster.nodes[3].broker.metadata.image.brokers[3].cordoned_log_dirs
+        assert await cordon(None) == ErrorCode.NONE
+        await cluster.everywhere(lambda image: not image.brokers[3].cordoned_log_dirs)
+        assert not await described()
+        assert await cluster.create(1, "three", factor=3) == ErrorCode.NONE
+        await cluster.end()
+
+    run(scenario)
 
 
 def test_an_envelope_holds_what_the_active_controller_does_and_nothing_else() -> None:

@@ -1,4 +1,5 @@
-"""DescribeLogDirs v1-5: size of every replica per log directory, and the space of its volume (v4+)."""
+"""DescribeLogDirs v1-5: size of every replica per log directory, the space of its volume (v4+),
+and whether it takes new partitions (v5+)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def handle(broker: Broker, ctx: RequestContext, request: DescribeLogDirsRequest)
 
 
 def _describe(broker: Broker, directory: LogDir, members: list[tuple[str, int]]) -> DescribeLogDirsResult:
-    result = DescribeLogDirsResult(log_dir=directory.path)
+    result = DescribeLogDirsResult(log_dir=directory.path, is_cordoned=directory.path in broker.logs.cordoned)
     if directory.offline:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result

@@ -26,6 +26,8 @@ from penstock.metadata.configs.topic import TOPIC_SYNONYMS, LogConfig
 if TYPE_CHECKING:
     from penstock.metadata.image import MetadataImage
 
+CORDONED = "cordoned.log.dirs"
+
 # The methods `int`, `str`, ... would hide the types in this class's own annotations.
 _Int: TypeAlias = int
 _Float: TypeAlias = float
@@ -75,6 +77,7 @@ class Settings:
         self._log_defaults: LogConfig | None = None
         self.derived: dict[_Str, Any] = {}
         """What others have worked out from these settings and want to keep until one of them changes."""
+        check_cordoned(self.static.get(CORDONED), self.log_dirs)
 
     # --- typed values ---------------------------------------------------------------------------------
 
@@ -136,6 +139,11 @@ class Settings:
     @property
     def log_dirs(self) -> tuple[_Str, ...]:
         return self.list("log.dirs") or self.list("log.dir")
+
+    def cordoned_log_dirs(self) -> frozenset[_Str]:
+        """Those of the log directories that take no new partitions."""
+        named = set(map(_plain_path, self.list(CORDONED)))
+        return frozenset(path for path in map(_plain_path, self.log_dirs) if "*" in named or path in named)
 
     def max_connections_per_ip_overrides(self) -> dict[_Str, _Int]:
         return parse_host_counts("max.connections.per.ip.overrides", self.str("max.connections.per.ip.overrides"))
@@ -252,6 +260,20 @@ def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
             key.parse(text)
             if name == "max.connections.per.ip.overrides":
                 parse_host_counts(name, text)
+            elif name == CORDONED and "*" in (items := [item.strip() for item in text.split(",")]) and len(items) > 1:
+                raise ConfigError.invalid(name, text, "* is all directories, and stands alone")
+
+
+def check_cordoned(text: str | None, log_dirs: Iterable[str]) -> None:
+    """Raises ConfigError for one that is no log directory of this broker: nothing would be kept off it."""
+    known = set(map(_plain_path, log_dirs))
+    for path in (item.strip() for item in (text or "").split(",")):
+        if path and path != "*" and _plain_path(path) not in known:
+            raise ConfigError.invalid(CORDONED, text or "", f"{path} is not one of log.dirs")
+
+
+def _plain_path(path: str) -> str:
+    return path.rstrip("/") or "/"
 
 
 def _check_static(static: Mapping[str, str]) -> None:

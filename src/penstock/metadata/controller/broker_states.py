@@ -201,8 +201,11 @@ def heartbeat(
         else:
             records += begin_controlled_shutdown(image, broker_id, rules)
             new_offset = image.offset + len(records)
-    if not records:
-        records += _directory_changes(image, broker, request, rules)
+    if not records and image.features.get(METADATA_VERSION, CORDONED_SINCE) >= DIRECTORIES_SINCE:
+        # Told again with the next heartbeat if the broker's state changes with this one.
+        records += offline_directories(image, broker.broker_id, request.offline_log_dirs, rules)
+    if upcoming is State.UNFENCED:
+        records += _cordoned(image, broker, request)  # nothing may be placed there, from the moment it is unfenced
     return Decision(records, HeartbeatReply(caught_up, upcoming, new_offset))
 
 
@@ -222,19 +225,14 @@ def leads_any(image: MetadataImage, broker_id: int) -> bool:
     return next(partitions_where(image, lambda partition: partition.leader == broker_id), None) is not None
 
 
-def _directory_changes(
-    image: MetadataImage, broker: BrokerImage, request: BrokerHeartbeatRequest, rules: Rules
-) -> list[Any]:
-    """Told again with the next heartbeat if the broker's state changes with this one."""
-    level = image.features.get(METADATA_VERSION, CORDONED_SINCE)
-    records: list[Any] = []
-    if level >= DIRECTORIES_SINCE and request.offline_log_dirs:
-        records += offline_directories(image, broker.broker_id, request.offline_log_dirs, rules)
+def _cordoned(image: MetadataImage, broker: BrokerImage, request: BrokerHeartbeatRequest) -> list[Any]:
+    """KIP-1066: directories that take no new replicas."""
     cordoned = request.cordoned_log_dirs
-    if level >= CORDONED_SINCE and cordoned is not None and set(cordoned) != set(broker.cordoned_log_dirs):
-        records.append(
-            BrokerRegistrationChangeRecord(
-                broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=sorted(cordoned)
-            )
+    level = image.features.get(METADATA_VERSION, CORDONED_SINCE)
+    if level < CORDONED_SINCE or cordoned is None or set(cordoned) == set(broker.cordoned_log_dirs):
+        return []
+    return [
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=sorted(cordoned)
         )
-    return records
+    ]

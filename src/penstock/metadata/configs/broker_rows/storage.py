@@ -9,8 +9,8 @@ compression.type STRING =producer {uncompressed|zstd|lz4|snappy|gzip|producer} h
     Codec on disk of topics that say nothing else; 'producer' leaves batches as they came.
 compression.zstd.level INT =3 [-131072..22] cluster-wide
     Effort of zstd for topics that say nothing else.
-cordoned.log.dirs LIST = per-broker unsupported
-    Log directories that get no new partitions.
+cordoned.log.dirs LIST = per-broker
+    Log directories that get no new partitions (KIP-1066); * is all of them, and keeps new replicas off the broker.
 default.replication.factor INT =1
     Replicas of a partition when a topic is made without saying.
 follower.fetch.last.tiered.offset.enable BOOLEAN =false cluster-wide unsupported

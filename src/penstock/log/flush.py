@@ -127,8 +127,14 @@ class GroupCommit:
             await self._sync_records()
             await log.environment.disk.run(self._sync_files, goal.paths)
         except OSError as error:
+            self._missed(goal)
             raise log.failed(error) from error
         self.finish(goal)
+
+    def _missed(self, goal: FlushGoal) -> None:
+        """What wasn't synced is for the next flush: the disk may not be to blame, and the log goes on."""
+        for path in goal.paths:
+            self._log.note_unsynced(path)
 
     def finish(self, goal: FlushGoal) -> None:
         """Everything that belongs to the goal is on disk."""
@@ -157,6 +163,7 @@ class GroupCommit:
                 segment.file.sync_now()
             self._sync_files(goal.paths)
         except OSError as error:
+            self._missed(goal)
             raise log.failed(error) from error
         self._note_files()
         self.finish(goal)

@@ -533,10 +533,10 @@ class Log:
         """Retention by size, time and log start. Returns how many segments went."""
         return shorten.delete_old_segments(self, now_ms)
 
-    def prepare_stop(self) -> None:
-        """Before the last flush: index and snapshot what a restart wants to find."""
+    def prepare_stop(self) -> bool:
+        """Before the last flush: index and snapshot what a restart wants to find. False where that failed."""
         if self._failure is not None:
-            return
+            return False
         try:
             active = self.active
             if active.size and active.touched:
@@ -550,6 +550,8 @@ class Log:
                 self.snapshots.keep_only(self.bases)
         except OSError as error:
             self.failed(error)
+            return False
+        return True
 
     def close(self) -> None:
         """Let go of the files. Not a flush."""

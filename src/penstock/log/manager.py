@@ -456,8 +456,8 @@ class LogManager:
                 except OSError as error:
                     self._take_offline(directory, error)
 
-    async def flush_all(self, directory: LogDir, logs: list[Log]) -> None:
-        """Flush these logs of one directory; if they are many, by one sync of its whole volume."""
+    async def flush_all(self, directory: LogDir, logs: list[Log]) -> bool:
+        """Flush these logs of one directory; if they are many, by one sync of its whole volume. False if one failed."""
         goals: list[tuple[Log, FlushGoal]] = []
         for count, log in enumerate(logs):
             try:
@@ -470,35 +470,47 @@ class LogManager:
             synced = len(goals) > MANY_FLUSHES and await self.disk.run(self.disk.sync_volume, directory.path)
         except OSError as error:
             self._take_offline(directory, error)
-            return
+            return False
         if synced or not self.disk.shared:
-            await self._end_flushes(goals, synced)
+            failures = await self._end_flushes(goals, synced)
         else:
             shares = (goals[number::PARALLEL_FLUSHES] for number in range(PARALLEL_FLUSHES))
-            await asyncio.gather(*(self._end_flushes(share, False) for share in shares))
+            failures = sum(await asyncio.gather(*(self._end_flushes(share, False) for share in shares)))
+        return len(goals) == len(logs) and not failures
 
-    async def _end_flushes(self, goals: list[tuple[Log, FlushGoal]], synced: bool) -> None:
+    async def _end_flushes(self, goals: list[tuple[Log, FlushGoal]], synced: bool) -> int:
+        """How many failed."""
+        failures = 0
         for log, goal in goals:
             try:
                 await log.end_flush(goal, synced=synced)
             except KafkaError as error:
                 logger.error("%s could not be flushed: %s", log, error)
+                failures += 1
+        return failures
 
     # Stopping.
 
     async def close(self, *, broker_epoch: int = -1) -> None:
-        """Leave everything on disk and marked as clean, so that the next start has nothing to check."""
+        """Leave everything on disk and marked as clean, so that the next start has nothing to check.
+
+        A directory in which a flush failed gets no mark, even if its disk is not to blame: the next start looks.
+        """
+        unfinished: set[str] = set()
         for log in self:
             await log.settle()
-            log.prepare_stop()
+            if not log.prepare_stop():
+                logger.error("%s could not be prepared for the stop: the next start looks through its end", log)
+                unfinished.add(log.log_dir)
         for directory in self.all_dirs:
-            if not directory.offline:
-                await self.flush_all(directory, [log for log in self._logs_in(directory) if log.is_dirty])
+            dirty = [log for log in self._logs_in(directory) if log.is_dirty]
+            if not directory.offline and not await self.flush_all(directory, dirty):
+                unfinished.add(directory.path)
         self.write_checkpoints()
         for log in self:
             log.close()
         for directory in self.all_dirs:
-            if not directory.offline:
+            if not directory.offline and directory.path not in unfinished:
                 try:
                     directory.leave_clean_mark(broker_epoch)
                 except OSError as error:

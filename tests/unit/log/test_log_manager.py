@@ -335,3 +335,53 @@ def test_a_node_keeps_ten_thousand_logs_in_little_memory(tmp_path: Path) -> None
     tracemalloc.stop()
     logs.abandon()
     assert used / 500 < 4000
+
+
+@pytest.mark.parametrize("operation", ["sync", "create", "append"])
+def test_a_stop_whose_last_flush_failed_is_not_called_clean(operation: str) -> None:
+    """The process had no file handles left, which says nothing about the disk: the directory stays online."""
+    disk = MemoryDisk()
+    logs = manager(disk, dirs=("/a", "/b"))
+    for number in range(2):
+        create(logs, number)
+        log = logs.get("t", number)
+        assert log is not None
+        produce(log, 3, producer_id=7, producer_epoch=0, base_sequence=0)
+
+    def fail(what: str, path: str) -> None:
+        if what == operation and path.startswith("/a/t-0/"):
+            raise DiskError(errno.EMFILE, "Too many open files", path)
+
+    disk.on_write = fail
+    finish(logs.close(broker_epoch=5))
+    disk.on_write = None
+    again = manager(disk, dirs=("/a", "/b"))
+    assert [directory.clean for directory in again.dirs] == [False, True]
+    for number in range(2):
+        log = again.get("t", number)
+        assert log is not None
+        assert log.log_end_offset == 3
+
+
+def test_what_a_failed_flush_did_not_sync_is_synced_by_the_next() -> None:
+    disk = MemoryDisk(crashable=True)
+    logs = manager(disk)
+    log = logs.create("t", TOPIC_ID, 0, LogConfig())
+    produce(log, 3)
+    synced: list[str] = []
+
+    def fail(what: str, path: str) -> None:
+        if what == "sync" and path.endswith("partition.metadata"):
+            raise DiskError(errno.EMFILE, "Too many open files", path)
+
+    def watch(what: str, path: str) -> None:
+        if what == "sync":
+            synced.append(path)
+
+    disk.on_write = fail
+    with pytest.raises(KafkaError):
+        finish(log.flush())
+    disk.on_write = watch
+    finish(log.flush())
+    assert f"{log.path}/partition.metadata" in synced
+    assert log.recovery_point == 3

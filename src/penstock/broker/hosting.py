@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.metadata.image import BrokerImage
 
 DEFAULT_MAX_LAG_MS = 30_000
+OPEN_SLICE_SECONDS = 0.005  # how long opening logs may hold the loop before it lets requests through
 
 
 def now_ms() -> int:

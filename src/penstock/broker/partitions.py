@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.broker.hosting import Hosting
+from penstock.broker.hosting import OPEN_SLICE_SECONDS, Hosting
 from penstock.broker.partition import Partition
 from penstock.broker.readers import Readers
 from penstock.metadata.configs.topic import effective_log_config
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from penstock.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 logger = logging.getLogger(__name__)
-
-OPEN_SLICE_SECONDS = 0.005  # how long the background pass may hold the loop before it lets requests through
 
 
 class Partitions:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.hosting import OPEN_SLICE_SECONDS
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     FetchPartition,
@@ -140,7 +142,10 @@ class ReplicaFetcher:
             self._paused.pop(entry.key, None)
         self._followed[entry.key] = entry
         self._forgotten.pop(entry.key, None)
-        self._changed[entry.key] = None
+        if partition.is_open:
+            self._changed[entry.key] = None
+        else:
+            self._pause(entry, 0.0)  # a few logs are opened in each round: thousands at once would hold up the loop
         self._news.set()
         if self._task is None:
             name = f"follow node {self.leader_id}, {self.number}"
@@ -205,21 +210,31 @@ class ReplicaFetcher:
     def _unsynced_tails(self) -> list[Followed]:
         found: list[Followed] = []
         for key in self._followed if self._epoch == FIRST_EPOCH else self._changed:
+            if key in self._paused:
+                continue
             try:
                 log = self._followed[key].partition.log
             except KafkaError:
                 continue  # the request will meet it, too
             promised = log.config.fsync_before_ack and log.flushed_offset < log.log_end_offset
-            if promised and not log.offline and key not in self._paused:
+            if promised and not log.offline:
                 found.append(self._followed[key])
         return found
 
     def _resume(self, now: float) -> float | None:
-        """Take back those whose pause is over; when the next one's is."""
+        """Take back those whose pause is over, if their logs can be opened in a moment; when the next one's is."""
         self._hold_back_throttled(now)
         if not self._paused:
             return None
+        clock, opened = asyncio.get_running_loop().time, 0
         for key in [key for key in self._paused if self._followed[key].not_before <= now]:
+            partition = self._followed[key].partition
+            if not partition.is_open:
+                if opened and clock() >= now + OPEN_SLICE_SECONDS:
+                    continue
+                opened += 1
+                with suppress(KafkaError):  # the request will meet it, too
+                    _ = partition.log
             del self._paused[key]
             self._changed[key] = None
         return min((self._followed[key].not_before for key in self._paused), default=None)

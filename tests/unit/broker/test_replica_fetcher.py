@@ -113,6 +113,41 @@ def test_a_partition_that_cannot_be_taken_over_stops_no_other(
     run(scenario())
 
 
+def test_the_logs_of_many_new_partitions_are_opened_a_few_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.replica_fetcher.OPEN_SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.broker.partitions.Partitions._open_one", lambda self, partition: None)
+    resume, opened = ReplicaFetcher._resume, []
+
+    def counted(self: ReplicaFetcher, now: float) -> float | None:
+        closed = [each.partition for each in self._followed.values() if not each.partition.is_open]
+        next_at = resume(self, now)
+        opened.append(sum(partition.is_open for partition in closed))
+        return next_at
+
+    monkeypatch.setattr(ReplicaFetcher, "_resume", counted)
+
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        old = cluster.image
+        topic = TopicImage(TOPIC, TOPIC_ID, {index: led_by_1(1, 2) for index in range(20)})
+        cluster.image = replace(
+            old,
+            version=old.version + 1,
+            topics={TOPIC: topic},
+            topics_by_id={TOPIC_ID: topic},
+            changes=ImageChanges(old.version, frozenset({TOPIC})),
+        )
+        cluster.publish()
+        for index in range(20):
+            partition = cluster[1].partitions.get(TOPIC, index)
+            await partition.committed(partition.append(batch(b"x"), now_ms=NOW_MS, required_acks=-1).last_offset + 1)
+        await cluster.close()
+
+    run(scenario())
+    assert (max(opened), sum(opened)) == (1, 20)
+
+
 def test_a_leader_that_tells_the_same_divergence_again_is_not_asked_in_a_tight_loop() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)

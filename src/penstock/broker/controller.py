@@ -50,8 +50,10 @@ logger = logging.getLogger(__name__)
 #: A process that dies closes its sockets one by one: its listener may be there a moment longer than its connections.
 PROBES_AFTER_S = (0.0, 0.02, 0.1, 0.3, 1.0)
 PROBE_TIMEOUT_S = 1.0
-#: A timer that is later than this shows that the controller itself was held up.
+#: A timer that is later than this shows that the controller itself was held up. One goes off this often, to tell for
+#: how long: all of that time is lost to everybody, not only what is left of it after somebody's session.
 HELD_UP_MS = 500
+LOOK_EVERY_MS = 1000
 #: Between two looks at a broker that is silent, while its fencing is not committed.
 RECHECK_MS = 50
 FAILOVERS_KEPT = 100
@@ -310,13 +312,14 @@ class Controller:
     def _check_sessions_later(self) -> None:
         now_ms = self._now_ms()
         due_ms = self.beats.next_check_ms(self._metadata.image, now_ms)
-        self._at("sessions", max(due_ms, now_ms + RECHECK_MS), self._check_sessions)
+        self._at("sessions", max(min(due_ms, now_ms + LOOK_EVERY_MS), now_ms + RECHECK_MS), self._check_sessions)
 
     def _check_sessions(self, due_ms: int) -> None:
         now_ms = self._now_ms()
         if now_ms - due_ms > HELD_UP_MS:
+            logger.warning("the controller was held up for %d ms: no broker is blamed for them", now_ms - due_ms)
             self.beats.forgive(now_ms - due_ms, now_ms)
-        else:
+        elif self.beats.stale(self._metadata.image, now_ms):
             self._spawn(self._fence_silent(now_ms), "fence-silent-brokers")
         self._check_sessions_later()
 

@@ -307,6 +307,24 @@ def test_nobody_is_fenced_for_time_in_which_the_controller_stood_still() -> None
     play(script)
 
 
+@pytest.mark.parametrize("pause_s", [7.5, 9.5, 60.0])
+def test_a_pause_of_the_controller_takes_nothing_from_a_session(pause_s: float) -> None:
+    """However a pause falls upon sessions: after it each broker has what it had before, but for a second or so."""
+
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        await asyncio.sleep(1.6)  # a heartbeat is under way
+        asyncio.get_running_loop().block(pause_s)  # type: ignore[attr-defined]
+        await asyncio.sleep(0)  # until it is over
+        await asyncio.sleep(5.0)  # brokers whose connections timed out meanwhile come back, one slower than the other
+        assert stage.fenced() == []
+        await stage.beat(1)
+        await asyncio.sleep(4.0)
+        assert stage.fenced() == [2]
+
+    play(script)
+
+
 def test_who_speaks_up_first_after_the_controller_stood_still_is_not_forgiven_for_the_future() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)

@@ -202,7 +202,7 @@ class Coordinator(Generic[M]):
     def _check_replicas(self) -> None:
         """Before anything is applied: an append that is refused later costs the whole state."""
         image = self.partition.image
-        have, need = len(image.isr), min(self.partition.log.config.min_insync_replicas, len(image.replicas))
+        have, need = len(self.partition.isr), min(self.partition.log.config.min_insync_replicas, len(image.replicas))
         if have < need:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{have} in-sync replicas, {need} are needed: wait.")
 

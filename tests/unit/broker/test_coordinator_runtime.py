@@ -72,7 +72,7 @@ class MemoryPartition:
 
     @property
     def image(self) -> SimpleNamespace:
-        return SimpleNamespace(isr=self.isr, replicas=[1, 2])
+        return SimpleNamespace(isr=[1, 2], replicas=[1, 2])  # as committed; `isr` is what the leader knows of it
 
     @property
     def size(self) -> int:

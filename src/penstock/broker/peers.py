@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 class Peers:
     """One connection for each node and lane: a lane's requests keep their order, lanes don't wait for each other."""
 
-    def __init__(self, node_id: int, metadata: MetadataLog, network: Network, listener: str) -> None:
+    def __init__(
+        self, node_id: int, metadata: MetadataLog, network: Network, listener: str, request_timeout_s: float = 30.0
+    ) -> None:
         self._metadata = metadata
         self._listener = listener
-        self._links = Links(network, f"broker-{node_id}")
+        self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s)
         self.doubts = Doubts()
         metadata.subscribe(self.doubts.apply)
 

@@ -108,7 +108,7 @@ def make_broker(
 ) -> Broker:
     settings, node_id = world.settings, identity.node_id
     channel = ControllerChannel(world.network, node_id, next(iter(controller_listeners), "CONTROLLER"))
-    peers = Peers(node_id, metadata, world.network, inter_broker_listener)
+    peers = Peers(node_id, metadata, world.network, inter_broker_listener, settings.int("request.timeout.ms") / 1000)
     lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.note_life)
     partitions = Partitions(node_id, logs, settings)
     producer_ids = ProducerIds(lambda: _allocate_producer_ids(channel, lifecycle))

@@ -11,12 +11,16 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.coordinator import Phase
+from penstock.broker.handlers.api_27_write_txn_markers import handle as write_txn_markers
 from penstock.broker.marker_sender import Ending, MarkerSender
 from penstock.broker.markers import Written
+from penstock.metadata.configs.settings import Settings
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_27_write_txn_markers import (
+    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -279,3 +283,40 @@ def test_many_partitions_here_are_written_in_slices() -> None:
         assert len(world.written) == 250
 
     run(scenario)
+
+
+def test_markers_that_replicas_do_not_follow_are_answered_all_the_same() -> None:
+    """The partition behind the one that stands still has its own answer, and nothing waits for ever."""
+
+    class Committing:
+        def __init__(self, outcome: Exception | None, waits: bool) -> None:
+            self.outcome, self.waits = outcome, waits
+            self.log = SimpleNamespace(high_watermark=0)
+
+        async def committed(self, offset: int, epoch: int) -> None:
+            if self.waits:
+                await asyncio.Event().wait()
+            if self.outcome is not None:
+                raise self.outcome
+
+    partitions = [
+        Committing(None, waits=True),
+        Committing(None, waits=False),
+        Committing(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no"), waits=False),
+    ]
+    writer = SimpleNamespace(write=lambda topic, index, *_: Written(cast(Any, partitions[index]), 1))
+    broker = SimpleNamespace(
+        transactions=SimpleNamespace(markers=writer), settings=Settings({"request.timeout.ms": "20"})
+    )
+    asked = WritableTxnMarker(
+        producer_id=1, producer_epoch=0, topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0, 1, 2])]
+    )
+
+    async def scenario() -> None:
+        answer = write_txn_markers(cast(Any, broker), cast(Any, None), WriteTxnMarkersRequest(markers=[asked]))
+        assert isinstance(answer, Awaitable)
+        results = (await answer).markers[0].topics[0].partitions
+        codes = [ErrorCode(result.error_code) for result in results]
+        assert codes == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+    asyncio.run(scenario())

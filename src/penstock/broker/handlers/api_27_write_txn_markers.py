@@ -1,11 +1,13 @@
 """WriteTxnMarkers v1-2: ends transactions on partitions; sent by coordinators, and by admins for hanging transactions.
 
-Each partition has its own answer, when its marker is committed. Since v2 the marker says which transaction version it
-belongs to.
+Each partition has its own answer, when its marker is committed: REQUEST_TIMED_OUT if its replicas don't follow for half
+of `request.timeout.ms`, so that whoever asks with that timeout still hears of the others. The marker stands; sent
+again, it is waited for. Since v2 the marker says which transaction version it belongs to.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
@@ -56,7 +58,9 @@ def handle(
             for marker in request.markers
         ]
     )
-    return _when_committed(response, uncommitted) if uncommitted else response
+    if not uncommitted:
+        return response
+    return _when_committed(response, uncommitted, broker.settings.int("request.timeout.ms") / 2000)
 
 
 def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) -> Written:
@@ -80,11 +84,17 @@ def _told(code: ErrorCode) -> ErrorCode:
 
 
 async def _when_committed(
-    response: WriteTxnMarkersResponse, uncommitted: list[tuple[WritableTxnMarkerPartitionResult, Written]]
+    response: WriteTxnMarkersResponse,
+    uncommitted: list[tuple[WritableTxnMarkerPartitionResult, Written]],
+    limit_s: float,
 ) -> WriteTxnMarkersResponse:
+    deadline = asyncio.get_running_loop().time() + limit_s
     for result, written in uncommitted:
         try:
-            await written.partition.committed(written.end_offset, written.leader_epoch)
+            async with asyncio.timeout_at(deadline):
+                await written.partition.committed(written.end_offset, written.leader_epoch)
         except KafkaError as error:
             result.error_code = error.code
+        except TimeoutError:
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
     return response

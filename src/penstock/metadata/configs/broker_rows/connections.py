@@ -74,8 +74,8 @@ replication.quota.window.num INT =11 [1..] low
     Samples kept for replication quotas.
 replication.quota.window.size.seconds INT =1 [1..] low
     Length of each sample for replication quotas.
-request.timeout.ms INT =30000 high unsupported
-    How long an answer from another node may take.
+request.timeout.ms INT =30000 high
+    How long an answer from another broker may take; one about transaction markers is given after half of it.
 share.fetch.purgatory.purge.interval.requests INT =1000 unsupported
     How many parked share fetches pass before finished ones are swept; Penstock frees each at once.
 socket.connection.setup.timeout.max.ms LONG =30000 unsupported

@@ -437,6 +437,10 @@ class ReplicaFetcher:
         size = partition.replicate(data.records, entry.leader_epoch, data.high_watermark, data.log_start_offset)
         if size:
             self._counts.bytes_in += size
+            if self._session_id == NO_SESSION:
+                # A leader without room for a session fills its answers in the order of the question, and may stop
+                # before the end: who got something asks last. In a session the leader itself sees to that.
+                self._followed[entry.key] = self._followed.pop(entry.key)
             if self._throttle.limited and self._throttle.concerns(partition):
                 self._throttle.record(size)
         if size or log.log_start_offset != start:

@@ -113,6 +113,39 @@ def test_a_partition_that_cannot_be_taken_over_stops_no_other(
     run(scenario())
 
 
+def test_without_a_session_who_got_something_asks_last() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        orders: list[list[int]] = []
+        serve = cluster[1].serve
+
+        async def without_sessions(request: Any) -> Any:
+            orders.append([each.partition for topic in request.topics for each in topic.partitions])
+            answer = await serve(request)
+            answer.session_id = 0
+            return answer
+
+        cluster[1].serve = without_sessions  # type: ignore[method-assign]
+        await cluster.start(led_by_1(1, 2))
+        old = cluster.image
+        topic = TopicImage(TOPIC, TOPIC_ID, {0: cluster.partition, 1: led_by_1(1, 2)})
+        cluster.image = replace(
+            old,
+            version=old.version + 1,
+            topics={TOPIC: topic},
+            topics_by_id={TOPIC_ID: topic},
+            changes=ImageChanges(old.version, frozenset({TOPIC})),
+        )
+        cluster.publish()
+        for index in (1, 0, 0, 1):
+            partition = cluster[1].partitions.get(TOPIC, index)
+            await partition.committed(partition.append(batch(b"x"), now_ms=NOW_MS, required_acks=-1).last_offset + 1)
+            assert orders[-1] == [1 - index, index]
+        await cluster.close()
+
+    run(scenario())
+
+
 def test_the_logs_of_many_new_partitions_are_opened_a_few_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.broker.replica_fetcher.OPEN_SLICE_SECONDS", 0.0)
     monkeypatch.setattr("penstock.broker.partitions.Partitions._open_one", lambda self, partition: None)

@@ -46,8 +46,8 @@ SILENCE_S = 1.5  # no controller for that long while this broker stops: the othe
 NOT_KNOWN = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 #: What no later try changes, and what to do about it.
 REFUSALS = {
-    ErrorCode.INCONSISTENT_CLUSTER_ID: "its directories belong to another cluster: give it this cluster's addresses, "
-    "or directories formatted with this cluster's id",
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "the controllers it reaches belong to another cluster: give it the addresses of "
+    "its own cluster, or directories formatted with the id of theirs",
     ErrorCode.UNSUPPORTED_VERSION: "it is too old for the cluster's features: upgrade it first",
     ErrorCode.INVALID_REGISTRATION: "the controller finds its listeners or directories wrong: compare them with those "
     "of the other brokers",
@@ -178,7 +178,9 @@ class Lifecycle:
     def _refusal(self, code: ErrorCode) -> str:
         duplicate = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
         why = REFUSALS.get(code, DUPLICATE if duplicate else f"the controller says {code.name}: see its log")
-        return f"Broker {self.identity.node_id} was not taken in by cluster {self.identity.cluster_id}: {why}."
+        me = self.identity
+        kind = "Broker" if me.is_broker else "Controller"
+        return f"{kind} {me.node_id} with directories of cluster {me.cluster_id} stays out: {why}."
 
     def _registration(self) -> api_62.BrokerRegistrationRequest:
         me = self.identity
@@ -202,10 +204,14 @@ class Lifecycle:
             listeners=_listeners(api_70.Listener, me.controller_endpoints),
             features=_features(api_70.Feature),
         )
+        told = False
         while True:
             try:
                 answer = await self._channel.ask(request, timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
             except KafkaError as error:
+                if self._metadata.among_strangers and not told:
+                    told = True
+                    logger.error("%s", self._refusal(ErrorCode.INCONSISTENT_CLUSTER_ID))
                 logger.info("controller %d is not registered yet: %s", me.node_id, error.message)
                 continue
             if not answer.error_code:

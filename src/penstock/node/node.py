@@ -179,9 +179,11 @@ class Node:
             properties = read_meta_properties(self.disk, path)
             if properties is not None:
                 return properties.cluster_id
-        raise StorageError(
-            f"{self.settings.log_dirs[0]} is not formatted: run `penstock storage format --standalone` first."
-        )
+        plan = self._quorum_plan
+        how = "--no-initial-controllers --cluster-id <the cluster's>"  # a cluster of its own is not what it lacks
+        if plan.alone or plan.static_voters:
+            how = "--standalone" if plan.alone else "--cluster-id <the cluster's>"
+        raise StorageError(f"{self.settings.log_dirs[0]} is not formatted: run `penstock storage format {how}` first.")
 
     def _follow_image(self) -> None:
         """Settings first: the others read them. Coordinators come last and see partitions that are already there."""

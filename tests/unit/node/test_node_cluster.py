@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -40,6 +42,8 @@ from penstock.protocol.messages.headers import RequestHeader
 from penstock.raft.voters import Voter
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+STRANGE = "AAAAAAAAAAAAAAAAAAAAAA"
+METADATA = "__cluster_metadata-0"
 LIMIT_S = 40.0
 #: Short: nobody waits for seconds in a test.
 QUICK = {
@@ -315,16 +319,78 @@ def test_a_controller_with_a_new_disk_takes_its_vote_up_again_where_it_may_join_
     run(scenario)
 
 
-def test_a_disk_of_another_cluster_is_refused_and_left_alone() -> None:
+def contents(disk: MemoryDisk) -> dict[str, bytes]:
+    """Of what says whose a directory is, and what was decided in it."""
+    log = f"/data/{METADATA}"
+    names = ["/data/meta.properties", *(f"{log}/{each}" for each in (disk.listdir(log) if disk.exists(log) else ()))]
+    return {name: disk.read_bytes(name) for name in names if name.endswith((".properties", ".log", ".checkpoint"))}
+
+
+@pytest.mark.parametrize("node_id", [3, 4], ids=["a voter", "a broker that joins"])
+def test_a_disk_of_another_cluster_is_refused_and_left_alone(node_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.lifecycle.REGISTRATION_TRY_MS", 300)
+
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3, 4])
-        cluster.disks[4] = MemoryDisk()
-        cluster.format(4, joins=True, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
-        await cluster.start(1, 2, 3)
-        with pytest.raises(StorageError, match="belong to another cluster"):
-            await cluster.make(4).start()
-        assert 4 not in cluster.nodes[1].broker.metadata.image.brokers
+        cluster.disks[node_id] = MemoryDisk()
+        cluster.format(node_id, joins=node_id == 4, cluster_id=STRANGE)
+        await cluster.start(1, 2)
+        before = contents(cluster.disks[node_id])
+        with pytest.raises(StorageError, match=f"directories of cluster {STRANGE} stays out: .* another cluster"):
+            await cluster.make(node_id).start()
+        assert node_id not in cluster.nodes[1].broker.metadata.image.brokers
+        assert contents(cluster.disks[node_id]).items() >= before.items()
         await cluster.end()
+
+    run(scenario)
+
+
+def test_a_controller_of_another_cluster_says_so_and_decides_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.lifecycle.REGISTRATION_TRY_MS", 300)
+
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2])
+        cluster.disks[3] = MemoryDisk()
+        cluster.format(3, cluster_id=STRANGE)
+        await cluster.start(1, 2)
+        stranger = cluster.make(3)
+        told = asyncio.Event()
+        watch = logging.Handler()
+        watch.emit = lambda record: told.set() if "stays out" in record.getMessage() else None  # type: ignore[method-assign]
+        logging.getLogger("penstock.broker.lifecycle").addHandler(watch)
+        try:
+            await stranger.start()
+            await told.wait()
+        finally:
+            logging.getLogger("penstock.broker.lifecycle").removeHandler(watch)
+        assert not stranger.broker.metadata.leading
+        assert cluster.leader in (1, 2)
+        await stranger.abandon()
+        await cluster.end()
+
+    run(scenario)
+    assert f"Controller 3 with directories of cluster {STRANGE} stays out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("properties", "command"),
+    [
+        ({}, "format --standalone`"),
+        ({"controller.quorum.bootstrap.servers": "a:1"}, "format --no-initial-controllers --cluster-id"),
+        ({"controller.quorum.voters": "1@a:1,2@b:2"}, "format --cluster-id"),
+    ],
+)
+def test_a_wiped_disk_is_not_formatted_by_itself(properties: dict[str, str], command: str) -> None:
+    async def scenario() -> None:
+        listeners = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"
+        given = {"node.id": "1", "listeners": listeners, "controller.listener.names": "CONTROLLER"}
+        disk = MemoryDisk()
+        node = make_node(Settings({**given, "log.dirs": "/data", **properties}), disk, seed=1)
+        with pytest.raises(StorageError, match=re.escape(command)):
+            await node.start()
+        assert not disk.exists("/data")
 
     run(scenario)
 

@@ -15,7 +15,6 @@ from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.pipelines.demo import differences, events
 from penstock.pipelines.running import reason
-from penstock.pipelines.workers import launcher
 from penstock.testing import Broker
 
 NOBODY = "127.0.0.1:1"
@@ -61,21 +60,6 @@ def test_a_failed_query_is_told_by_the_sentence_in_it() -> None:
     assert (
         reason(RuntimeError("=== Streaming Query ===\nNo space left on device\n at java")) == "No space left on device"
     )
-
-
-def test_workers_take_the_installed_modules_and_keep_the_rest_of_the_path(tmp_path: Path) -> None:
-    script = launcher(parent=tmp_path)
-    assert launcher(parent=tmp_path) == script
-    code = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
-    path = "/a b:/x/lib/pyspark.zip:/x/lib/py4j-src.zip"
-    done = subprocess.run(
-        [str(script), "-c", code, "one:two", "three four"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "/a b:/x/lib/py4j-src.zip ['one:two', 'three four']"
 
 
 def test_made_up_events_are_the_same_for_the_same_seed() -> None:

@@ -64,7 +64,6 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False) -> Iterator[Any]:
     """A session for one command. What goes wrong in it is one sentence."""
     try:
-        from penstock.pipelines import workers
         from penstock.pipelines.running import reason
         from penstock.spark import session
         from penstock.spark.errors import SourceError
@@ -73,7 +72,6 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False) -
     config = {**QUIET, **({} if args.debug else _silent()), **pairs(args.conf, "--conf")}
     spark = None
     _stop_on_sigterm()
-    workers.prepare(args.master or config.get("spark.master"))
     try:
         spark = session(
             name, master=args.master, memory=args.memory, delta=delta, bundled_java=args.bundled_java, config=config

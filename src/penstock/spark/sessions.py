@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from penstock.spark.errors import SourceError
 from penstock.spark.java import NoJavaError, find_java, prepare_environment
+from penstock.spark.workers import choose_python
 
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
@@ -49,8 +49,8 @@ def session(
             prepare_environment(find_java(bundled_only=bundled_java), os.environ)  # type: ignore[arg-type]
         except NoJavaError as error:
             raise SourceError(str(error)) from None
-        # Executors on this machine are to run in this environment, where the source is installed.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        chosen = remote or master or (config or {}).get("spark.master") or os.environ.get("MASTER", "local")
+        choose_python(os.environ, local=chosen.startswith("local"))
     builder = SparkSession.builder.appName(app_name)
     settings = dict(DEFAULTS)
     if memory is not None:

@@ -10,6 +10,8 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.spark.java import hash_text
@@ -47,7 +49,12 @@ def launcher(python: str = sys.executable, parent: Path | None = None) -> Path:
     return place
 
 
-def prepare(master: str | None) -> None:
-    """Only for workers of this machine: others may not have the script."""
-    if os.name == "posix" and (master is None or master.startswith("local")):
-        os.environ.setdefault("PYSPARK_PYTHON", str(launcher()))
+def choose_python(environment: MutableMapping[str, str], *, local: bool) -> None:
+    """Executors of this machine run in this environment, where the source is installed; others may lack the script."""
+    python = sys.executable
+    if local and os.name == "posix":
+        with suppress(OSError):  # no place for a script: workers start slower
+            script = launcher()
+            # not where nothing may be run from
+            python = str(script) if os.access(script, os.X_OK) else python
+    environment.setdefault("PYSPARK_PYTHON", python)

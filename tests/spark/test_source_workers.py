@@ -1,0 +1,50 @@
+"""The Python that Spark's workers run on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.spark.workers import choose_python, launcher
+
+
+def test_workers_take_the_installed_modules_and_keep_the_rest_of_the_path(tmp_path: Path) -> None:
+    script = launcher(parent=tmp_path)
+    assert launcher(parent=tmp_path) == script
+    code = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
+    path = "/a b:/x/lib/pyspark.zip:/x/lib/py4j-src.zip"
+    done = subprocess.run(
+        [str(script), "-c", code, "one:two", "three four"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "/a b:/x/lib/py4j-src.zip ['one:two', 'three four']"
+
+
+def test_the_script_is_for_this_machine_only_and_for_who_chose_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    here: dict[str, str] = {}
+    choose_python(here, local=True)
+    assert here == {"PYSPARK_PYTHON": str(launcher())}
+    elsewhere: dict[str, str] = {}
+    choose_python(elsewhere, local=False)
+    assert elsewhere == {"PYSPARK_PYTHON": sys.executable}
+    chosen = {"PYSPARK_PYTHON": "/opt/python"}
+    choose_python(chosen, local=True)
+    assert chosen == {"PYSPARK_PYTHON": "/opt/python"}
+
+
+def test_without_a_place_for_the_script_python_itself_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    found: dict[str, str] = {}
+    choose_python(found, local=True)
+    assert found == {"PYSPARK_PYTHON": sys.executable}

@@ -14,12 +14,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench import cluster_cells
+from bench import cluster_cells, spark_cells
 from bench.brokers import Kafka, Peer, Penstock
 from bench.cells import FULL, QUICK, Cell, Numbers, cells, warm_up
 from bench.cluster_cells import ClusterCell
 from bench.clusters import ClusterPeer, PenstockCluster, ThreeKafkas
 from bench.report import Report, conditions
+from bench.spark_cells import SparkBench, SparkCell
+from bench.spark_jars import CONNECTOR
 from tools.kafka import KafkaUnavailable, install
 
 RESULTS = Path(__file__).parent / "results"
@@ -47,10 +49,13 @@ def main() -> int:
         scale = replace(scale, recovery_gib=told.gib)
     chosen = [cell for cell in cells(scale) if _wanted(cell, told.only)]
     of_clusters = [cell for cell in cluster_cells.cells(scale) if _wanted(cell, told.only)]
+    spark_scale = spark_cells.QUICK if told.quick else spark_cells.FULL
+    of_spark = [cell for cell in spark_cells.cells(spark_scale) if _wanted(cell, told.only)]
     if told.list:
-        print("\n".join(cell.name for cell in (*chosen, *of_clusters)))
+        every: list[Cell | ClusterCell | SparkCell] = [*chosen, *of_clusters, *of_spark]
+        print("\n".join(cell.name for cell in every))
         return 0
-    if not chosen and not of_clusters:
+    if not chosen and not of_clusters and not of_spark:
         print("bench: no cell matches --only: see --list", file=sys.stderr)
         return 2
     try:
@@ -61,15 +66,18 @@ def main() -> int:
     home = told.data or Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     peers = _peers(told.peers, home)
     clusters = _clusters(told.peers, home)
+    spark = SparkBench(home / "spark")
     report = Report(conditions(["a quick run: few records, one sample each"] if told.quick else []))
     repeat, warm_records = told.repeat or (1 if told.quick else 3), 200_000 if told.quick else 2_000_000
     try:
         run(peers, chosen, repeat, warm_records, report)
         run_clusters(clusters, of_clusters, repeat, warm_records // 4, report)
+        run_spark(spark, of_spark, repeat, told.peers, report)
     finally:
-        for peer in (*peers, *clusters):
+        running: list[Peer | ClusterPeer | SparkBench] = [*peers, *clusters, spark]
+        for each in running:
             with contextlib.suppress(Exception):
-                peer.stop()
+                each.stop()
         if told.data is None:
             shutil.rmtree(home, ignore_errors=True)
     print(report.markdown())
@@ -77,7 +85,7 @@ def main() -> int:
     return 1 if report.failures else 0
 
 
-def _wanted(cell: Cell | ClusterCell, patterns: Sequence[str]) -> bool:
+def _wanted(cell: Cell | ClusterCell | SparkCell, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatch.fnmatch(cell.name, pattern) for pattern in patterns)
 
 
@@ -105,6 +113,23 @@ def run_clusters(
                 _measure(cell.name, peer.name, partial(cell.measure, peer), report)
         peer.stop()
         peer.wipe()
+
+
+def run_spark(bench: SparkBench, chosen: Sequence[SparkCell], repeat: int, which: str, report: Report) -> None:
+    """One broker and one Spark session for all of them: starting either is not what is measured."""
+    if not chosen:
+        return
+    version = bench.start()
+    report.conditions["Spark"] = f"{version}; in spark/ cells Kafka is Spark's own Kafka connector, {CONNECTOR}"
+    names = [name for name in (spark_cells.OURS, spark_cells.THEIRS) if which in ("both", name)]
+    _say(f"warming up Spark {version}")
+    bench.warm_up(names)
+    for cell in chosen:
+        for _ in range(repeat):
+            for name in names:
+                if name in cell.peers:
+                    _measure(cell.name, name, partial(cell.measure, bench, name), report)
+    bench.stop()
 
 
 def run(peers: Sequence[Peer], chosen: Sequence[Cell], repeat: int, warm_records: int, report: Report) -> None:

@@ -28,9 +28,17 @@ AIMS = {
     ("cluster/produce", "cpu_s_per_million"): 1 / 3,
     ("cluster/produce", "records_per_s"): 2.0,
     ("cluster/paced", "p99_ms"): 1.0,
+    # here the other side is Spark's own Kafka connector
+    ("spark/read-wire", "records_per_s"): 1.5,
+    ("spark/read-files", "records_per_s"): 2.5,
 }
 # Aims that stand by themselves, whatever Kafka needs.
-LIMITS = {("groups/1000x10", "cpu_percent_of_a_core"): 30.0, ("cluster/failover/10", "gap_max_ms"): 1000.0}
+LIMITS = {
+    ("groups/1000x10", "cpu_percent_of_a_core"): 30.0,
+    ("cluster/failover/10", "gap_max_ms"): 1000.0,
+    ("spark/growth/rows", "time_per_row_10x_over_1x"): 1.2,
+    ("spark/growth/rows-and-partitions", "time_per_row_10x_over_1x"): 1.2,
+}
 HIGHER_IS_BETTER = {"records_per_s", "requests_per_s", "beats_per_s"}
 
 
@@ -54,7 +62,7 @@ class Line:
     @property
     def aim(self) -> float | None:
         words = self.cell.split("/")
-        family = "/".join(words[:2]) if words[0] == "cluster" else words[0]
+        family = "/".join(words[:2]) if words[0] in ("cluster", "spark") else words[0]
         return AIMS.get((family, self.metric))
 
     @property

@@ -106,15 +106,13 @@ def install() -> Path:
     if not installed():
         if os.environ.get("PENSTOCK_KAFKA_LIBS"):
             raise KafkaUnavailable(f"PENSTOCK_KAFKA_LIBS={libs} does not hold Kafka {VERSION}: unset it or fill it")
-        _fetch(ARTIFACTS, libs)
+        fetch(ARTIFACTS, libs)
     return libs
 
 
 def install_streams() -> Path:
     """The directory with the jars of Kafka Streams."""
-    if not streams_installed():
-        _fetch(STREAMS_ARTIFACTS, streams_dir())
-    return streams_dir()
+    return fetch(STREAMS_ARTIFACTS, streams_dir())
 
 
 Artifacts = Sequence[tuple[str, str, str]]
@@ -124,25 +122,30 @@ def _holds(libs: Path, artifacts: Artifacts) -> bool:
     return all((libs / f"{name}-{version}.jar").exists() for _, name, version in artifacts)
 
 
-def _fetch(artifacts: Artifacts, libs: Path) -> None:
+def fetch(artifacts: Artifacts, libs: Path, *, whole: bool = True) -> Path:
+    """Jars into a directory, unless they are there; `whole` brings what they depend on too."""
+    if _holds(libs, artifacts):
+        return libs
     java()
     maven = shutil.which("mvn")
     if maven is None:
         raise KafkaUnavailable("no mvn on PATH: install Maven, or set PENSTOCK_KAFKA_LIBS to a directory of jars")
     CACHE.mkdir(parents=True, exist_ok=True)
     pom = CACHE / f"{libs.name}-pom.xml"
-    pom.write_text(_pom(artifacts))
+    pom.write_text(_pom(artifacts, whole))
     command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or not _holds(libs, artifacts):
         last = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["no output"]
-        raise KafkaUnavailable(f"Maven could not fetch Kafka {VERSION}: {last[0]}")
+        raise KafkaUnavailable(f"Maven could not fetch {artifacts[0][1]} {artifacts[0][2]}: {last[0]}")
+    return libs
 
 
-def _pom(artifacts: Artifacts) -> str:
+def _pom(artifacts: Artifacts, whole: bool) -> str:
+    alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     wanted = "\n".join(
         f"    <dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-        f"<version>{version}</version></dependency>"
+        f"<version>{version}</version>{'' if whole else alone}</dependency>"
         for group, name, version in artifacts
     )
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from penstock.metadata.moves import Move, TopicPartition
 
 LOOK_EVERY_S = 0.5
+CORDON_S, LOOK_AGAIN_S = 5.0, 0.05
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
+CORDONED = "cordoned.log.dirs"
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
@@ -34,10 +36,10 @@ def run_drain(args: argparse.Namespace) -> int:
     def plan(placement: Any, racks: Any, sizes: Any) -> list[Move]:
         return drain(placement, racks, set(args.nodes), sizes)
 
-    done = f"nothing is left on {_named(args.nodes)}: stop it, then `penstock cluster forget {_words(args.nodes)}`"
     if args.topic:
-        done = f"nothing of {', '.join(args.topic)} is left on {_named(args.nodes)}"
-    return _run(args, plan, done)
+        return _run(args, plan, f"nothing of {', '.join(args.topic)} is left on {_named(args.nodes)}")
+    done = f"nothing is left on {_named(args.nodes)}: stop it, then `penstock cluster forget {_words(args.nodes)}`"
+    return _run(args, plan, done, close=args.nodes)
 
 
 def run_add(args: argparse.Namespace) -> int:
@@ -49,7 +51,7 @@ def run_add(args: argparse.Namespace) -> int:
             raise Failure(f"{_named(missing)} is not among the running brokers: start it first", Exit.NOT_FOUND)
         return rebalance(placement, racks, sizes, onto=set(args.nodes))
 
-    return _run(args, plan, f"{_named(args.nodes)} has a fair share")
+    return _run(args, plan, f"{_named(args.nodes)} has a fair share", reopen=args.nodes)
 
 
 def run_rebalance(args: argparse.Namespace) -> int:
@@ -58,7 +60,16 @@ def run_rebalance(args: argparse.Namespace) -> int:
     return _run(args, rebalance, "the cluster is even", elect_all=True)
 
 
-def _run(args: argparse.Namespace, plan: Any, done: str, *, elect_all: bool = False) -> int:
+def _run(
+    args: argparse.Namespace,
+    plan: Any,
+    done: str,
+    *,
+    elect_all: bool = False,
+    close: Collection[int] = (),
+    reopen: Collection[int] = (),
+) -> int:
+    """`close` and `reopen` are nodes that get no new replicas from now on, and those that get them again."""
     from penstock.cli.cluster_status import look
     from penstock.cli.connect import connect
     from penstock.metadata.moves import PlanError
@@ -77,15 +88,23 @@ def _run(args: argparse.Namespace, plan: Any, done: str, *, elect_all: bool = Fa
         elected = [each for each, replicas in wanted.items() if facts.partitions[each].leader not in replicas[:1]]
         if elected:
             output.note(f"{len(elected)} partitions to be led by their preferred replica")
+        up = {node.node_id for node in facts.nodes if not node.fenced}
+        closing = sorted((set(close) & up) - facts.cordoned)
+        if closing:
+            output.note(f"{_named(closing)} to get no new replicas until `penstock cluster add {_words(closing)}`")
         if args.dry_run:
             return Exit.OK
+        if (moves or elected or closing) and not args.yes:
+            _ask("go on?")
+        _cordon(broker, closing, "*")
+        _cordon(broker, sorted(set(reopen) & facts.cordoned), None)
         if not moves and not going and not elected:
             output.note(f"nothing to move: {done}")
             return Exit.OK
-        if (moves or elected) and not args.yes:
-            _ask("go on?")
         try:
             _carry_out(broker, args, moves, facts)
+            while close and (rest := _planned_again(broker, args, plan)):
+                _carry_out(broker, args, *rest)  # what was made on the node before it heard that it is closed
             _elect(broker, elected)
         except KeyboardInterrupt:
             output.note("moves that have begun go on; the same command again waits for them and does the rest,")
@@ -93,6 +112,14 @@ def _run(args: argparse.Namespace, plan: Any, done: str, *, elect_all: bool = Fa
             raise
     output.note(done)
     return Exit.OK
+
+
+def _planned_again(broker: Broker, args: argparse.Namespace, plan: Any) -> tuple[list[Move], Facts] | None:
+    from penstock.cli.cluster_status import look
+
+    facts = look(broker)
+    moves = plan(*_starting_point(facts, broker.run(broker.cluster.reassignments()), args.topic))
+    return (moves, facts) if moves else None
 
 
 def _starting_point(
@@ -159,6 +186,23 @@ def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], 
             progress.add(start + len(wave) - progress.done)
     if args.throttle:
         _unthrottle(broker)
+
+
+def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> None:
+    """KIP-1066, Kafka 4.3. A cluster that doesn't know it goes on placing new topics as before."""
+    from penstock.protocol.errors import ErrorCode, KafkaError
+
+    change = (CORDONED, DELETE if directories is None else SET, directories)
+    for node in nodes:
+        try:
+            broker.client.alter_configs(BROKER, str(node), [change])
+            deadline = time.monotonic() + CORDON_S
+            while broker.run(broker.cluster.holdings(node)).cordoned != (directories is not None):
+                if time.monotonic() > deadline:
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "it doesn't say so, perhaps it is too old to know")
+                time.sleep(LOOK_AGAIN_S)
+        except KafkaError as problem:
+            output.note(f"node {node}: {CORDONED} could not be changed, new topics are placed as before: {problem}")
 
 
 def _elect(broker: Broker, partitions: Sequence[TopicPartition]) -> None:

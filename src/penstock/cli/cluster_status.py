@@ -97,7 +97,10 @@ async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
     async def ask(node: int) -> None:
         try:
             async with asyncio.timeout(ASK_A_NODE_S):
-                held = (await admin.holdings(node)).replicas
+                holdings = await admin.holdings(node)
+                held = holdings.replicas
+                if holdings.cordoned:
+                    facts.cordoned.add(node)
                 facts.sizes[node] = {each: replica.size for each, replica in held.items()}
                 facts.ends[node] = await admin.end_offsets(node, held)
         except (KafkaError, TimeoutError):

@@ -40,6 +40,7 @@ class Facts:
     sizes: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
     ends: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
     moving: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # to the replicas that are being added
+    cordoned: set[int] = field(default_factory=set)  # nodes that take no new replicas
 
     def lag(self, partition: TopicPartition, replica: int) -> int | None:
         """How many records a replica's log ends before its leader's; None if either didn't tell."""
@@ -118,6 +119,8 @@ def _node_row(facts: Facts, node: NodeFacts) -> dict[str, Any]:
 def _state(facts: Facts, node: NodeFacts) -> str:
     if node.fenced:
         return "fenced"
+    if node.node_id in facts.cordoned:
+        return "cordoned"
     return "up" if node.node_id in facts.sizes else "silent"
 
 

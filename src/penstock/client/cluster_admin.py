@@ -90,12 +90,19 @@ class Directory:
     error: ErrorCode
     total_bytes: int
     usable_bytes: int
+    cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
     directories: list[Directory]
     replicas: dict[TopicPartition, HeldReplica]
+
+    @property
+    def cordoned(self) -> bool:
+        """Whether nothing new comes to the node: every directory that works is closed to it."""
+        working = [directory for directory in self.directories if not directory.error]
+        return bool(working) and all(directory.cordoned for directory in working)
 
     @property
     def size(self) -> int:
@@ -227,7 +234,8 @@ class ClusterAdmin:
         replicas: dict[TopicPartition, HeldReplica] = {}
         for result in answer.results:
             code = code_of(result.error_code)
-            directories.append(Directory(result.log_dir, code, result.total_bytes, result.usable_bytes))
+            space = (result.total_bytes, result.usable_bytes)
+            directories.append(Directory(result.log_dir, code, *space, result.is_cordoned))
             for topic in result.topics:
                 for part in topic.partitions:
                     key = (topic.name, part.partition_index)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from penstock.records.build import build_batch
 from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.record import read_records
 from penstock.testing import Cluster
+
+LIMIT_S = 30.0
 
 
 class Shell:
@@ -53,6 +56,14 @@ def create(cluster: Cluster, name: str, *replicas: tuple[int, ...]) -> None:
             producer.send_many(name, [(b"key", b"value %d" % each, (), None) for each in range(100)])
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """What has to come true by itself; the limit is for what doesn't."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def replicas_of(cluster: Cluster, topic: str) -> dict[int, tuple[int, ...]]:
     with cluster.client() as client:
         (found,) = client.describe_topics([topic])
@@ -78,6 +89,30 @@ def test_a_node_is_drained_and_filled_again_and_the_replicas_stay_the_same(shell
     assert all(found["differences"] == [] for found in after)
     configs = shell.json("config", "describe", "topic", "moved")
     assert not any("throttled" in str(row) and row.get("source") == "topic" for row in configs)
+
+
+def test_a_drained_node_gets_no_new_topics_until_it_is_added_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster() as cluster:  # of its own: nothing in it may need all three nodes
+        shell = Shell(cluster, capsys)
+        create(cluster, "emptied", (3, 1), (1, 2))
+
+        def states() -> dict[int, str]:
+            return {row["node"]: row["state"] for row in shell.json("cluster", "status")["brokers"]}
+
+        shell.json("cluster", "drain", "3", "--dry-run")
+        assert "node 3 to get no new replicas until `penstock cluster add 3`" in shell.err
+        assert states()[3] == "up"
+        shell.run("cluster", "drain", "3", code=Exit.USAGE)
+        shell.run("cluster", "drain", "3", "--yes")
+        assert states() == {1: "up", 2: "up", 3: "cordoned"}
+        until(lambda: bool(cluster.node(cluster.controller).broker.metadata.image.brokers[3].cordoned_log_dirs))
+        with cluster.client() as client:
+            client.create_topics([NewTopic("later", partitions=8, replication_factor=2)])
+        for topic in ("emptied", "later"):
+            assert all(3 not in replicas for replicas in replicas_of(cluster, topic).values())
+        shell.run("cluster", "add", "3", "--yes")
+        assert states()[3] == "up"
+        assert any(3 in replicas for replicas in replicas_of(cluster, "later").values())
 
 
 def test_moving_asks_first_and_says_how_not_to(shell: Shell, cluster: Cluster) -> None:

@@ -7,13 +7,13 @@ STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
 DEV    := $(VENV)/.installed-dev
 
-.PHONY: run demo test test-all sim check bench format docs clean
+.PHONY: run broker test test-all sim check bench format docs clean
 
-run: $(STAMP)  ## a broker on 127.0.0.1:9092 until Ctrl-C
-	@exec $(BIN)/penstock up
-
-demo: $(SPARK)  ## a broker, events, a Spark pipeline and its table, until Ctrl-C or for RUN_SECONDS
+run: $(SPARK)  ## a broker, events, a Spark pipeline and its table: until Ctrl-C, or for RUN_SECONDS
 	@RUN_SECONDS=$(RUN_SECONDS) exec $(BIN)/penstock pipeline demo
+
+broker: $(STAMP)  ## a broker alone, on 127.0.0.1:9092 until Ctrl-C
+	@exec $(BIN)/penstock up
 
 test: $(DEV) check  ## every check and the tests
 	$(BIN)/pytest -m "not slow"

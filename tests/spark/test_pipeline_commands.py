@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
+import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -11,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.exit import Exit
+from penstock.cli import pipeline_demo
+from penstock.cli.exit import Exit, Failure
 from penstock.cli.main import main
+from penstock.client.sync import Client
 from penstock.pipelines.demo import differences, events
 from penstock.pipelines.running import reason
 from penstock.testing import Broker
@@ -42,6 +48,63 @@ def test_upserts_into_parquet_are_a_usage_error(capsys: pytest.CaptureFixture[st
 def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "table", "orders", "/tmp/t", "--formt", "delta"]) == Exit.USAGE
     assert "--formt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "terminal", "seconds"),
+    [
+        (None, None, True, None),
+        (None, None, False, pipeline_demo.UNWATCHED_S),
+        (None, "", True, None),
+        (None, "15", True, 15.0),
+        (20.0, "15", False, 20.0),
+    ],
+)
+def test_the_demo_runs_until_ctrl_c_unless_told_otherwise_or_nobody_watches(
+    given: float | None, told: str | None, terminal: bool, seconds: float | None
+) -> None:
+    assert pipeline_demo.seconds_to_run(given, told, terminal=terminal) == seconds
+
+
+def test_a_signal_ends_the_demo_once_and_another_one_a_moment_later_at_once() -> None:
+    now = 0.0
+    ending = pipeline_demo.Ending(10.0, lambda: now)
+    assert not ending.due()
+    ending.on_signal()
+    ending.on_signal()  # the same Ctrl-C, by way of make
+    assert ending.due()
+    now = pipeline_demo.AGAIN_S
+    with pytest.raises(KeyboardInterrupt):
+        ending.on_signal()
+
+
+def test_the_demo_is_over_when_its_time_is() -> None:
+    now = 9.0
+    ending = pipeline_demo.Ending(10.0, lambda: now)
+    assert not ending.due()
+    now = 10.0
+    assert ending.due()
+    assert not pipeline_demo.Ending(None, lambda: now).due()
+
+
+def test_a_taken_port_is_told_and_another_one_taken_unless_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Failure, match="the port is taken") as raised, pipeline_demo.own_broker(port, str(tmp_path)):
+            pass
+        assert raised.value.code is Exit.ADDRESS_IN_USE
+        monkeypatch.setattr(pipeline_demo, "PORT", port)
+        with pipeline_demo.own_broker(None, str(tmp_path)) as broker:
+            assert capsys.readouterr().err == f"port {port} is taken, so this broker takes another one\n"
+            with Client(broker.bootstrap) as client:
+                assert client.metadata([]).brokers
+            broker.check()
+        with pytest.raises(Failure, match="the broker has ended"):
+            broker.check()
 
 
 def test_a_wrong_time_for_the_demo_is_a_usage_error(
@@ -78,12 +141,15 @@ def test_the_demo_notices_rows_that_are_missing_doubled_or_changed() -> None:
     assert differences([right, {**right, "page": None}], produced, spent) == ["None: 3 of 0 events"]
 
 
+DEMO = [sys.executable, "-m", "penstock.cli.main", "pipeline", "demo", "--port", "0", "--rate", "100"]
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_demo_stops_by_itself_and_says_that_the_table_is_exact(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", "pipeline", "demo", "--port", "0", "--rate", "100", "--json"],
+        [*DEMO, "--json"],
         env={**os.environ, "RUN_SECONDS": "5", "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -91,5 +157,40 @@ def test_the_demo_stops_by_itself_and_says_that_the_table_is_exact(tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert '"exactly": true' in done.stdout
+    told = json.loads(done.stdout)
+    assert told["exactly"]
+    assert told["in_table"] == told["produced"] > 0
     assert list(tmp_path.glob("penstock-demo-*")) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_demo_goes_on_on_a_terminal_until_ctrl_c_and_then_compares(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "RUN_SECONDS"}
+    process = subprocess.Popen(
+        DEMO, stdin=its, stdout=its, stderr=its, env={**environment, "TMPDIR": str(tmp_path), "COLUMNS": "100"}
+    )
+    os.close(its)
+    seen = ""
+    asked = False
+    try:
+        while True:
+            try:
+                text = os.read(ours, 65536).decode(errors="replace")
+            except OSError:  # a terminal whose last user has gone
+                break
+            if not text:
+                break
+            seen += text
+            if not asked and "first rows after" in seen:
+                process.send_signal(signal.SIGINT)
+                asked = True
+        assert process.wait(60) == 0, seen
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()
+    assert "/checkout" in seen
+    assert "exactly       yes" in seen

@@ -1,7 +1,8 @@
-"""`penstock pipeline demo`: the whole product at once, on the screen.
+"""`penstock pipeline demo`, which is `make run`: the whole product at once, on the screen.
 
-A broker, made-up clicks, Spark making a table of them, and what is in the table. In the end the table is compared with
-what was produced, and the exit code says whether it holds exactly that.
+A broker, made-up clicks, Spark making a table of them, and what is in the table, until Ctrl-C or until its time is
+over. Then no more is produced, the pipeline catches up, and the table is compared with what was produced: the exit code
+says whether it holds exactly that.
 """
 
 from __future__ import annotations
@@ -9,29 +10,42 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import positive_float, positive_int, verb
 from penstock.cli.pipeline_session import spark_options, spark_session
 
-REFRESH_S = 2.0
+if TYPE_CHECKING:
+    from penstock.pipelines.demo import Generator
+
+PORT = 9092
+PARTITIONS = 2
+#: On a terminal, and as plain lines.
+REFRESH_S = (2.0, 5.0)
 #: Without a terminal nobody presses Ctrl-C.
 UNWATCHED_S = 60.0
+#: One signal may come twice, from a terminal and from whoever started us: only a later one means "at once".
+AGAIN_S = 1.0
+CATCH_UP_S = 60.0
+STOP_LIMIT_S = 10.0
 COLUMNS = ("page", "clicks", "users", "mean_ms")
+#: Half the work of starting a JVM is compiling well what runs for a minute.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     demo = verb(verbs, "demo", "show a broker, events, a Spark pipeline and its table until Ctrl-C", run_demo)
     spark_options(demo)
-    demo.add_argument("--port", type=int, default=9092, help="of the broker; another if it is taken")
+    demo.add_argument("--port", type=int, help=f"of the broker (default: {PORT}, or another if it is taken)")
     demo.add_argument("--rate", type=positive_int, default=400, metavar="N", help="events a second")
     demo.add_argument(
         "--seconds",
@@ -40,84 +54,181 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
 
 
-def _seconds(args: argparse.Namespace) -> float | None:
-    if args.seconds is not None:
-        return float(args.seconds)
-    told = os.environ.get("RUN_SECONDS")
+def seconds_to_run(given: float | None, told: str | None, *, terminal: bool) -> float | None:
+    """None is until Ctrl-C."""
+    if given is not None:
+        return given
     if told:
         try:
             return positive_float(told)
         except (ValueError, argparse.ArgumentTypeError) as problem:
             raise Failure(f"RUN_SECONDS takes a number of seconds, not {told!r}", Exit.USAGE) from problem
-    return None if sys.stdout.isatty() else UNWATCHED_S
+    return None if terminal else UNWATCHED_S
+
+
+class Ending:
+    """When to stop: at a time, or at a signal. Another signal a moment later is for at once."""
+
+    def __init__(self, until_s: float | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._until_s = until_s
+        self._now = now
+        self._asked_s: float | None = None
+
+    def on_signal(self, *_: object) -> None:
+        if self._asked_s is not None and self._now() - self._asked_s >= AGAIN_S:
+            raise KeyboardInterrupt
+        if self._asked_s is None:
+            self._asked_s = self._now()
+
+    def due(self) -> bool:
+        return self._asked_s is not None or (self._until_s is not None and self._now() >= self._until_s)
 
 
 def run_demo(args: argparse.Namespace) -> int:
     from penstock.pipelines import demo
     from penstock.pipelines.topics import create_like
 
-    args.seconds = _seconds(args)
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as place, _broker(args.port, place) as bootstrap:
-        output.note(f"broker    {bootstrap}  (any Kafka client can use it; topic {demo.TOPIC})")
-        create_like(bootstrap, demo.TOPIC, 4)
-        generator = demo.Generator(bootstrap, args.rate)
-        generator.start()
-        output.note(f"events    about {args.rate} a second")
-        output.note("pipeline  Spark is starting")
-        with spark_session(args, "demo") as spark:
-            return _show(args, spark, generator, bootstrap, os.path.join(place, "clicks"))
-
-
-def _show(args: argparse.Namespace, spark: Any, generator: Any, bootstrap: str, path: str) -> int:
-    from penstock.pipelines import demo
-    from penstock.pipelines.running import run
-    from penstock.pipelines.table import start_table
-
     began = time.monotonic()
-    try:
-        with _screen() as draw:
-
-            def refresh() -> bool:
-                draw(demo.by_page(spark, path), generator.total, time.monotonic() - began)
-                return args.seconds is not None and time.monotonic() - began >= args.seconds
-
-            run(lambda: start_table(spark, demo.job(bootstrap, path, follow=True)), until=_now_and_then(refresh))
-    except KeyboardInterrupt:
-        output.note("\nstopping")
-    finally:
-        generator.stop()
-    # What was produced last may not be in the table yet, and the batch that was stopped midway is done again.
-    run(lambda: start_table(spark, demo.job(bootstrap, path, follow=False)))
-    found = demo.by_page(spark, path)
-    wrong = demo.differences(found, generator.produced, generator.spent_ms)
-    rows = sum(row["clicks"] for row in found)
-    if wrong or not rows:
-        output.note(f"penstock: the table differs from what was produced: {'; '.join(wrong) or 'it is empty'}")
-        return Exit.FAILED
-    fields = {"produced": generator.total, "in_table": rows, "exactly": True}
-    output.record(args.output, fields)
-    return Exit.OK
+    seconds = seconds_to_run(args.seconds, os.environ.get("RUN_SECONDS"), terminal=sys.stdout.isatty())
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as place, own_broker(args.port, place) as broker:
+        output.note(f"broker    {broker.bootstrap}, for any Kafka client; what is in it goes when this stops")
+        create_like(broker.bootstrap, demo.TOPIC, PARTITIONS)
+        generator = demo.Generator(broker.bootstrap, args.rate)
+        generator.start()
+        output.note(f"events    topic {demo.TOPIC}, about {args.rate} a second")
+        path = os.path.join(place, "clicks")
+        output.note(f"pipeline  Spark is starting; its table is {path}")
+        with spark_session(args, "demo", java_options=QUICK_JAVA) as spark:
+            show = _Show(args, spark, generator, broker, path, began)
+            return show.run(Ending(None if seconds is None else began + seconds))
 
 
-def _now_and_then(work: Any) -> Any:
+class _Show:
+    def __init__(
+        self, args: argparse.Namespace, spark: Any, generator: Generator, broker: _Broker, path: str, began: float
+    ) -> None:
+        self._args = args
+        self._spark = spark
+        self._generator = generator
+        self._broker = broker
+        self._path = path
+        self._began = began
+        self._first_rows_s: float | None = None
+        self._stopping_s: float | None = None
+        self._in_table = 0
+
+    def run(self, ending: Ending) -> int:
+        from penstock.pipelines import demo
+        from penstock.pipelines.running import run
+        from penstock.pipelines.table import start_table
+        from penstock.spark.progress import watch
+
+        watcher = watch(self._spark)
+        with _signals(ending.on_signal):
+            with _screen() as draw:
+
+                def refresh() -> None:
+                    self._check()
+                    rows = self._rows()
+                    draw(rows, "   ".join((self._line(), *map(str, watcher.queries.values()))))
+
+                job = demo.job(self._broker.bootstrap, self._path, follow=True)
+                until = _now_and_then(refresh, lambda: ending.due() and self._caught_up())
+                run(lambda: start_table(self._spark, job), until=until)
+            if self._in_table != self._generator.total:
+                job = demo.job(self._broker.bootstrap, self._path, follow=False)
+                run(lambda: start_table(self._spark, job))
+            return self._judge()
+
+    def _caught_up(self) -> bool:
+        """Once it is time to stop: whether all that was produced is there, or has been waited for long enough.
+
+        The query goes on meanwhile. To stop it in the middle of a batch would be to do that batch again.
+        """
+        if self._stopping_s is None:
+            self._stopping_s = time.monotonic()
+            output.note("stopping: the pipeline catches up, and the table is compared; Ctrl-C to stop at once")
+            self._generator.stop()
+        self._check()
+        self._rows()
+        return self._in_table >= self._generator.total or time.monotonic() - self._stopping_s >= CATCH_UP_S
+
+    def _check(self) -> None:
+        """What else can end: the broker, and whoever produces."""
+        self._broker.check()
+        if self._generator.problem is not None:
+            raise Failure(f"events can't be produced: {self._generator.problem}")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        from penstock.pipelines import demo
+
+        rows = demo.by_page(self._spark, self._path)
+        if rows and self._first_rows_s is None:
+            self._first_rows_s = time.monotonic() - self._began
+            output.note(f"          first rows after {self._first_rows_s:.0f} s")
+        self._in_table = sum(row["clicks"] for row in rows)
+        return [{**row, "mean_ms": round((row["ms"] or 0) / row["clicks"])} for row in rows]
+
+    def _line(self) -> str:
+        produced = self._generator.total
+        elapsed = time.monotonic() - self._began
+        return f"{elapsed:4.0f} s  produced {produced:,}, in the table {self._in_table:,}"
+
+    def _judge(self) -> int:
+        from penstock.pipelines import demo
+
+        rows = self._rows()
+        generator = self._generator
+        wrong = demo.differences(demo.to_compare(self._spark, self._path), generator.produced, generator.spent_ms)
+        if not rows:
+            wrong.append("it is empty")
+        fields = {
+            "produced": generator.total,
+            "in_table": self._in_table,
+            "exactly": not wrong,
+            "first_rows_s": round(self._first_rows_s or 0.0, 1),
+        }
+        if self._args.output == "table":
+            output.rows("table", COLUMNS, rows)
+        output.record(self._args.output, fields)
+        if wrong:
+            raise Failure(f"the table differs from what was produced: {'; '.join(wrong)}")
+        return Exit.OK
+
+
+def _now_and_then(work: Callable[[], None], due: Callable[[], bool]) -> Callable[[], bool]:
+    """Does the work every few seconds, and says whether it is time to stop."""
+    every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0
 
-    def due() -> bool:
+    def look() -> bool:
         nonlocal last
-        if time.monotonic() - last < REFRESH_S:
-            return False
-        done = bool(work())
-        last = time.monotonic()
-        return done
+        if due():
+            return True
+        if time.monotonic() - last >= every:
+            work()
+            last = time.monotonic()
+        return False
 
-    return due
+    return look
 
 
 @contextmanager
-def _screen() -> Iterator[Any]:
+def _signals(handle: Callable[..., None]) -> Iterator[None]:
+    """Instead of an interrupt in the middle of a call into Spark."""
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
     """Draws the table: in place on a terminal, as one line elsewhere."""
     if not sys.stdout.isatty():
-        yield lambda rows, produced, elapsed: print(_line(rows, produced, elapsed), flush=True)
+        yield lambda _, line: output.note(line)
         return
     from rich.console import Group
     from rich.live import Live
@@ -125,64 +236,78 @@ def _screen() -> Iterator[Any]:
 
     with Live(Text("the first rows are on their way"), auto_refresh=False) as live:
 
-        def draw(rows: list[dict[str, Any]], produced: int, elapsed: float) -> None:
-            shown = [{**row, "mean_ms": round(row["ms"] / row["clicks"])} for row in rows]
-            below = Text(f"{_line(rows, produced, elapsed)}   Ctrl-C stops")
-            live.update(Group(output.rich_table(COLUMNS, shown), below), refresh=True)
+        def draw(rows: list[dict[str, Any]], line: str) -> None:
+            below = Text(f"{line}   Ctrl-C stops")
+            live.update(Group(output.rich_table(COLUMNS, rows), below) if rows else below, refresh=True)
 
         yield draw
 
 
-def _line(rows: list[dict[str, Any]], produced: int, elapsed: float) -> str:
-    clicks = sum(row["clicks"] for row in rows)
-    return f"{elapsed:4.0f} s  produced {produced:,}  in the table {clicks:,}  behind {produced - clicks:,}"
+class _Broker:
+    """A broker in a process of its own, as `penstock up` starts it; it ends with us, whatever ends us."""
+
+    def __init__(self, port: int, place: str) -> None:
+        self._log = os.path.join(place, "broker.log")
+        command = [sys.executable, "-m", "penstock.cli.main", "up", "--port", str(port), "--until-stdin-ends", "--json"]
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 (this very program)
+                [*command, "--data", os.path.join(place, "broker")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the demo: it still needs the broker to compare
+            )
+        assert self._process.stdout is not None
+        told = self._process.stdout.readline()
+        if not told:
+            self._end()
+            raise Failure(self._last_words(), self._code())
+        self.bootstrap = str(json.loads(told)["bootstrap"])
+
+    def check(self) -> None:
+        if self._process.poll() is not None:
+            raise Failure(f"the broker has ended: {self._last_words()}")
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _last_words(self) -> str:
+        with open(self._log, encoding="utf-8", errors="replace") as log:
+            lines = log.read().splitlines()
+        return lines[-1].removeprefix("penstock: ") if lines else f"it left with code {self._process.returncode}"
+
+    def _code(self) -> Exit:
+        return Exit(self._process.returncode) if self._process.returncode in set(Exit) else Exit.FAILED
 
 
 @contextmanager
-def _broker(port: int, place: str) -> Iterator[str]:
-    """A broker in a process of its own, as `penstock up` starts it."""
-    process, bootstrap = _start(port, place)
-    if process is None:
-        process, bootstrap = _start(0, place)
-    if process is None:
-        raise Failure("the broker did not start: `penstock up` says why")
+def own_broker(port: int | None, place: str) -> Iterator[_Broker]:
+    broker = _start(port, place)
     try:
-        yield bootstrap
+        yield broker
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        broker.stop()
 
 
-def _start(port: int, place: str) -> tuple[subprocess.Popen[str] | None, str]:
-    command = [
-        sys.executable,
-        "-m",
-        "penstock.cli.main",
-        "up",
-        "--port",
-        str(port),
-        "--data",
-        os.path.join(place, "broker"),
-    ]
-    process = subprocess.Popen(  # noqa: S603 (this very program)
-        [*command, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for the demo: it still needs the broker to compare
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue
-        if told.get("ready"):
-            return process, str(told["bootstrap"])
-    process.wait()
-    return None, ""
+def _start(port: int | None, place: str) -> _Broker:
+    if port is not None:
+        return _Broker(port, place)
+    try:
+        return _Broker(PORT, place)
+    except Failure as problem:
+        if problem.code is not Exit.ADDRESS_IN_USE:
+            raise
+        output.note(f"port {PORT} is taken, so this broker takes another one")
+        return _Broker(0, place)

@@ -61,7 +61,7 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 
 
 @contextmanager
-def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False) -> Iterator[Any]:
+def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, java_options: str = "") -> Iterator[Any]:
     """A session for one command. What goes wrong in it is one sentence."""
     try:
         from penstock.pipelines.running import reason
@@ -69,7 +69,8 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False) -
         from penstock.spark.errors import SourceError
     except ImportError as missing:
         raise Failure(f"{missing.name} is not installed: run `pip install 'penstock[spark]'`") from missing
-    config = {**QUIET, **({} if args.debug else _silent()), **pairs(args.conf, "--conf")}
+    options = " ".join((*([] if args.debug else _silent()), java_options))
+    config = {**QUIET, "spark.driver.extraJavaOptions": options, **pairs(args.conf, "--conf")}
     spark = None
     _stop_on_sigterm()
     try:
@@ -90,14 +91,13 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False) -
             spark.stop()
 
 
-def _silent() -> dict[str, str]:
+def _silent() -> list[str]:
     """Nothing from Spark's own log: what went wrong is told at the end, in a sentence. --debug lets all through."""
     from importlib.resources import files
 
     place = files("penstock.pipelines") / "log4j2.properties"
     # The catalog's database would leave a log of its own wherever the command is run.
-    options = f"-Dlog4j2.configurationFile=file:{place} -Dderby.stream.error.file={os.devnull}"
-    return {"spark.driver.extraJavaOptions": options}
+    return [f"-Dlog4j2.configurationFile=file:{place}", f"-Dderby.stream.error.file={os.devnull}"]
 
 
 def _without_stop(sentence: str) -> str:

@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     kept.add_argument("--ephemeral", action="store_true", help="keep everything in memory, and nothing after the stop")
     parser.add_argument("--override", action="append", default=[], metavar="NAME=VALUE", help="a server property")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; twice for everything")
+    parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)  # for `pipeline demo`
     finish(parser, run)
 
 
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         raise Failure(str(problem), Exit.USAGE) from problem
     with told_in_one_line(node):
         format_if_new(node)
-    return serve(node, where, args.output)
+    return serve(node, where, args.output, until_stdin_ends=args.until_stdin_ends)
 
 
 def _disk(ephemeral: bool) -> Disk:

@@ -78,23 +78,39 @@ class Generator:
 
 def job(bootstrap: str, path: str, *, follow: bool) -> TableJob:
     """Clicks as a Parquet table: no jar is needed for it."""
-    return TableJob(
-        Topic(bootstrap, TOPIC), path, format="parquet", value_schema=SCHEMA, pace=Pace(follow=follow, every="1 second")
-    )
+    pace = Pace(follow=follow, every="2 seconds")
+    return TableJob(Topic(bootstrap, TOPIC), path, format="parquet", value_schema=SCHEMA, pace=pace)
 
 
 def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
-    """The dashboard: nothing before the first batch is there."""
+    """The dashboard: nothing before the first batch is there.
+
+    It is asked for every few seconds on whatever machine: sets of a few hundred users cost less than Spark's estimate
+    of their number, whose buffers take seconds to compile.
+    """
+    from pyspark.sql import functions as f
+
+    users = f.size(f.collect_set("user")).alias("users")
+    return _by_page(spark, path, users, f.sum("ms").alias("ms"))
+
+
+def to_compare(spark: Any, path: str) -> list[dict[str, Any]]:
+    """What `differences` wants to know of the table."""
+    from pyspark.sql import functions as f
+
+    return _by_page(spark, path, f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))
+
+
+def _by_page(spark: Any, path: str, *columns: Any) -> list[dict[str, Any]]:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as f
 
     try:
-        table = spark.read.parquet(path)
+        table = spark.read.schema(SCHEMA).parquet(path)
+        rows = table.groupBy("page").agg(f.count("*").alias("clicks"), *columns).collect()
     except AnalysisException:
         return []
-    columns = (f.count("*").alias("clicks"), f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))
-    users = f.approx_count_distinct("user", 0.01).alias("users")
-    return [row.asDict() for row in table.groupBy("page").agg(*columns, users).orderBy(f.desc("clicks")).collect()]
+    return sorted((row.asDict() for row in rows), key=lambda row: (-row["clicks"], str(row["page"])))
 
 
 def differences(found: list[dict[str, Any]], produced: Counter[str], spent_ms: Counter[str]) -> list[str]:

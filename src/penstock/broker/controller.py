@@ -219,6 +219,7 @@ class Controller:
         def decide(image: MetadataImage) -> Decision[None]:
             decision = unregister_broker(image, broker_id, rules)
             self.beats.forget(broker_id)
+            self._watched.pop(broker_id, None)
             return decision
 
         await self._metadata.submit(decide)

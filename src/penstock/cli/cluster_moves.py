@@ -331,6 +331,8 @@ def run_forget(args: argparse.Namespace) -> int:
     with connect(args) as broker:
         facts = look(broker)
         for node in args.nodes:
+            if any(each.node_id == node and not each.fenced for each in facts.nodes):
+                raise Failure(f"node {node} is running, and would come back at once: stop it first", Exit.FAILED)
             held = [each for each, part in facts.partitions.items() if node in part.replicas]
             if held:
                 sentence = f"node {node} still has {len(held)} replicas, such as {held[0][0]}-{held[0][1]}"

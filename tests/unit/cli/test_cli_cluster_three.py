@@ -110,6 +110,8 @@ def test_a_drained_node_gets_no_new_topics_until_it_is_added_again(capsys: pytes
             client.create_topics([NewTopic("later", partitions=8, replication_factor=2)])
         for topic in ("emptied", "later"):
             assert all(3 not in replicas for replicas in replicas_of(cluster, topic).values())
+        shell.run("cluster", "forget", "3", code=Exit.FAILED)
+        assert "node 3 is running" in shell.err
         shell.run("cluster", "add", "3", "--yes")
         assert states()[3] == "up"
         assert any(3 in replicas for replicas in replicas_of(cluster, "later").values())

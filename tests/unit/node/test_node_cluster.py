@@ -38,6 +38,7 @@ from penstock.protocol.messages.api_44_incremental_alter_configs import (
 from penstock.protocol.messages.api_55_describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 from penstock.protocol.messages.api_58_envelope import EnvelopeRequest
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest
+from penstock.protocol.messages.api_64_unregister_broker import UnregisterBrokerRequest
 from penstock.protocol.messages.headers import RequestHeader
 from penstock.raft.voters import Voter
 
@@ -467,6 +468,28 @@ def test_a_cordoned_broker_gets_no_new_replicas_until_it_is_opened_again() -> No
         await cluster.everywhere(lambda image: not image.brokers[3].cordoned_log_dirs)
         assert not await described()
         assert await cluster.create(1, "three", factor=3) == ErrorCode.NONE
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_a_broker_that_is_unregistered_while_it_runs_comes_back_and_catches_up() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3])
+        await cluster.start()
+        assert await cluster.create(1, "t", factor=3) == ErrorCode.NONE
+        await cluster.everywhere(lambda image: "t" in image.topics)
+        victim = next(one for one in cluster.ids if one != cluster.leader)
+        before = cluster.nodes[victim].broker_epoch
+        answer = await cluster.ask(victim, UnregisterBrokerRequest(broker_id=victim))
+        assert answer.error_code == ErrorCode.NONE
+
+        def back(image: MetadataImage) -> bool:
+            broker = image.brokers.get(victim)
+            in_sync = image.topics["t"].partitions[0].isr
+            return broker is not None and broker.epoch > before and not broker.fenced and len(in_sync) == 3
+
+        await cluster.everywhere(back)
         await cluster.end()
 
     run(scenario)

@@ -1,4 +1,4 @@
-"""UnregisterBroker v0: forget a broker that is gone for good. One that still runs is refused."""
+"""UnregisterBroker v0: forget a broker that is gone for good. One that still runs registers again, and catches up."""
 
 from __future__ import annotations
 

@@ -110,14 +110,11 @@ def begin_controlled_shutdown(image: MetadataImage, broker_id: int, rules: Rules
 
 
 def unregister_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAULT_RULES) -> Decision[None]:
+    """One that runs is forgotten, too: it hears so with its next heartbeat, and comes back as a new one."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker_id} to unregister: check the id."
-        )
-    if not broker.fenced:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is running: stop it before it is unregistered."
         )
     records = after_unclean_shutdown(image, broker_id, rules)
     records.append(UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch))

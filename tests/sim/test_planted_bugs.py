@@ -10,7 +10,7 @@ from penstock.sim.world import run_plan
 EASY = {
     "duplicates-written": (2, 13.0),
     "open-transactions-shown": (5, 3.0),
-    "watermark-without-followers": (1, 40.0),
+    "watermark-without-followers": (2, 20.0),
 }
 
 

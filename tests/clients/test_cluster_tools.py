@@ -174,3 +174,50 @@ def test_the_cluster_its_features_and_its_directories_are_shown(
     assert re.search(r"Feature: kraft.version\s.*FinalizedVersionLevel: 1", features)
     directories = json.loads(tool(LOG_DIRS, "--describe").splitlines()[-1])
     assert sorted(broker["broker"] for broker in directories["brokers"]) == [1, 2, 3]
+
+
+def test_the_same_tools_talk_to_controllers_alone(tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster) -> None:
+    """KIP-919. What they print and how they leave is what they do with Apache Kafka 4.3.1's controllers."""
+    controllers = ",".join(f"{node.host}:{node.controller_port}" for node in cluster.nodes.values())
+    tool(TOPICS, "--create", "--topic", "seen-by-controllers", "--partitions", "1")
+
+    def ask(name: str, *args: str, ok: bool = True) -> str:
+        done = kafka_tool(name, *args, "--bootstrap-controller", controllers, ok=ok)
+        assert ok or done.returncode == 1
+        return done.stdout + done.stderr
+
+    def ask_first(name: str, *args: str) -> str:
+        done = kafka_tool(name, "--bootstrap-controller", controllers, *args)
+        return done.stdout + done.stderr
+
+    def shows(value: int, *entity: str) -> None:
+        """A controller that doesn't lead may hear of it a moment later."""
+        until(lambda: f"ms={value}" in ask(CONFIGS, "--describe", *entity), f"{value} is not shown")
+
+    assert re.search(r"LeaderId:\s+[123]\b", ask_first(QUORUM, "describe", "--status"))
+    rows = ask_first(QUORUM, "describe", "--replication").splitlines()
+    assert [sum(role in row.split() for row in rows) for role in ("Leader", "Follower")] == [1, 2]
+    assert re.search(r"metadata.version\s.*FinalizedVersionLevel: 4.3-IV0", ask_first(FEATURES, "describe"))
+    upgrade = ask_first(FEATURES, "upgrade", "--feature", "transaction.version=2", "--dry-run")
+    assert "transaction.version can be upgraded to 2" in upgrade
+    assert "Cluster ID: " in ask(CLUSTER, "cluster-id")
+    endpoints = ask(CLUSTER, "list-endpoints")
+    assert re.findall(r"^([123])\s.*\scontroller\s*$", endpoints, re.MULTILINE) == ["1", "2", "3"]
+    assert "BrokerIdNotRegisteredException" in ask(CLUSTER, "unregister", "--id", "77", ok=False)
+
+    brokers = ("--entity-type", "brokers")
+    ask(CONFIGS, "--alter", *brokers, "--entity-default", "--add-config", "log.retention.ms=777777777")
+    shows(777777777, *brokers, "--entity-default")
+    ask(CONFIGS, "--alter", *brokers, "--entity-default", "--delete-config", "log.retention.ms")
+    for node in cluster.nodes:
+        own = (*brokers, "--entity-name", str(node))
+        ask(CONFIGS, "--alter", *own, "--add-config", "log.cleaner.backoff.ms=20000")
+        shows(20000, *own)
+        ask(CONFIGS, "--alter", *own, "--delete-config", "log.cleaner.backoff.ms")
+    topic = ("--entity-type", "topics", "--entity-name")
+    ask(CONFIGS, "--alter", *topic, "seen-by-controllers", "--add-config", "retention.ms=100000")
+    described = ("--describe", *topic, "seen-by-controllers")
+    until(lambda: "retention.ms=100000" in tool(CONFIGS, *described), "the topic has no retention.ms")
+    refused = ask(CONFIGS, "--alter", *topic, "nosuch", "--add-config", "retention.ms=1", ok=False)
+    assert "UnknownTopicOrPartitionException" in refused
+    assert "No partition reassignments found" in ask(REASSIGN, "--list")

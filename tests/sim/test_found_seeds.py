@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.sim.plan import draw_plan
+from penstock.sim.plan import FIRST_AIMED, draw_plan
 from penstock.sim.world import run_plan
 
 
@@ -45,7 +45,9 @@ FOUND = [
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.name.replace(" ", "-"))
 def test_a_run_that_once_failed_keeps_all_promises(found: Found) -> None:
     whole = draw_plan(found.seed, found.profile, nodes=found.nodes, duration_s=found.seconds)
-    faults = None if found.faults is None else frozenset(found.faults)
+    # Faults that aim came later than these runs, and would make others of them.
+    old = frozenset(fault.index for fault in whole.faults if fault.index < FIRST_AIMED)
+    faults = old if found.faults is None else frozenset(found.faults)
     actors = None if found.actors is None else frozenset(found.actors)
     verdict = run_plan(whole.only(faults, actors))
     assert [str(violation) for violation in verdict.violations] == []

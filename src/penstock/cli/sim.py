@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.sim.plan import Plan
     from penstock.sim.world import Verdict
 
-PROFILES = ("calm", "network", "crash", "power", "disk", "elections", "hostile")
+PROFILES = ("calm", "network", "crash", "power", "disk", "elections", "late", "hostile")
 DEFAULT_SECONDS = 60.0
 MOST_NODES = 7
 
@@ -82,13 +82,12 @@ def run(args: argparse.Namespace) -> int:
     return _run_one(args) if args.seed is not None else _run_many(args)
 
 
-def _plan(args: argparse.Namespace, seed: int) -> tuple[Plan, Plan]:
-    """What to run, and the whole of the seed."""
+def _plan(args: argparse.Namespace, seed: int) -> Plan:
     from penstock.sim.plan import draw_plan
 
     seconds = args.hours * 3600 if args.hours else args.seconds or DEFAULT_SECONDS
     whole = draw_plan(seed, args.profile, nodes=args.nodes, duration_s=seconds)
-    return whole.only(args.faults, args.actors), whole
+    return whole.only(args.faults, args.actors)
 
 
 def _execute(plan: Plan, plant: str | None, *, trace: bool = False) -> Verdict:
@@ -108,7 +107,7 @@ def _execute(plan: Plan, plant: str | None, *, trace: bool = False) -> Verdict:
 
 
 def _run_one(args: argparse.Namespace) -> int:
-    plan, whole = _plan(args, args.seed)
+    plan = _plan(args, args.seed)
     began = time.perf_counter()
     verdict = _execute(plan, args.plant, trace=args.trace)
     seconds = time.perf_counter() - began
@@ -123,7 +122,7 @@ def _run_one(args: argparse.Namespace) -> int:
     if verdict.ok:
         return Exit.OK
     if not args.no_shrink:
-        _show_smaller(args, verdict, whole)
+        _show_smaller(args, verdict)
     return Exit.FAILED
 
 
@@ -175,13 +174,12 @@ def _ids(ids: tuple[int, ...]) -> str:
     return ",".join(f"n{each}" for each in ids)
 
 
-def _show_smaller(args: argparse.Namespace, verdict: Verdict, whole: Plan) -> None:
+def _show_smaller(args: argparse.Namespace, verdict: Verdict) -> None:
     from penstock.sim.shrink import command, shrink
 
     output.note("looking for a smaller run that fails alike …")
     small = shrink(verdict, run=lambda plan: _execute(plan, args.plant))
-    line = command(small.plan, whole)
-    print(f"again:   {line}" + (f" --plant {args.plant}" if args.plant else ""))
+    print(f"again:   {command(small.plan)}" + (f" --plant {args.plant}" if args.plant else ""))
     for violation in small.violations[:3]:
         print(f"         {str(violation).splitlines()[0]}")
 
@@ -206,7 +204,7 @@ class _Done:
 
 def _do(job: _Job) -> _Done:
     args = job.args
-    plan, whole = _plan(args, job.seed)
+    plan = _plan(args, job.seed)
     began = time.perf_counter()
     verdict = _execute(plan, args.plant)
     seconds = time.perf_counter() - began
@@ -215,7 +213,7 @@ def _do(job: _Job) -> _Done:
         from penstock.sim.shrink import command, shrink
 
         small = verdict if args.no_shrink else shrink(verdict, run=lambda plan: _execute(plan, args.plant))
-        again = command(small.plan, whole) + (f" --plant {args.plant}" if args.plant else "")
+        again = command(small.plan) + (f" --plant {args.plant}" if args.plant else "")
     return _Done(job.seed, [str(each) for each in verdict.violations], verdict.virtual_s, seconds, again)
 
 

@@ -73,6 +73,8 @@ class Machine:
         #: Faults of the disk that are under way: what fails meanwhile may fail.
         self.disk_faults = 0
         self.state = State.DOWN
+        #: Whether its next disk is formatted for a quorum that is there already.
+        self.joins = shape.dynamic and not self.votes
         self.incarnation = 0
         self.node: Node | None = None
         self.loop: ProcessLoop | None = None
@@ -184,8 +186,8 @@ class Machine:
                 cluster_id=CLUSTER_ID,
                 metadata_directory=META,
                 static_voters=not self.shape.dynamic,
-                initial_controllers=self.shape.voters() if self.shape.dynamic and self.votes else (),
-                joins=self.shape.dynamic and not self.votes,
+                initial_controllers=self.shape.voters() if self.shape.dynamic and not self.joins else (),
+                joins=self.joins,
                 ignore_formatted=True,
             )
             format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
@@ -284,9 +286,16 @@ class Machine:
             self.disk.on_change = None
         self.resume()
 
-    def wipe(self) -> None:
+    def voter_directory(self) -> bytes | None:
+        """By which the quorum tells this disk from another one in the same machine."""
+        broker = self.broker
+        return broker.metadata.voter.directory_id if broker is not None else None
+
+    def wipe(self, *, votes_too: bool = False) -> None:
         """A new disk in the old machine. A machine that votes has its votes on a disk of their own, and keeps that."""
-        if self.votes and not self.shape.alone:
+        if votes_too:
+            self.joins = True
+        if self.votes and not self.shape.alone and not votes_too:
             if self.platter.find(DATA) is not None:
                 self.platter.remove_tree(DATA)
             self.platter.sync_all()

@@ -8,11 +8,13 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.sim.aiming import Aiming
 from penstock.sim.among import Among
 from penstock.sim.links import Conditions, Link
 from penstock.sim.losses import DISK, POWER
 from penstock.sim.machine import DATA, Machine, State
 from penstock.sim.plan import FaultPlan
+from penstock.sim.replacing import Replacing
 
 if TYPE_CHECKING:
     from penstock.sim.world import World
@@ -44,7 +46,9 @@ class Nemesis:
             "read errors": self._errors,
             "rot": self._rot,
             "clock jump": self._clock_jump,
-        } | Among(world).does
+        }
+        self._does |= Among(world).does | Aiming(world).does
+        self._does["lose a voter"] = Replacing(world).lose_voter
 
     async def run(self, fault: FaultPlan) -> None:
         await asyncio.sleep(max(0.0, self._world.began + fault.at - self._world.timeline.now))

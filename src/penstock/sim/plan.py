@@ -30,6 +30,10 @@ class Profile:
     every_s: float = 6.0
     among: tuple[str, ...] = ()
     """What a cluster of several machines may have on top."""
+    aimed: tuple[str, ...] = ()
+    """What a share of its seeds has besides, now and then."""
+    aimed_share: float = 0.0
+    aimed_every_s: float = 15.0
 
 
 NETWORK = ("cut", "cut one way", "lossy", "slow", "reset")
@@ -42,6 +46,12 @@ SPLITS = ("isolate", "isolate one way", "isolate a leader", "split", "ring", "cu
 WIRES = ("slow two", "lossy two")
 LEADERS = ("kill a leader", "kill the controller", "pause a leader", "rolling restart", "kill all")
 LOSSES = ("wipe",)
+#: What waits for its moment: see `aiming`.
+LATE = ("late isr change", "isr change of the dead", "late marker")
+ALONE = ("elected alone",)
+VOTERS = ("lose a voter",)
+#: Theirs come after all others.
+FIRST_AIMED = 1_001
 CLUSTER_PACE = 2.0
 LASTING_S = (0.3, 1.5, 5.0, 12.0)
 
@@ -50,7 +60,12 @@ PROFILES: dict[str, Profile] = {
     "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 4.0, (*SPLITS, *WIRES)),
     "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 4.0, LEADERS),
     "power": Profile(
-        "machines that lose power, at any moment", (*POWER, "kill", "restart"), 5.0, ("kill a leader", *LOSSES)
+        "machines that lose power, at any moment",
+        (*POWER, "kill", "restart"),
+        5.0,
+        ("kill a leader", *LOSSES),
+        VOTERS,
+        0.3,
     ),
     "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0, ("kill a leader",)),
     "elections": Profile(
@@ -58,12 +73,24 @@ PROFILES: dict[str, Profile] = {
         ("kill in write", "power in write"),
         1.2,
         ("kill the controller", "isolate a leader", "kill all", "split"),
+        (*ALONE, *VOTERS),
+        0.7,
+    ),
+    "late": Profile(
+        "requests that arrive when they have long been given up, at the worst of times",
+        ("client kill", "reset"),
+        8.0,
+        aimed=LATE,
+        aimed_share=1.0,
+        aimed_every_s=6.0,
     ),
     "hostile": Profile(
         "everything at once",
         (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK),
         3.0,
         (*SPLITS, *WIRES, *LEADERS, *LOSSES),
+        (*LATE, *ALONE, *VOTERS),
+        0.3,
     ),
 }
 
@@ -358,7 +385,23 @@ def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple
             fault = replace(fault, lasts=_stream(seed, f"lasts/{index}").choice(LASTING_S))
         faults.append(fault)
         at += random.expovariate(1 / every_s)
+    if nodes > 1:
+        faults += _aimed(seed, profile, duration_s)
     return tuple(faults)
+
+
+def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
+    """From a stream of their own: seeds without them are what they were."""
+    random = _stream(seed, "aimed")
+    found: list[FaultPlan] = []
+    if random.random() >= profile.aimed_share:
+        return found
+    at = random.expovariate(1 / profile.aimed_every_s)
+    while at < duration_s:
+        index = FIRST_AIMED + len(found)
+        found.append(_fault(_stream(seed, f"fault/{index}"), index, random.choice(profile.aimed), at))
+        at += random.expovariate(1 / profile.aimed_every_s)
+    return found
 
 
 def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:

@@ -8,6 +8,7 @@ from penstock.broker.alter_partition import IsrChanges
 from penstock.broker.partition import Partition
 from penstock.broker.quorum_files import QuorumFiles
 from penstock.broker.replica_fetcher import ReplicaFetcher
+from penstock.log import producers as producers_module
 from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
@@ -19,8 +20,6 @@ from penstock.protocol.errors import ErrorCode
 from penstock.replication.leader import Leading
 
 NODES = 3
-#: An election, a truncation or a wipe has to meet another one within milliseconds.
-RARE = frozenset({"stale-isr-accepted", "dead-replica-in-sync", "vote-forgotten", "index-not-truncated"})
 
 
 def _followers_not_asked(old: Any) -> Any:
@@ -111,6 +110,35 @@ def _vote_forgotten(old: Any) -> Any:
     return save_state
 
 
+def _vote_unsynced(old: Any) -> Any:
+    def save_state(self: QuorumFiles, state: Any) -> None:
+        disk: Any = self._disk
+        write = disk.write_atomic
+        disk.write_atomic = lambda path, data, sync=True: write(path, data, sync=False)
+        try:
+            old(self, state)
+        finally:
+            disk.write_atomic = write
+
+    return save_state
+
+
+def _any_marker(old: Any) -> Any:
+    return lambda entry, header, origin, marker, transaction_version: None
+
+
+def _checkpoint_believed(old: Any) -> Any:
+    """What the checkpoint says, though a power loss may have taken that from the log."""
+
+    def update_high_watermark(self: Log, offset: int) -> int:
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.producers.on_high_watermark(offset)
+        return self.high_watermark
+
+    return update_high_watermark
+
+
 def unsynced(old: Any) -> Any:
     async def flush(self: QuorumFiles) -> None:
         log = self._log
@@ -193,13 +221,13 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
         ((IsrChanges, "submit", _shrunk_at_once),),
     ),
     "stale-isr-accepted": (
-        "the controller accepts an ISR from a leader of the past",
-        "hostile",
+        "the controller accepts an ISR that a leader has wished for in the past",
+        "late",
         ((alter_partition_module, "_stale", _not_stale),),
     ),
     "dead-replica-in-sync": (
         "the controller takes a replica into the ISR for what an earlier life of its broker had",
-        "power",
+        "late",
         ((alter_partition_module, "is_eligible", _any_life), (Leading, "is_eligible", _any_follower)),
     ),
     "unclean-leader": (
@@ -221,6 +249,21 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
         "a vote is not on disk before it is given: after a restart a voter gives it to another one",
         "elections",
         ((QuorumFiles, "save_state", _vote_forgotten),),
+    ),
+    "vote-not-synced": (
+        "a vote is not synced before it is given: after a power loss a voter gives it to another one",
+        "elections",
+        ((QuorumFiles, "save_state", _vote_unsynced),),
+    ),
+    "marker-written-twice": (
+        "a transaction's marker that arrives a second time is written a second time, and ends what has begun since",
+        "late",
+        ((producers_module, "_check_marker", _any_marker),),
+    ),
+    "watermark-beyond-the-log": (
+        "a start believes the checkpoint of the high watermark, though the log ends before it",
+        "power",
+        ((Log, "update_high_watermark", _checkpoint_believed),),
     ),
     "metadata-not-synced": (
         "a voter says that it has records which are not on its disk",

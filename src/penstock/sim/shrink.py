@@ -1,11 +1,15 @@
-"""Makes a failing run smaller: fewer faults, fewer actors, less time, as long as the same rule is broken."""
+"""Makes a failing run smaller: fewer nodes, faults and actors, less time, as long as the same rule is broken.
+
+Fewer nodes are another cluster of the same seed: whether it fails alike is tried first, with everything that the seed
+has there, because all that follows is quicker then.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.sim.plan import Plan
+from penstock.sim.plan import Plan, draw_plan
 from penstock.sim.world import Verdict, run_plan
 
 ATTEMPTS = 60
@@ -20,6 +24,11 @@ def shrink(failing: Verdict, *, attempts: int = ATTEMPTS, run: Run = run_plan) -
     return _Shrinking(failing, attempts, run).result()
 
 
+def whole(plan: Plan) -> Plan:
+    """Everything that its seed has for so many nodes and so much time."""
+    return draw_plan(plan.seed, plan.profile, nodes=plan.nodes, duration_s=plan.duration_s)
+
+
 class _Shrinking:
     def __init__(self, failing: Verdict, attempts: int, run: Run) -> None:
         self._best = failing
@@ -28,6 +37,7 @@ class _Shrinking:
         self._run = run
 
     def result(self) -> Verdict:
+        self._fewer_nodes()
         self._reduce([fault.index for fault in self._best.plan.faults], self._with_faults)
         self._reduce([actor.index for actor in self._best.plan.actors], self._with_actors)
         self._shorten()
@@ -50,6 +60,18 @@ class _Shrinking:
             return True
         return False
 
+    def _fewer_nodes(self) -> None:
+        """The fewest that fail alike: of the seed's faults and actors those that are left, or all there are."""
+        plan = self._best.plan
+        original = whole(plan)
+        faults = None if plan.faults == original.faults else frozenset(fault.index for fault in plan.faults)
+        actors = None if plan.actors == original.actors else frozenset(actor.index for actor in plan.actors)
+        for nodes in range(1, plan.nodes):
+            smaller = draw_plan(plan.seed, plan.profile, nodes=nodes, duration_s=plan.duration_s)
+            # One machine alone has faults of its own.
+            if self._fails(smaller.only(faults if nodes > 1 else None, actors)):
+                return
+
     def _reduce(self, items: list[int], plan_with: Callable[[list[int]], Plan]) -> None:
         """Leaves out ever smaller parts."""
         size = len(items)
@@ -67,15 +89,17 @@ class _Shrinking:
         plan = self._best.plan
         last = max((fault.at + fault.lasts for fault in plan.faults), default=0.0)
         for seconds in (round(last + 1.0, 1), round(last + AFTERMATH_S, 1), round(plan.duration_s / 2, 1)):
-            if seconds < self._best.plan.duration_s and self._fails(replace(self._best.plan, duration_s=seconds)):
+            kept = tuple(fault for fault in plan.faults if fault.at < seconds)
+            if seconds < plan.duration_s and self._fails(replace(plan, duration_s=seconds, faults=kept)):
                 return
 
 
-def command(plan: Plan, original: Plan) -> str:
+def command(plan: Plan) -> str:
     """The line that runs it again."""
     words = [f"penstock sim --seed {plan.seed} --profile {plan.profile} --seconds {plan.duration_s:g}"]
     if plan.nodes != 1:
         words.append(f"--nodes {plan.nodes}")
+    original = whole(plan)
     if plan.faults != original.faults:
         words.append(f"--faults {_list([fault.index for fault in plan.faults])}")
     if plan.actors != original.actors:

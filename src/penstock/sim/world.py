@@ -110,6 +110,7 @@ class World:
         self.watcher.excuses = self._excuses
         self.actors = [Actor(self, actor) for actor in plan.actors]
         self._restart_at: dict[Machine, float] = {}
+        self._operating: list[asyncio.Task[None]] = []
 
     def _machine(self, number: int) -> Machine:
         plan = self.plan
@@ -153,6 +154,10 @@ class World:
         self.losses.note(machine, POWER)
         machine.lose_power(severity)
         self.restart(machine, off_s)
+
+    def operate(self, work: Coroutine[Any, Any, None]) -> None:
+        """What an operator has to do after a fault, and does, though the time of faults may be over by then."""
+        self._operating.append(asyncio.ensure_future(work))
 
     async def _supervise(self, machine: Machine) -> None:
         while True:
@@ -284,6 +289,7 @@ class World:
     async def _verify(self) -> FinalView | None:
         """Everything is read, the nodes are restarted cleanly, everything is read again: see `changes`."""
         if not self.plan.shape.alone:
+            await self._bounded("what operators do", CONVERGE_BOUND_S, _all(self._operating))
             await self._bounded("coming back into sync", CONVERGE_BOUND_S, self._converge())
         first = await self._bounded("reading everything", VERIFY_BOUND_S, self._read("verify1"))
         if first is None:
@@ -419,6 +425,10 @@ class _LogHandler(logging.Handler):
         if error is not None and record.levelno >= logging.ERROR and not _excused(error):
             where = "".join(traceback.format_exception(error)[-4:])
             world.violated("no exceptions", f"{running.name} logs: {message}: {error!r}\n{where}")
+
+
+async def _all(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*tasks)
 
 
 def _excused(error: BaseException) -> bool:

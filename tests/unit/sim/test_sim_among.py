@@ -8,7 +8,7 @@ import pytest
 from penstock.sim.among import isolated, ring, split
 from penstock.sim.links import Channel, Link
 from penstock.sim.loop import Timeline
-from penstock.sim.plan import PROFILES, draw_plan
+from penstock.sim.plan import FIRST_AIMED, PROFILES, draw_plan
 from penstock.sim.shape import draw_shape, simple_shape
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
@@ -82,11 +82,20 @@ def test_some_clusters_have_controllers_of_their_own() -> None:
 
 
 def test_only_clusters_have_faults_among_machines() -> None:
+    kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, "hostile", nodes=1).faults}
     for profile in PROFILES.values():
-        kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, "hostile", nodes=1).faults}
-        assert not kinds & set(profile.among)
-    kinds = {fault.kind for seed in range(80) for fault in draw_plan(seed, "hostile", nodes=3, duration_s=300).faults}
-    assert kinds >= set(PROFILES["hostile"].among)
+        assert not kinds & {*profile.among, *profile.aimed}
+    kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, "hostile", nodes=3, duration_s=120).faults}
+    assert kinds >= {*PROFILES["hostile"].among, *PROFILES["hostile"].aimed}
+
+
+def test_faults_that_aim_change_nothing_about_the_others_and_some_seeds_have_none() -> None:
+    plans = [draw_plan(seed, "hostile", nodes=3, duration_s=60) for seed in range(20)]
+    aimed = [sum(fault.index >= FIRST_AIMED for fault in plan.faults) for plan in plans]
+    assert 0 < aimed.count(0) < len(aimed)
+    for plan in plans:
+        others = [fault.index for fault in plan.faults if fault.index < FIRST_AIMED]
+        assert others == list(range(1, len(others) + 1))
 
 
 def test_more_machines_do_not_change_what_a_seed_does_with_one() -> None:

@@ -53,4 +53,4 @@ def test_the_command_of_a_run_names_what_is_left_of_it(
 ) -> None:
     whole = draw_plan(5, "power", duration_s=30)
     part = whole.only(None if faults is None else frozenset(faults), None if actors is None else frozenset(actors))
-    assert command(part, whole) == expected
+    assert command(part) == expected

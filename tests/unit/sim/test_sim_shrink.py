@@ -1,10 +1,11 @@
-"""Shrinking, on runs that are pretended: what is left is what it takes to fail."""
+"""Shrinking, on runs that are pretended and on one with a planted bug: what is left is what it takes to fail."""
 
 from penstock.sim.checkers import Violation
 from penstock.sim.history import History
 from penstock.sim.plan import Plan, draw_plan
-from penstock.sim.shrink import shrink
-from penstock.sim.world import Verdict
+from penstock.sim.planted import PLANTS
+from penstock.sim.shrink import command, shrink, whole
+from penstock.sim.world import Verdict, run_plan
 
 
 def verdict(plan: Plan, *rules: str) -> Verdict:
@@ -48,3 +49,70 @@ def test_attempts_are_bounded() -> None:
 
     shrink(verdict(draw_plan(3, "hostile", duration_s=600), "rule"), run=run, attempts=7)
     assert runs == 7
+
+
+def test_the_fewest_nodes_that_fail_alike_are_left() -> None:
+    plan = draw_plan(3, "hostile", nodes=5, duration_s=60)
+    needed = plan.faults[2].index
+
+    def run(part: Plan) -> Verdict:
+        fails = part.nodes >= 3 and needed in {fault.index for fault in part.faults}
+        return verdict(part, *(["rule"] if fails else []))
+
+    small = shrink(verdict(plan, "rule"), run=run, attempts=200)
+    assert small.plan.nodes == 3
+    assert [fault.index for fault in small.plan.faults] == [needed]
+    assert small.plan.actors == ()
+
+
+def test_fewer_nodes_are_tried_with_what_is_left_of_a_run_that_was_made_smaller_before() -> None:
+    plan = draw_plan(3, "hostile", nodes=3, duration_s=60).only(faults=frozenset({4}), actors=frozenset({1}))
+    tried: list[Plan] = []
+
+    def run(part: Plan) -> Verdict:
+        tried.append(part)
+        return verdict(part)
+
+    shrink(verdict(plan, "rule"), run=run, attempts=2)
+    assert [part.nodes for part in tried] == [1, 2]
+    assert [fault.index for fault in tried[1].faults] == [4]
+    assert [actor.index for actor in tried[1].actors] == [1]
+
+
+def test_a_planted_bug_is_left_with_fewer_nodes_faults_and_actors_and_its_command_shows_it_again() -> None:
+    plant = PLANTS["watermark-without-followers"]
+    with plant.planted():
+        failing = _first_failing(plant.profile)
+        small = shrink(failing, attempts=6)
+        assert small.plan.nodes < failing.plan.nodes
+        before, after = ((*each.plan.faults, *each.plan.actors) for each in (failing, small))
+        assert len(after) < len(before)
+        again = run_plan(_as_told(command(small.plan)))
+    assert again.digest == small.digest
+    assert [each.rule for each in again.violations] == [each.rule for each in small.violations]
+
+
+def _first_failing(profile: str) -> Verdict:
+    for seed in range(2, 30):
+        found = run_plan(draw_plan(seed, profile, nodes=4, duration_s=6))
+        if not found.ok:
+            return found
+    raise AssertionError("no seed fails")
+
+
+def _as_told(line: str) -> Plan:
+    """What the command line runs."""
+    words = line.split()
+    options = dict(zip(words[2::2], words[3::2]))
+    plan = draw_plan(
+        int(options["--seed"]),
+        options["--profile"],
+        nodes=int(options.get("--nodes", "1")),
+        duration_s=float(options["--seconds"]),
+    )
+    assert whole(plan) == plan
+    return plan.only(_indexes(options.get("--faults")), _indexes(options.get("--actors")))
+
+
+def _indexes(text: str | None) -> frozenset[int] | None:
+    return None if text is None else frozenset(int(each) for each in text.split(",") if each != "none")

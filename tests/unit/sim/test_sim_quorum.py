@@ -1,0 +1,83 @@
+"""The quorum from outside: metadata logs held against each other, and a voter whose disk is lost and replaced."""
+
+from dataclasses import replace
+
+from penstock.client.admin import Admin, NewTopic
+from penstock.client.producer import Producer
+from penstock.sim.cluster import SimCluster
+from penstock.sim.history import TopicPartition
+from penstock.sim.plan import FaultPlan, Plan, draw_plan
+from penstock.sim.quorum_logs import QuorumLogs
+from penstock.sim.replicas import indexes_fit
+from penstock.sim.world import run_plan
+
+
+def test_metadata_logs_that_differ_and_leaders_that_lack_something_are_found() -> None:
+    async def app(cluster: SimCluster) -> list[list[str]]:
+        found: list[str] = []
+        logs = QuorumLogs(cluster.machines, lambda rule, what: found.append(rule))
+        async with cluster.client() as client:
+            await Admin(client).create_topics([NewTopic("t", 1, 3)])
+        logs.look()
+        told = [list(found)]
+        assert logs.committed > 0
+        other = QuorumLogs(cluster.machines, lambda rule, what: found.append(rule))
+        other._batches[0] = (0, "n9")
+        other.look()
+        told.append(found.copy())
+        found.clear()
+        logs.committed = 1_000_000
+        logs.look()
+        logs.look()
+        return [*told, found]
+
+    assert SimCluster(nodes=3, seed=2).run(app) == [[], ["log matching"], ["leader completeness"]]
+
+
+def test_an_index_that_leads_elsewhere_is_found() -> None:
+    async def app(cluster: SimCluster) -> list[list[str]]:
+        async with cluster.client() as client:
+            await Admin(client).create_topics([NewTopic("t", 1, 1, configs={"index.interval.bytes": "1"})])
+            producer = Producer(client, cluster.clock)
+            for _ in range(4):
+                await (await producer.send("t", b"v", partition=0))
+            await producer.close()
+        damaged: set[TopicPartition] = set()
+        broker = cluster.machine().broker
+        assert broker is not None
+        log = broker.partitions.get("t", 0).log
+        assert len(log.active.index.entries()) > 1
+        before = list(indexes_fit(cluster.machines, damaged))
+        log.active.index.append(log.log_end_offset + 5, log.size + 100)
+        return [before, list(indexes_fit(cluster.machines, damaged)), list(indexes_fit(cluster.machines, {("t", 0)}))]
+
+    before, after, excused = SimCluster(seed=2).run(app)
+    assert before == []
+    assert len(after) == 1
+    assert after[0].startswith("t-0 on n1: the index of segment 0 has offset 9 at byte")
+    assert excused == []
+
+
+def _dynamic() -> Plan:
+    """A quiet cluster of three whose voters are what the log says, and that bears the loss of a disk."""
+    plans = (draw_plan(seed, "calm", nodes=3, duration_s=10) for seed in range(1, 100))
+    return next(plan for plan in plans if plan.shape.dynamic and plan.losses_covered)
+
+
+def test_a_voter_that_has_lost_its_disk_is_taken_out_and_added_again() -> None:
+    plan = _dynamic()
+    fault = FaultPlan(1, "lose a voter", 2.0, 0.5, {"draw": 0.5})
+    verdict = run_plan(replace(plan, faults=(fault,), actors=plan.actors[:1]))
+    assert [str(violation) for violation in verdict.violations] == []
+    told = [event.what for event in verdict.story]
+    lost = next(event.who for event in verdict.story if event.what == "has a new, empty disk")
+    assert f"has put {lost} back among the voters" in told
+
+
+def test_no_voter_loses_its_disk_where_nobody_could_put_it_back() -> None:
+    plan = _dynamic()
+    fault = FaultPlan(1, "lose a voter", 2.0, 0.5, {"draw": 0.5})
+    static = replace(plan, shape=replace(plan.shape, dynamic=False), faults=(fault,), actors=(), duration_s=4)
+    told = " ".join(event.what for event in run_plan(static).story)
+    assert "nobody could put it back" in told
+    assert "empty disk" not in told

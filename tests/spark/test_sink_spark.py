@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,15 +72,16 @@ def test_columns_say_topic_partition_and_headers(spark: Any, spark_broker: Broke
     ("options", "sentence"),
     [
         ({"topic": "nowhere-to-be-found"}, "There is no topic 'nowhere-to-be-found'"),
-        ({"topik": "t"}, "did you mean topic?"),
+        ({"topik": "t"}, "(is topic meant?)"),
         ({}, "Give option topic"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_task(
     spark: Any, spark_broker: Broker, options: dict[str, str], sentence: str
 ) -> None:
-    with pytest.raises(Exception, match=sentence.replace("?", r"\?")):
+    with pytest.raises(Exception, match=re.escape(sentence)) as refused:
         write(rows_of(spark, 1), spark_broker, **options)
+    assert "Traceback" not in str(refused.value)
 
 
 @pytest.mark.parametrize("exactly_once", ["true", "false"])

@@ -145,6 +145,8 @@ def test_protobuf_messages_are_decoded(tmp_path: Path) -> None:
         ({"value.format": "protobuf"}, "Protobuf needs value.descriptor"),
         ({"value.format": "avro", "value.schema": "{"}, "no Avro schema"),
         ({"value.format": "json", "value.schema": "{"}, "no schema in Spark's JSON"),
+        ({"value.format": "json", "value.schema": "id LOMG"}, r"gives 'id' the type LOMG.*\(is LONG meant\?\)"),
+        ({"value.format": "json", "value.schema": "id LONG, name"}, "has no type for 'name'"),
         ({"value.format": "string", "value.bad": "elsewhere"}, "column, fail or topic:NAME"),
     ],
 )

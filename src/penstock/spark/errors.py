@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,13 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 
 class SourceError(Exception):
     """A wrong option, a missing topic, offsets that are gone, no broker: the message says which and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        # A worker of Spark's ends with what it could not catch, and tells the driver where in the code that was, unless
+        # this is set: whoever wrote the option wrong is not helped by our file names.
+        if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def _check_properties(client: Mapping[str, str]) -> None:
 
 
 def _did_you_mean(name: str) -> str:
-    return f": did you mean {name}?"
+    return f" (is {name} meant?)"
 
 
 def _read(given: Mapping[str, str], name: str, read: Callable[[str], T], takes: str, default: T, prefix: str = "") -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,13 @@ from penstock.spark.schema import BAD_REASON, BAD_VALUE
 DEAD_LETTER_PREFIX = "topic:"
 #: Bytes of one read by Arrow: with less than a whole column in a block, types inferred for one block would not hold.
 _BLOCK_BYTES = 1 << 30
+
+#: What a column of `value.schema` may be in DDL, where it isn't made of other types.
+_DDL_TYPES = (
+    *("BOOLEAN", "TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG", "FLOAT", "REAL", "DOUBLE"),
+    *("DECIMAL", "DEC", "NUMERIC", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "INTERVAL"),
+    *("STRING", "BINARY", "VARIANT", "VOID"),
+)
 
 Column = Any
 DecodeAll = Callable[[Column], Column]
@@ -76,12 +84,27 @@ def _check(value: ValueOptions) -> None:
 def _spark_type(text: str) -> DataType | str:
     """A schema as Spark's JSON, or as DDL, which only Spark itself can read: it gets it as part of the whole."""
     if not text.lstrip().startswith("{"):
+        _check_ddl(text)
         return f"STRUCT<{text}>"
     try:
         return StructType.fromJson(json.loads(text))
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SourceError(f"Option value.schema is no schema in Spark's JSON: {reason}.") from None
+
+
+def _check_ddl(text: str) -> None:
+    """Spark's own words about a type that it doesn't know point at another column. Nested types are left to it."""
+    if any(sign in text for sign in "<(`"):
+        return
+    for column in text.split(","):
+        name, *kind = column.replace(":", " ").split() or [""]
+        if not kind:
+            raise SourceError(f"Option value.schema has no type for {name!r}: write it as `id LONG, name STRING`.")
+        if kind[0].upper() not in _DDL_TYPES:
+            close = get_close_matches(kind[0].upper(), _DDL_TYPES, n=1)
+            hint = f" (is {close[0]} meant?)" if close else ""
+            raise SourceError(f"Option value.schema gives {name!r} the type {kind[0]}, which Spark doesn't know{hint}.")
 
 
 class ValueDecoder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 import re
@@ -84,7 +85,9 @@ class Cluster:
         *,
         static: bool = False,
         extra: Mapping[str, str] | None = None,
+        dirs: tuple[str, ...] = ("/data",),
     ) -> None:
+        self.dirs = dirs
         self.ids = sorted({*controllers, *brokers})
         self.controllers, self.brokers, self.static = controllers, brokers, static
         self.extra = {**QUICK, **(extra or {})}
@@ -101,14 +104,14 @@ class Cluster:
 
     def format(self, node_id: int, *, joins: bool = False, cluster_id: str = CLUSTER) -> None:
         plan = FormatPlan(
-            ["/data"],
+            self.dirs,
             node_id,
             cluster_id=cluster_id,
             initial_controllers=() if self.static or joins else self.voters,
             static_voters=self.static,
             joins=joins,
         )
-        format_storage(self.disks[node_id], plan, random=random.Random(node_id), now_ms=0)
+        format_storage(self.disks[node_id], plan, random=random.Random(100 + node_id), now_ms=0)
 
     def settings(self, node_id: int, **more: str) -> Settings:
         roles, listeners = [], []
@@ -130,7 +133,7 @@ class Cluster:
                 "node.id": str(node_id),
                 "listeners": ",".join(listeners),
                 "controller.listener.names": "CONTROLLER",
-                "log.dirs": "/data",
+                "log.dirs": ",".join(self.dirs),
                 **quorum,
                 **self.extra,
                 **more,
@@ -182,8 +185,8 @@ class Cluster:
         finally:
             connection.close()
 
-    async def create(self, node_id: int, topic: str, factor: int = 1) -> int:
-        wanted = CreatableTopic(name=topic, num_partitions=1, replication_factor=factor)
+    async def create(self, node_id: int, topic: str, factor: int = 1, partitions: int = 1) -> int:
+        wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=factor)
         answer = await self.ask(node_id, CreateTopicsRequest(topics=[wanted], timeout_ms=20_000))
         return int(answer.topics[0].error_code)
 
@@ -490,6 +493,33 @@ def test_a_broker_that_is_unregistered_while_it_runs_comes_back_and_catches_up()
             return broker is not None and broker.epoch > before and not broker.fenced and len(in_sync) == 3
 
         await cluster.everywhere(back)
+        await cluster.end()
+
+    run(scenario)
+
+
+def test_a_directory_that_fails_costs_its_replicas_their_place_in_the_metadata_and_no_others() -> None:
+    async def scenario() -> None:
+        cluster = Cluster([1, 2, 3], [1, 2, 3], dirs=("/data", "/more"))
+        await cluster.start()
+        assert await cluster.create(1, "t", factor=3, partitions=4) == ErrorCode.NONE
+        kept, failing = (directory.directory_id for directory in cluster.nodes[3].broker.logs.dirs)
+
+        def places(image: MetadataImage) -> list[tuple[bytes | None, bool]]:
+            parts = image.topics["t"].partitions.values() if "t" in image.topics else ()
+            return sorted((part.directory(3), 3 in part.isr) for part in parts)
+
+        told = sorted([(kept, True), (failing, True)] * 2)
+        await cluster.everywhere(lambda image: places(image) == told)
+
+        def fail(operation: str, path: str) -> None:
+            if path.startswith("/more/"):
+                raise OSError(errno.EIO, "Input/output error", path)
+
+        cluster.disks[3].on_write = fail
+        await cluster.create(1, "u", factor=3, partitions=4)  # needs new logs in both
+        lost = sorted([(kept, True), (failing, False)] * 2)
+        await cluster.everywhere(lambda image: image.brokers[3].log_dirs == (kept,) and places(image) == lost)
         await cluster.end()
 
     run(scenario)

@@ -73,13 +73,28 @@ def run(args: argparse.Namespace) -> int:
     if args.nodes > MOST_NODES:
         raise Failure(f"--nodes: from 1 to {MOST_NODES}", Exit.USAGE)
     if args.plant == "list":
-        from penstock.sim.planted import PLANTS
-
-        output.rows(
-            args.output, ("name", "about"), [{"name": name, "about": bug.about} for name, bug in PLANTS.items()]
-        )
-        return Exit.OK
+        return _list_plants(args)
     return _run_one(args) if args.seed is not None else _run_many(args)
+
+
+def _list_plants(args: argparse.Namespace) -> int:
+    """With a run that finds each."""
+    from penstock.sim.planted import FOUND_BY, PLANTS
+
+    columns = ("name", "nodes", "profile", "seed", "seconds", "about")
+    rows = [
+        {
+            "name": name,
+            "nodes": bug.nodes,
+            "profile": bug.profile,
+            "seed": FOUND_BY[name][0],
+            "seconds": FOUND_BY[name][1],
+            "about": bug.about,
+        }
+        for name, bug in PLANTS.items()
+    ]
+    output.rows(args.output, columns, rows)
+    return Exit.OK
 
 
 def _plan(args: argparse.Namespace, seed: int) -> Plan:

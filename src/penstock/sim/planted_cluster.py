@@ -197,7 +197,7 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
     ),
     "ack-before-watermark": (
         "a write is acknowledged before the high watermark has passed it",
-        "crash",
+        "network",
         ((Partition, "when_committed", _nobody_waits),),
     ),
     "truncate-to-watermark": (

@@ -26,6 +26,7 @@ from typing import Any
 
 from penstock.client.admin import Admin, NewTopic
 from penstock.client.client import AsyncClient
+from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from penstock.client.producer import Producer, ProducerSettings
@@ -40,6 +41,7 @@ from penstock.sim.losses import newest_image
 from penstock.sim.machine import DATA, Machine
 from penstock.sim.network import Fabric, SimNetwork
 from penstock.sim.platter import Severity
+from penstock.sim.replacing import put_back
 from penstock.sim.replicas import read_copy
 from penstock.sim.session import Session
 from penstock.sim.shape import simple_shape
@@ -315,9 +317,9 @@ class Stage:
         self._machine(name).lose_power(Severity.EVERYTHING if what == "everything" else Severity.NOTHING)
         return ""
 
-    async def do_wipe(self, name: str) -> str:
-        """A new disk, in a machine that is down."""
-        self._machine(name).wipe()
+    async def do_wipe(self, name: str, what: str = "records") -> str:
+        """A new disk, in a machine that is down; with `votes`, also for what it has as a voter."""
+        self._machine(name).wipe(votes_too=what == "votes")
         return ""
 
     async def do_die_in_change(self, count: str, what: str = "kill", name: str = "n1") -> str:
@@ -418,6 +420,28 @@ class Stage:
         brokers = [machine.broker for machine in self.machines if machine.serving]
         leaders = [broker.metadata.quorum().leader_id for broker in brokers if broker is not None]
         return f"n{max(leaders, key=leaders.count)}" if leaders else "nobody"
+
+    async def do_voters(self) -> str:
+        """Who votes, by what clients are told; `?` stands for a disk that is not the one in the machine."""
+
+        async def work(role: Role) -> str:
+            part = (await ClusterAdmin(await role.connected()).describe_quorum()).topics[0].partitions[0]
+            named = []
+            for voter in sorted(part.current_voters, key=lambda each: each.replica_id):
+                known = self._machine(f"n{voter.replica_id}").voter_directory() == voter.replica_directory_id
+                named.append(f"n{voter.replica_id}" + ("" if known else "?"))
+            return " ".join(named)
+
+        return await self._as("admin", work)
+
+    async def do_put_back(self, name: str) -> str:
+        """As an operator does: the voter of the old disk out, that of the new one in."""
+
+        async def work(role: Role) -> str:
+            await put_back(role.session, self._machine(name))
+            return f"{name} votes"
+
+        return await self._as("admin", work)
 
     async def do_refuse(self, name: str, api: str) -> str:
         """A node closes the connections on which it is asked for this."""

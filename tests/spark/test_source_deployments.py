@@ -6,8 +6,6 @@ Each is a process of its own: a session in this one would be found and used inst
 from __future__ import annotations
 
 import os
-import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +15,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from penstock.spark.java import find_java
+from standalone import EXECUTORS, standalone
+
 from penstock.testing import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -94,43 +93,8 @@ def test_the_java_of_pypi_runs_spark(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_a_cluster_of_a_master_and_two_workers_reads_on_its_executors(broker: Broker, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    started = [
-        start(tmp_path, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-    ]
-    try:
-        for number in (1, 2):
-            work = str(tmp_path / f"work-{number}")
-            words = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "-d", work, url]
-            started.append(start(tmp_path, f"{deploy}.worker.Worker", *words))
-        config = SMALL | {"spark.executor.memory": "600m", "spark.cores.max": "2", "spark.executor.cores": "1"}
-        said = run_job(broker, tmp_path, {"master": url, "memory": "600m", "config": config})
-        assert "DONE" in said
-        executors = [
-            path for number in (1, 2) for path in (tmp_path / f"work-{number}").glob("app-*/*") if path.is_dir()
-        ]
-        assert len(executors) == 2
-    finally:
-        for process in started:
-            process.terminate()
-            process.wait(60)
-
-
-def start(place: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    environment = dict(os.environ) | {
-        "SPARK_HOME": str(home),
-        "JAVA_HOME": str(find_java().home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    log = (place / f"{re.sub('[^a-z]', '', name.lower())}.log").open("ab")
-    with log:
-        return subprocess.Popen([home / "bin" / "spark-class", name, *words], stdout=log, stderr=log, env=environment)
+    with standalone(tmp_path) as cluster:
+        said = run_job(broker, tmp_path, {"master": cluster.url, "memory": "600m", "config": SMALL | EXECUTORS})
+    assert "DONE" in said
+    executors = [path for number in (1, 2) for path in (tmp_path / f"work-{number}").glob("app-*/*") if path.is_dir()]
+    assert len(executors) == 2

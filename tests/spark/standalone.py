@@ -1,0 +1,84 @@
+"""A standalone Spark cluster of one master and two workers, from the pip package, each a process of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.spark.java import find_java
+
+_DEPLOY = "org.apache.spark.deploy"
+_EXECUTOR = b"CoarseGrainedExecutorBackend"
+#: Of a session on this cluster: an executor on each worker.
+EXECUTORS = {"spark.executor.memory": "600m", "spark.cores.max": "2", "spark.executor.cores": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Standalone:
+    url: str
+    workers: list[subprocess.Popen[bytes]]
+
+    def executors(self) -> list[int]:
+        """Process ids of those that run now."""
+        return [child for worker in self.workers for child in _children(worker.pid) if _EXECUTOR in _command(child)]
+
+
+@contextmanager
+def standalone(place: Path) -> Iterator[Standalone]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    master = _start(place, f"{_DEPLOY}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in (1, 2):
+            work = str(place / f"work-{number}")
+            words = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "-d", work, url]
+            workers.append(_start(place, f"{_DEPLOY}.worker.Worker", *words))
+        yield Standalone(url, workers)
+    finally:
+        for process in (master, *workers):
+            process.terminate()
+        for process in (master, *workers):
+            process.wait(60)
+
+
+def _start(place: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = dict(os.environ) | {
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    log = (place / f"{re.sub('[^a-z]', '', name.lower())}.log").open("ab")
+    with log:
+        return subprocess.Popen([home / "bin" / "spark-class", name, *words], stdout=log, stderr=log, env=environment)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue  # a thread that ended meanwhile
+    return found
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

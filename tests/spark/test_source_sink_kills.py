@@ -1,0 +1,111 @@
+"""From topic to topic, exactly once, while executors and the broker are killed: compared row by row at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from copy_query import PER_BATCH
+from sink_driver import committed_rows
+from standalone import EXECUTORS, standalone
+
+from penstock.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+RECORDS = 1200
+KILLS_AFTER_BATCHES = (1, 4, 7)
+PATIENCE_S = 500
+RUNS = 6
+
+
+def filled(broker: Broker) -> list[tuple[str, str]]:
+    """What is to be in the other topic."""
+    broker.create_topics({"in": 2, "out": 2})
+    with broker.client() as client, client.producer() as producer:
+        for partition in (0, 1):
+            numbers = range(partition, RECORDS, 2)
+            producer.send_many("in", [(None, b"%d" % number, (), None) for number in numbers], partition=partition)
+    return sorted((str(number % 2), str(number)) for number in range(RECORDS))
+
+
+def batches_done(checkpoint: Path) -> int:
+    return len(list((checkpoint / "commits").glob("[0-9]*")))
+
+
+def copy(broker: Broker, place: Path, master: str, settings: dict[str, str], kills: list[Callable[[], None]]) -> int:
+    """The driver's exit code. Each of `kills` is done, and taken out, when as many batches are through as it waits for.
+
+    Looking at the checkpoint now and then is all there is to wait for: nothing here depends on how long anything takes.
+    """
+    checkpoint = place / "checkpoint"
+    words = [str(Path(__file__).with_name("copy_query.py")), broker.bootstrap, str(checkpoint), master]
+    words += [f"{name}={value}" for name, value in settings.items()]
+    with (place / "driver.log").open("ab") as log:
+        driver = subprocess.Popen(
+            [sys.executable, *words],
+            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while time.monotonic() < deadline:
+            with suppress(subprocess.TimeoutExpired):
+                return driver.wait(0.05)
+            done = len(KILLS_AFTER_BATCHES) - len(kills)
+            if kills and batches_done(checkpoint) >= KILLS_AFTER_BATCHES[done]:
+                kills.pop(0)()
+        raise TimeoutError(f"the driver is not through after {PATIENCE_S} s: see {place}/driver.log")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
+def test_killing_executors_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
+    with Broker() as broker, standalone(tmp_path) as cluster:
+        expected = filled(broker)
+        killed: list[int] = []
+
+        def kill_one() -> None:
+            # Which of the two, in turn; one that is just being started again leaves the other.
+            running = cluster.executors()
+            victim = running[len(killed) % len(running)]
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+
+        kills = [kill_one] * len(KILLS_AFTER_BATCHES)
+        assert copy(broker, tmp_path, cluster.url, EXECUTORS, kills) == 0
+        assert len(set(killed)) == len(KILLS_AFTER_BATCHES)
+        assert sorted(committed_rows(broker, "out")) == expected
+    assert batches_done(tmp_path / "checkpoint") >= RECORDS // PER_BATCH
+
+
+def test_killing_the_broker_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "broker") as broker:
+        expected = filled(broker)
+
+        def kill_it() -> None:
+            broker.kill()
+            broker.start()
+
+        kills = [kill_it] * len(KILLS_AFTER_BATCHES)
+        # A query may end with a reason when its broker goes; its checkpoint brings it back.
+        codes: list[int] = []
+        while not codes or codes[-1] != 0:
+            assert len(codes) < RUNS, f"exit codes {codes}: see {tmp_path}/driver.log"
+            codes.append(copy(broker, tmp_path, "local[2,8]", {}, kills))
+        assert not kills, "every kill has happened"
+        assert sorted(committed_rows(broker, "out")) == expected

@@ -276,6 +276,7 @@ class Lifecycle:
         timeout_ms = self._settings.int("broker.session.timeout.ms") // 2
         while True:
             pause_s = AGAIN_S
+            self._wake.clear()  # before it is said how things are: what changes while it is on its way is told at once
             try:
                 answer = await self._channel.ask(self._heartbeat(), timeout_ms=timeout_ms, lane=LANE)
                 pause_s = await self._heard(answer, interval_s)
@@ -285,7 +286,6 @@ class Lifecycle:
                 logger.critical("%s", error)
             except Exception:  # without heartbeats this broker would be fenced, and never come back
                 logger.exception("a heartbeat of broker %d failed: once more", self.identity.node_id)
-            self._wake.clear()
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()

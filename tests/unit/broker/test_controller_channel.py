@@ -13,6 +13,7 @@ from penstock.broker.controller_channel import ControllerChannel
 from penstock.broker.lifecycle import Directories, Identity, Lifecycle
 from penstock.client.connection import BrokerConnection
 from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import METADATA_VERSION
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from penstock.sim.loop import Timeline
@@ -78,6 +79,40 @@ def test_nobody_waits_for_a_controller_that_stands_still_once_there_is_another(m
     run(scenario())
 
 
+def alive(ask: Any, directories: Any = lambda: Directories([], [], [])) -> Lifecycle:
+    """A broker that is registered, as far as its heartbeats go."""
+    image = SimpleNamespace(offset=5, brokers={}, features={METADATA_VERSION: 30})
+    metadata = SimpleNamespace(subscribe=lambda listener: None, image=image, among_strangers=False)
+    identity = Identity(1, "c", bytes(16), True, False, {}, {})
+    channel = SimpleNamespace(ask=ask)
+    return Lifecycle(identity, cast(Any, channel), cast(Any, metadata), Settings({"node.id": "1"}), directories)
+
+
+def test_what_changes_while_a_heartbeat_is_on_its_way_is_told_at_once() -> None:
+    async def scenario() -> None:
+        told: list[tuple[list[bytes], list[bytes]]] = []
+        online, failed, closed = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
+        now = Directories([online, failed], [], [])
+
+        async def ask(request: Any, **_: Any) -> Any:
+            nonlocal now
+            told.append((request.offline_log_dirs, request.cordoned_log_dirs))
+            await asyncio.sleep(0.1)
+            if len(told) == 1:
+                now = Directories([online], [failed], [closed])
+                lifecycle.beat_now()
+            return BrokerHeartbeatResponse(is_fenced=False)
+
+        lifecycle = alive(ask, lambda: now)
+        unfencing = asyncio.ensure_future(lifecycle.unfence())
+        await asyncio.sleep(1.0)  # half of the interval
+        assert told == [([], []), ([failed], [closed])]
+        unfencing.cancel()
+        await lifecycle.close()
+
+    run(scenario())
+
+
 def test_heartbeats_go_on_after_an_error_that_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         beats: list[Any] = []
@@ -89,16 +124,7 @@ def test_heartbeats_go_on_after_an_error_that_nobody_expected(caplog: pytest.Log
                 raise ValueError("nobody has thought of this")
             return BrokerHeartbeatResponse()
 
-        identity = Identity(1, "c", bytes(16), True, False, {}, {})
-        image = SimpleNamespace(offset=5, brokers={}, features={})
-        metadata = SimpleNamespace(subscribe=lambda listener: None, image=image, among_strangers=False)
-        lifecycle = Lifecycle(
-            identity,
-            cast(Any, SimpleNamespace(ask=ask)),
-            cast(Any, metadata),
-            Settings({"node.id": "1"}),
-            lambda: Directories([], [], []),
-        )
+        lifecycle = alive(ask)
         unfencing = asyncio.ensure_future(lifecycle.unfence())
         await asyncio.sleep(5)
         assert len(beats) > 2

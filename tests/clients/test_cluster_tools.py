@@ -221,3 +221,22 @@ def test_the_same_tools_talk_to_controllers_alone(tool: Tool, kafka_tool: KafkaT
     refused = ask(CONFIGS, "--alter", *topic, "nosuch", "--add-config", "retention.ms=1", ok=False)
     assert "UnknownTopicOrPartitionException" in refused
     assert "No partition reassignments found" in ask(REASSIGN, "--list")
+
+
+def test_a_broker_is_cordoned_and_opened_again(tool: Tool) -> None:
+    """KIP-1066, with the answers of Apache Kafka 4.3.1 but for their words."""
+    third = ("--alter", "--entity-type", "brokers", "--entity-name", "3")
+    refused = tool(CONFIGS, *third, "--add-config", "cordoned.log.dirs=[*,/nosuch]", ok=False)
+    assert "InvalidRequestException" in refused
+    tool(CONFIGS, *third, "--add-config", "cordoned.log.dirs=*")
+    new = ("--create", "--partitions", "1", "--replication-factor", "3", "--topic")
+    attempts = iter(range(1000))
+
+    def takes() -> bool:
+        return "Created topic" in tool(TOPICS, *new, f"everywhere-{next(attempts)}", ok=False)
+
+    until(lambda: not takes(), "a topic is still placed on a broker that is cordoned")
+    tool(TOPICS, "--create", "--topic", "by-hand", "--replica-assignment", "3:1")
+    assert replicas(tool, "by-hand") == {0: [3, 1]}
+    tool(CONFIGS, *third, "--delete-config", "cordoned.log.dirs")
+    until(takes, "the broker is not opened again")

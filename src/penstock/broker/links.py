@@ -27,30 +27,50 @@ class Links:
             client_id=client_id, connect_timeout_s=CONNECT_TIMEOUT_S, request_timeout_s=request_timeout_s
         )
         self._open: dict[Key, tuple[Address, BrokerConnection]] = {}
-        self._opening: dict[Key, asyncio.Lock] = {}
+        #: Lanes on which somebody waits for a connection, and how many do: whoever comes later stands behind them.
+        self._opening: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._closed = False
+
+    def ready(self, key: Key, address: Address) -> BrokerConnection | None:
+        """The connection, if a request can go out on it right now."""
+        found = self._open.get(key)
+        if found is None or found[0] != address or found[1].closed or not found[1].writable or key in self._opening:
+            return None
+        return found[1]
 
     async def request(self, key: Key, address: Address, message: Message, timeout_s: float | None = None) -> Any:
         """The answer. KafkaError: NETWORK_EXCEPTION when the connection can't be made or is lost."""
-        connection = await self._connection(key, address)
+        connection = self.ready(key, address) or await self._connection(key, address)
         return await connection.request(message, timeout_s=timeout_s)
 
     async def _connection(self, key: Key, address: Address) -> BrokerConnection:
-        async with self._opening.setdefault(key, asyncio.Lock()):
+        lock, waiting = self._opening.get(key) or (asyncio.Lock(), 0)
+        self._opening[key] = (lock, waiting + 1)
+        try:
+            async with lock:
+                return await self._opened(key, address)
+        finally:
+            waiting = self._opening[key][1] - 1
+            if waiting:
+                self._opening[key] = (lock, waiting)
+            else:
+                del self._opening[key]
+
+    async def _opened(self, key: Key, address: Address) -> BrokerConnection:
+        self._check_open()
+        found = self._open.get(key)
+        if found is not None and found[0] == address and not found[1].closed:
+            return found[1]
+        if found is not None:
+            found[1].close()  # it has moved
+        connection = await BrokerConnection.open(self._network, *address, self._settings)
+        try:
             self._check_open()
-            found = self._open.get(key)
-            if found is not None and found[0] == address and not found[1].closed:
-                return found[1]
-            if found is not None:
-                found[1].close()  # it has moved
-            connection = await BrokerConnection.open(self._network, *address, self._settings)
-            try:
-                self._check_open()
-            except KafkaError:
-                connection.close()
-                raise
-            self._open[key] = (address, connection)
-            return connection
+        except KafkaError:
+            connection.close()
+            raise
+        self._open[key] = (address, connection)
+        return connection
 
     def _check_open(self) -> None:
         if self._closed:

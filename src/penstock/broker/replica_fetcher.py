@@ -38,7 +38,7 @@ from penstock.replication.follower import ResetKind, Trouble
 
 if TYPE_CHECKING:
     from penstock.broker.partition import Partition
-    from penstock.broker.peers import Peers
+    from penstock.broker.peers import Call, Peers
     from penstock.broker.readers import Throttle
     from penstock.metadata.configs.settings import Settings
 
@@ -88,7 +88,7 @@ class Counts:
     resets: int = 0
 
 
-def _forget(left: asyncio.Task[Any]) -> None:
+def _forget(left: asyncio.Future[Any]) -> None:
     """Nobody waits for it: how it ended is nobody's concern either."""
     if not left.cancelled():
         left.exception()
@@ -125,7 +125,8 @@ class ReplicaFetcher:
         self._failures = 0
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._left: asyncio.Task[Any] | None = None  # a poll that nobody waits for any more
+        self._call: Call | None = None  # the poll in flight
+        self._left: asyncio.Future[Any] | None = None  # a poll that nobody waits for any more
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -147,6 +148,7 @@ class ReplicaFetcher:
         else:
             self._pause(entry, 0.0)  # a few logs are opened in each round: thousands at once would hold up the loop
         self._news.set()
+        self._leave_poll()
         if self._task is None:
             name = f"follow node {self.leader_id}, {self.number}"
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
@@ -169,10 +171,10 @@ class ReplicaFetcher:
 
     async def close(self) -> None:
         self._followed.clear()
-        tasks = [task for task in (self._task, self._left) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ending = [each for each in (self._task, self._left) if each is not None]
+        for each in ending:
+            each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
 
     # --- round after round
 
@@ -327,19 +329,18 @@ class ReplicaFetcher:
         self._counts.requests += 1
         timeout_ms = self._settings.int("replica.socket.timeout.ms")
         lane = f"replica-{self.number}-{self._lane}"
-        asking: asyncio.Task[Any] = asyncio.ensure_future(
-            self._peers.ask(self.leader_id, request, lane=lane, timeout_ms=timeout_ms)
-        )
-        if not await self._answered(asking):
-            self._left = asking
-            asking.add_done_callback(_forget)
-            self._lane = 1 - self._lane
-            self._begin_session()
-            return None
         try:
-            answer: FetchResponse = asking.result()
+            call = self._call = self._peers.begin(self.leader_id, request, lane=lane, timeout_ms=timeout_ms)
+            self._leave_poll()  # somebody may have come while the request was made ready
+            answer: FetchResponse | None = await call.answer()
         except KafkaError as error:
             await self._failed(error)
+            return None
+        finally:
+            self._call = None
+        if answer is None:
+            self._lane = 1 - self._lane
+            self._begin_session()
             return None
         if answer.error_code:
             await self._failed(KafkaError(ErrorCode(answer.error_code), "The leader refused the fetch session."))
@@ -349,19 +350,15 @@ class ReplicaFetcher:
         self._epoch = self._next_epoch() if answer.session_id != NO_SESSION else FIRST_EPOCH
         return answer
 
-    async def _answered(self, asking: asyncio.Task[Any]) -> bool:
-        """False: partitions came that can't wait for it. One poll at a time is left so, else they would pile up."""
-        news = asyncio.ensure_future(self._news.wait())
-        try:
-            await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done() and self._left is not None and not self._left.done():
-                await asyncio.wait((asking, self._left), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            asking.cancel()
-            raise
-        finally:
-            news.cancel()
-        return asking.done()
+    def _leave_poll(self, _: object = None) -> None:
+        """Partitions came that can't wait for it. One poll at a time is left so, else they would pile up."""
+        call = self._call
+        if call is None or call.future.done() or not self._news.is_set():
+            return
+        if self._left is None or self._left.done():
+            self._left = call.leave()
+            self._left.add_done_callback(_forget)
+            self._left.add_done_callback(self._leave_poll)
 
     def _next_epoch(self) -> int:
         return 1 if self._epoch == 0x7FFFFFFF else self._epoch + 1

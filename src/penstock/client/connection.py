@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import struct
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -23,6 +24,9 @@ from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest, A
 from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
 from penstock.protocol.schema import Message
 
+#: Size of the frame, API key, version, correlation id.
+_HEADER_START = struct.Struct(">ihhi")
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
@@ -37,7 +41,8 @@ class ConnectionSettings:
 class _Waiting:
     correlation_id: int
     future: "asyncio.Future[memoryview]"
-    timer: asyncio.TimerHandle
+    deadline: float
+    timeout_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +53,8 @@ class _Stream(asyncio.BufferedProtocol):
     reader: FrameReader
     transport: asyncio.Transport | None = None
     waiting: deque[_Waiting] = field(default_factory=deque)
+    timer: asyncio.TimerHandle | None = None
+    """One for all that wait: it looks when the first of them may be late, and most of them aren't there any more."""
     writable: asyncio.Event = field(default_factory=asyncio.Event)
     lost: KafkaError | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,14 +92,30 @@ class _Stream(asyncio.BufferedProtocol):
         if not self.waiting or self.waiting[0].correlation_id != correlation_id:
             self.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} answered what nobody asked."))
             return
-        entry = self.waiting.popleft()
-        entry.timer.cancel()
-        if not entry.future.done():
-            entry.future.set_result(frame)
+        future = self.waiting.popleft().future
+        if not future.done():
+            future.set_result(frame)
 
-    def timed_out(self, timeout_s: float) -> None:
+    def expect(self, entry: _Waiting) -> None:
+        self.waiting.append(entry)
+        if self.timer is None or entry.deadline < self.timer.when():
+            self._look_at(entry.deadline)
+
+    def _look_at(self, when: float) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = asyncio.get_running_loop().call_at(when, self._look_for_late)
+
+    def _look_for_late(self) -> None:
+        self.timer = None
+        if not self.waiting:
+            return
+        first = min(self.waiting, key=lambda entry: entry.deadline)
+        if first.deadline > asyncio.get_running_loop().time():
+            self._look_at(first.deadline)
+            return
         # Answers come in order, so what is late holds up everything behind it: only a new connection helps.
-        sentence = f"{self.address} didn't answer within {timeout_s:g} s."
+        sentence = f"{self.address} didn't answer within {first.timeout_s:g} s."
         self.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, sentence))
 
     def fail(self, error: KafkaError, *, flush: bool = False) -> None:
@@ -105,9 +128,11 @@ class _Stream(asyncio.BufferedProtocol):
             else:
                 self.transport.abort()
             self.transport = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
         while self.waiting:
             entry = self.waiting.popleft()
-            entry.timer.cancel()
             if not entry.future.done():
                 # An exception of its own for each: a traceback that is shared grows with every raise.
                 entry.future.set_exception(KafkaError(error.code, error.message))
@@ -120,6 +145,7 @@ class BrokerConnection:
         self._stream = stream
         self._settings = settings
         self._next_correlation_id = 0
+        self._header_ends: dict[tuple[int, int], bytes] = {}
         self.versions: dict[int, tuple[int, int]] = {}
         """What the broker serves: API key to first and last version."""
         self.features: dict[str, int] = {}
@@ -173,14 +199,36 @@ class BrokerConnection:
         """Sends and waits for the answer, decoded; its error codes are the caller's to look at. Raises KafkaError."""
         if version is None:
             version = self.version_of(message.API_KEY)
-        frame = await self._ask(message, version, timeout_s)
-        return self._decoded(frame, message.API_KEY, version)
+        return self.decoded(await self._ask(message, version, timeout_s), message.API_KEY, version)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the peer keeps up with reading; if not, `request` waits until it has."""
+        return self._stream.writable.is_set()
+
+    def post(self, message: Message, version: int, timeout_s: float | None = None) -> "asyncio.Future[memoryview]":
+        """As `request`, for those who wait in their own way: the future is of the answer's bytes, for `decoded`."""
+        timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[memoryview] = loop.create_future()
+        entry = _Waiting(self._next_correlation_id, future, loop.time() + timeout_s, timeout_s)
+        self._write(message, version, entry)
+        return future
+
+    def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
+        """Nobody waits for that answer any more. A future that tells when it has come, or won't."""
+        for entry in self._stream.waiting:
+            if entry.future is future:
+                entry.future = asyncio.get_running_loop().create_future()
+                return entry.future
+        return future
 
     async def send(self, message: Message, *, version: int | None = None) -> None:
         """Sends what the broker won't answer: Produce with acks=0."""
         if version is None:
             version = self.version_of(message.API_KEY)
-        await self._write(message, version)
+        await self._until_writable()
+        self._write(message, version)
 
     def close(self) -> None:
         """Fails what waits for answers. What was sent still goes out: nobody answers acks=0."""
@@ -191,48 +239,48 @@ class BrokerConnection:
         await self._stream.gone.wait()
 
     async def _ask(self, message: Message, version: int, timeout_s: float | None) -> memoryview:
-        loop = asyncio.get_running_loop()
-        timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        future: asyncio.Future[memoryview] = loop.create_future()
-        timer = loop.call_later(timeout_s, self._stream.timed_out, timeout_s)
-        try:
-            await self._write(message, version, future, timer)
-        except BaseException:
-            timer.cancel()
-            raise
-        return await future
+        if not self.writable:
+            timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._until_writable()
+            except TimeoutError:
+                sentence = f"{self.address} took no request within {timeout_s:g} s."
+                self._stream.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, sentence))
+        return await self.post(message, version, timeout_s)
 
-    async def _write(
-        self,
-        message: Message,
-        version: int,
-        future: "asyncio.Future[memoryview] | None" = None,
-        timer: asyncio.TimerHandle | None = None,
-    ) -> None:
+    async def _until_writable(self) -> None:
+        while not self.writable:
+            await self._stream.writable.wait()
+
+    def _write(self, message: Message, version: int, entry: _Waiting | None = None) -> None:
         stream = self._stream
-        while not stream.writable.is_set():
-            await stream.writable.wait()
         if stream.lost is not None or stream.transport is None:
             lost = stream.lost
             raise KafkaError(lost.code if lost else ErrorCode.NETWORK_EXCEPTION, lost.message if lost else None)
         correlation_id = self._next_correlation_id
-        header = RequestHeader(
-            request_api_key=message.API_KEY,
-            request_api_version=version,
-            correlation_id=correlation_id,
-            client_id=self._settings.client_id,
-        )
         try:
-            parts = [encode(header, request_header_version(message.API_KEY, version)), *encode_parts(message, version)]
+            parts = encode_parts(message, version)
         except EncodeError as error:
             sentence = f"{self.address} serves only {APIS[message.API_KEY].name} v{version}: {error}."
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, sentence) from None
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        if future is not None and timer is not None:
-            stream.waiting.append(_Waiting(correlation_id, future, timer))
-        stream.transport.writelines([SIZE.pack(sum(map(len, parts))), *parts])
+        end = self._header_ends.get((message.API_KEY, version)) or self._header_end(message.API_KEY, version)
+        size = _HEADER_START.size - SIZE.size + len(end) + sum(map(len, parts))
+        head = _HEADER_START.pack(size, message.API_KEY, version, correlation_id) + end
+        if entry is not None:
+            stream.expect(entry)
+        stream.transport.writelines([head, *parts])
 
-    def _decoded(self, frame: memoryview, api_key: int, version: int) -> Any:
+    def _header_end(self, api_key: int, version: int) -> bytes:
+        """What comes behind the correlation id is the same for every request of a kind."""
+        header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=self._settings.client_id)
+        end = encode(header, request_header_version(api_key, version))[_HEADER_START.size - SIZE.size :]
+        self._header_ends[api_key, version] = end
+        return end
+
+    def decoded(self, frame: memoryview, api_key: int, version: int) -> Any:
+        """The answer in a frame. Raises KafkaError where it is none."""
         try:
             _, start = decode_prefix(ResponseHeader, response_header_version(api_key, version), frame)
             return decode(response_class(api_key), version, frame, start)
@@ -247,11 +295,11 @@ class BrokerConnection:
         frame = await self._ask(request, version, self._settings.connect_timeout_s)
         if _error_code(frame) == ErrorCode.UNSUPPORTED_VERSION:
             # A broker that doesn't know the version answers in version 0, with what it does know.
-            known: ApiVersionsResponse = self._decoded(frame, API_VERSIONS, 0)
+            known: ApiVersionsResponse = self.decoded(frame, API_VERSIONS, 0)
             version = max((api.max_version for api in known.api_keys if api.api_key == API_VERSIONS), default=0)
             version = min(version, APIS[API_VERSIONS].latest_stable - 1)
             frame = await self._ask(request, version, self._settings.connect_timeout_s)
-        answer: ApiVersionsResponse = self._decoded(frame, API_VERSIONS, version)
+        answer: ApiVersionsResponse = self.decoded(frame, API_VERSIONS, version)
         if answer.error_code:
             raise KafkaError(code_of(answer.error_code), f"{self.address} doesn't say what it serves.")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}

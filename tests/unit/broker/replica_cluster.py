@@ -10,12 +10,13 @@ import random
 from collections.abc import Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from penstock.broker.fetch_sessions import FetchSessions
 from penstock.broker.handlers import api_01_fetch, api_02_list_offsets
 from penstock.broker.partition import Partition
 from penstock.broker.partitions import Partitions
+from penstock.broker.peers import Call, Peers
 from penstock.broker.replica_manager import ReplicaManager
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
@@ -80,7 +81,7 @@ class Member:
         self.replicas = ReplicaManager(
             node_id,
             self.partitions,
-            SimpleNamespace(ask=self._ask),  # type: ignore[arg-type]
+            SimpleNamespace(ask=self._ask, begin=self._begin),  # type: ignore[arg-type]
             SimpleNamespace(ask=self._ask_controller),  # type: ignore[arg-type]
             self.settings,
             ManualClock(),
@@ -113,6 +114,10 @@ class Member:
 
     async def _ask(self, node_id: int, request: Any, *, lane: str = "", timeout_ms: int | None = None) -> Any:
         return await self.cluster.carry(self.node_id, node_id, request, lane)
+
+    def _begin(self, node_id: int, request: Any, *, lane: str, timeout_ms: int) -> Call:
+        asking = asyncio.ensure_future(self._ask(node_id, request, lane=lane, timeout_ms=timeout_ms))
+        return Call.of_task(cast(Peers, None), node_id, asking)
 
     async def _ask_controller(self, request: Any, *, timeout_ms: int | None = None) -> Any:
         await asyncio.sleep(0.001)

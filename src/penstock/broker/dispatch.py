@@ -11,14 +11,16 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.context import RequestContext
+from penstock.broker.deferred import Deferred
 from penstock.broker.encoded import Encoded
 from penstock.broker.error_replies import error_response
 from penstock.broker.forwarding import CONTROLLER_APIS, by_the_controller
 from penstock.broker.registry import Role, load_handler, served_versions, serves_unstable
-from penstock.net.connection import Close, Connection, Reply
+from penstock.net.connection import Close, Connection, Later, Reply
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
 from penstock.protocol.codec import DecodeError, reader, writer
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -86,7 +88,20 @@ class Dispatcher:
             return self._failed(route, ctx, request, error)
         if type(response) is route.response or not hasattr(response, "__await__"):
             return self._encode(route, ctx, response)
+        if type(response) is Deferred:
+            return Later(response.future, partial(self._finish, route, ctx, request, response.make))
+        if isinstance(response, asyncio.Future) and not isinstance(response, asyncio.Task):
+            return Later(response, partial(self._finish, route, ctx, request, response.result))
         return self._finish_later(route, ctx, request, response)
+
+    def _finish(
+        self, route: Route, ctx: RequestContext, request: Any, make: Callable[[], Any], _: asyncio.Future[Any]
+    ) -> Reply:
+        try:
+            response = make()
+        except Exception as error:
+            return self._failed(route, ctx, request, error)
+        return self._encode(route, ctx, response)
 
     def _handle_timed(self, route: Route, ctx: RequestContext, request: Any) -> Any:
         """Under a request quota: the time that a handler holds the loop counts, the time that it waits doesn't."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.broker.deferred import Deferred
 from penstock.groups.turn import Caller
 
 if TYPE_CHECKING:
@@ -26,12 +27,8 @@ def caller(ctx: RequestContext) -> Caller:
 def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Awaitable[S]:
     """Give the result its final shape, now or when it is there."""
     if isinstance(result, asyncio.Future):
-        return _finish_later(result, shape)
+        return Deferred(result, lambda: shape(result.result()))
     return shape(result)
-
-
-async def _finish_later(result: asyncio.Future[R], shape: Callable[[R], S]) -> S:
-    return shape(await result)
 
 
 async def committed(result: R | asyncio.Future[R]) -> R:

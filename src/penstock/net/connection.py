@@ -11,7 +11,7 @@ Frames that arrive meanwhile queue up to `pipelined_max_bytes`, then reading pau
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.net.framing import SIZE, Buffer, PartialFrame, foreign_protocol
@@ -34,6 +34,25 @@ CLOSE: Final = Close("the request can't be served")
 Reply = list[Buffer] | Close | None
 """The buffers of one response without its size prefix; None when the request has no answer."""
 
+
+class Later:
+    """A response that follows: `finish` makes it when `future` is done. A connection needs no task to wait for it."""
+
+    __slots__ = ("finish", "future")
+
+    def __init__(self, future: "asyncio.Future[Any]", finish: Callable[["asyncio.Future[Any]"], Reply]) -> None:
+        self.future = future
+        self.finish = finish
+
+    def __await__(self) -> Generator[Any, None, Reply]:
+        try:
+            yield from asyncio.wait((self.future,)).__await__()
+        except asyncio.CancelledError:
+            self.future.cancel()
+            raise
+        return self.finish(self.future)
+
+
 Dispatch = Callable[["Connection", memoryview], Reply | Awaitable[Reply]]
 
 # Below this, one copy into one buffer costs less than a vector of small ones.
@@ -51,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_congested",
         "_eof",
+        "_finish",
         "_gathers",
         "_head",
         "_held_bytes",
@@ -103,7 +123,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._held_bytes = 0
         self._busy = False
-        self._task: asyncio.Future[Reply] | None = None
+        self._task: asyncio.Future[Any] | None = None
+        self._finish: Callable[[asyncio.Future[Any]], Reply] | None = None
         self._congested = False
         self._mute_timer: asyncio.Handle | None = None
         self._muted_until = 0.0
@@ -320,8 +341,11 @@ class Connection(asyncio.BufferedProtocol):
     def _await(self, reply: Awaitable[Reply], size: int) -> None:
         """A task where one is needed, none for a plain future."""
         loop = self._server.loop
-        future: asyncio.Future[Reply]
-        if asyncio.isfuture(reply):
+        future: asyncio.Future[Any]
+        if type(reply) is Later:
+            future = reply.future
+            self._finish = reply.finish
+        elif asyncio.isfuture(reply):
             future = reply
         elif _EAGER_TASKS and asyncio.iscoroutine(reply):
             future = asyncio.Task(reply, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
@@ -337,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.in_progress.add(self)
         future.add_done_callback(self._finished)
 
-    def _finished(self, future: "asyncio.Future[Reply]") -> None:
+    def _finished(self, future: "asyncio.Future[Any]") -> None:
         self._busy = False
         self._task = None
         server = self._server
@@ -355,12 +379,13 @@ class Connection(asyncio.BufferedProtocol):
         if server.stopping:
             server.request_finished()
 
-    def _answer(self, future: "asyncio.Future[Reply]") -> None:
+    def _answer(self, future: "asyncio.Future[Any]") -> None:
+        finish, self._finish = self._finish, None
         if future.cancelled():
             self.close("its request was cancelled", "cancelled")
             return
         try:
-            reply = future.result()
+            reply: Reply = future.result() if finish is None else finish(future)
         except Exception:
             self._failed()
             return

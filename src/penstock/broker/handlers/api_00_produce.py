@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.broker import verification
+from penstock.broker.deferred import Deferred
 from penstock.broker.hints import LeaderHints
 from penstock.metadata.names import INTERNAL_TOPICS
 from penstock.net.connection import Close
@@ -92,7 +93,7 @@ def _answer(produce: _Produce, request: ProduceRequest) -> Answer | Awaitable[An
             return None
         return Close(f"acks=0 and {produce.failed.code.name}: closing is the only way to tell the client")
     if produce.waiting:
-        return _when_safe(produce.waiting, response, request.timeout_ms)
+        return _Safe(produce.waiting, response, request.timeout_ms).deferred()
     return response
 
 
@@ -240,19 +241,46 @@ class _Produce:
         return self.verified is None or not isinstance(self.verified.get(partition), ErrorCode)
 
 
-async def _when_safe(waiting: list[Waiting], response: ProduceResponse, timeout_ms: int) -> ProduceResponse:
+class _Safe:
     """On enough replicas, or on disk, as far as that has been promised; told partition by partition."""
-    timer = asyncio.get_running_loop().call_later(max(0, timeout_ms) / 1000, _time_out, waiting)
-    try:
-        for answer, safe in waiting:
+
+    __slots__ = ("future", "left", "response", "timer", "waiting")
+
+    def __init__(self, waiting: list[Waiting], response: ProduceResponse, timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.waiting = waiting
+        self.response = response
+        self.left = len(waiting)
+        self.timer = loop.call_later(max(0, timeout_ms) / 1000, _time_out, waiting)
+        self.future: asyncio.Future[None] = waiting[0][1] if self.left == 1 else loop.create_future()
+        for _, safe in waiting:
+            safe.add_done_callback(self._one_done)
+        if self.left > 1:
+            self.future.add_done_callback(self._all_done)
+
+    def deferred(self) -> Deferred[ProduceResponse]:
+        return Deferred(self.future, self._tell)
+
+    def _one_done(self, _: asyncio.Future[None]) -> None:
+        self.left -= 1
+        if self.left:
+            return
+        self.timer.cancel()
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def _all_done(self, future: asyncio.Future[None]) -> None:
+        if future.cancelled():
+            self.timer.cancel()
+            _forget(self.waiting)
+
+    def _tell(self) -> ProduceResponse:
+        for answer, safe in self.waiting:
             try:
-                await safe
+                safe.result()
             except KafkaError as error:
                 answer.error_code, answer.base_offset, answer.error_message = error.code, -1, error.message
-    finally:
-        timer.cancel()
-        _forget(waiting)
-    return response
+        return self.response
 
 
 def _time_out(waiting: list[Waiting]) -> None:

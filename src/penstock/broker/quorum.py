@@ -228,13 +228,23 @@ class Quorum:
                 self._fail(error)  # what is committed can't be used: this node must not go on as if it were
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Most steps move the deadline away: a timer that is early finds nothing to do and is set again."""
         deadline_ms = self._raft.deadline()
-        if deadline_ms < NEVER and self._failure is None and not self._closed:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at((deadline_ms + 1) / 1000, self.step, Tick())
+        if deadline_ms >= NEVER or self._failure is not None or self._closed:
+            return
+        when = (deadline_ms + 1) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._raft.deadline() <= self._now_ms():
+            self.step(Tick())
+        else:
+            self._set_timer()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

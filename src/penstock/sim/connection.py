@@ -67,23 +67,19 @@ class Stream:
 
     def pump(self) -> None:
         """Sends what the window allows."""
-        while self._unsent and self.window > 0 and not self.ended:
-            head = self._unsent.popleft()
-            size = self._piece(len(head))
+        unsent, split, random = self._unsent, self._fabric.split, self._fabric.random
+        while unsent and self.window > 0 and not self.ended:
+            head = unsent.popleft()
+            size = min(len(head), self.window)
+            if split and size > 1 and random.random() < split:
+                size = 1 + int(random.random() * size)
             if size < len(head):
-                self._unsent.appendleft(head[size:])
+                unsent.appendleft(head[size:])
                 head = head[:size]
             self.unsent_bytes -= size
             self.window -= size
             self._send(head)
         self._sender.drained()
-
-    def _piece(self, size: int) -> int:
-        most = min(size, self.window)
-        random = self._fabric.random
-        if most > 1 and self._fabric.split and random.random() < self._fabric.split:
-            return random.randint(1, most)
-        return most
 
     def _send(self, data: bytes) -> None:
         if self.cut_after is not None:
@@ -119,7 +115,8 @@ class Stream:
         if not self._receiver.host.up:
             self._send_again(fabric.timeline.now + fabric.give_up_s, RETRANSMIT_S)
             return
-        fabric.trace.note(self._receiver.host.name, f"< {self._sender.host.name} {_shown(item)}")
+        shown = f"{len(item)} B" if type(item) is bytes else repr(item)
+        fabric.trace.note(self._receiver.host.name, f"< {self._sender.host.name} {shown}")
         self._receiver.receive(item)
 
     def _send_again(self, until: float, pause: float) -> None:
@@ -142,10 +139,6 @@ class Stream:
         if self._unsent:
             timeline = self._fabric.timeline
             timeline.at(timeline.now + self._channel.link.conditions.delay_s, self.pump)
-
-
-def _shown(item: bytes | _Signal) -> str:
-    return repr(item) if isinstance(item, _Signal) else f"{len(item)} B"
 
 
 class Endpoint(asyncio.Transport):
@@ -184,7 +177,8 @@ class Endpoint(asyncio.Transport):
                 self.out.end(RESET)
             return
         self._received.append(item)
-        self._schedule_read()
+        if not self._read_scheduled:
+            self._schedule_read()
 
     def drained(self) -> None:
         """Some of what was written is on its way."""
@@ -234,8 +228,9 @@ class Endpoint(asyncio.Transport):
         if isinstance(item, _Signal):
             self._read_signal(item)
         elif not self._closing:
-            self._feed(self._joined(item))
-        self._schedule_read()
+            self._feed(self._joined(item) if self._received else item)
+        if self._received:
+            self._schedule_read()
 
     def _read_signal(self, signal: _Signal) -> None:
         if signal is RESET:
@@ -249,7 +244,7 @@ class Endpoint(asyncio.Transport):
     def _joined(self, first: bytes) -> bytes:
         """One read may bring what came in several pieces."""
         received = self._received
-        if not received or isinstance(received[0], _Signal) or self._fabric.random.random() >= self._fabric.join:
+        if isinstance(received[0], _Signal) or self._fabric.random.random() >= self._fabric.join:
             return first
         pieces = [first]
         while received and isinstance(received[0], bytes):
@@ -259,12 +254,13 @@ class Endpoint(asyncio.Transport):
     def _feed(self, data: bytes) -> None:
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
-            view = memoryview(data)
-            while view and not self._closing and not self._closed:
-                buffer = memoryview(protocol.get_buffer(len(view)))
-                size = min(len(buffer), len(view))
-                buffer[:size] = view[:size]
-                view = view[size:]
+            left = len(data)
+            while left and not self._closing:
+                buffer = memoryview(protocol.get_buffer(left))
+                size = min(len(buffer), left)
+                start = len(data) - left
+                buffer[:size] = data if size == len(data) else data[start : start + size]
+                left -= size
                 protocol.buffer_updated(size)
         elif isinstance(protocol, asyncio.Protocol):
             protocol.data_received(data)

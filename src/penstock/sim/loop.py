@@ -371,35 +371,28 @@ class Timeline:
             events._set_running_loop(outer)
 
     def _step(self) -> None:
+        """Whose turn it is stays the running loop afterwards: setting it twice a turn costs as much as the turn."""
         due, runnable = self._events, self.runnable
         if not runnable:
             if not due:
                 raise SimulationError(f"Nothing is left to happen at {self.now:.3f} s, and the run is not over.")
-            self.now = max(self.now, due[0][0])
+            if due[0][0] > self.now:
+                self.now = due[0][0]
         now = self.now
         while due and due[0][0] <= now:
-            _, _, _, loop, event = heappop(due)
-            if loop is None:
+            _, _, _, owner, event = heappop(due)
+            if owner is None:
                 event()
-            elif not loop.dead and not event._cancelled:
-                loop.ready.append(event)
-                if not loop.queued:
-                    loop.queued = True
-                    runnable.append(loop)
-        if runnable:
-            self._turn()
-
-    def _turn(self) -> None:
-        """Whose turn it is stays the running loop afterwards: setting it twice a turn costs as much as the turn."""
-        runnable = self.runnable
-        count = len(runnable)
-        if count == 1:
-            loop = runnable.pop()
-        else:
-            slot = int(self._draw() * count)
-            loop = runnable[slot]
-            runnable[slot] = runnable[-1]
-            runnable.pop()
+            elif not owner.dead and not event._cancelled:
+                owner.ready.append(event)
+                if not owner.queued:
+                    owner.queued = True
+                    runnable.append(owner)
+        if not runnable:
+            return
+        loop = runnable.pop()
+        if runnable and (slot := int(self._draw() * (len(runnable) + 1))) < len(runnable):
+            loop, runnable[slot] = runnable[slot], loop
         loop.queued = False
         if loop.halted or loop.dead:
             return  # resuming puts it back
@@ -411,7 +404,8 @@ class Timeline:
         finally:
             self.running = None
         if loop.ready and not loop.queued and not loop.halted:
-            self.enqueue(loop)
+            loop.queued = True
+            runnable.append(loop)
 
 
 @contextmanager

@@ -104,6 +104,8 @@ class World:
         self.normal_sync_s = DiskConditions().sync_s
         self.loop = self.timeline.process("world")
         self.machines = [self._machine(number) for number in range(1, plan.nodes + 1)]
+        #: Set when a machine stops serving: until then its supervisor has nothing to do.
+        self._unwell = {machine: asyncio.Event() for machine in self.machines}
         self.watcher = Watcher(self.machines, lambda: self.timeline.now, self.tell, self.violated)
         self.quorum_logs = QuorumLogs(self.machines, self.violated)
         self.losses = Losses(plan, self.machines, self.history.damaged)
@@ -118,7 +120,7 @@ class World:
         clock = SimClock(self.timeline, offset_ms=skew_ms, rate=drift)
         machine = Machine(number, self.fabric, self.trace, clock, str(plan.seed), plan.settings, plan.shape)
         machine.turn_cost_s = plan.turn_cost_s
-        machine.on_event = lambda which, what: self._story(which.name, what)
+        machine.on_event = self._machine_event
         machine.on_failure = self._start_failed
         if not plan.shape.alone:
             machine.on_serving = lambda which: self.watcher.serves(which)
@@ -132,6 +134,11 @@ class World:
 
     def _story(self, who: str, what: str) -> None:
         self.story.append(Event(self.timeline.now, who, what))
+
+    def _machine_event(self, machine: Machine, what: str) -> None:
+        self._story(machine.name, what)
+        if not machine.serving:
+            self._unwell[machine].set()
 
     def violated(self, rule: str, what: str) -> None:
         self.violations.append(Violation(rule, what))
@@ -167,6 +174,9 @@ class World:
                     gc.collect()
                 if not await machine.start():
                     self.restart(machine, max(RETRY_START_S, self._restart_at[machine] - self.timeline.now))
+            if machine.serving:
+                self._unwell[machine].clear()
+                await self._unwell[machine].wait()
             await asyncio.sleep(SUPERVISE_S)
 
     def session(self, name: str, host: str, loop: ProcessLoop) -> Session:

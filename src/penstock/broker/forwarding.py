@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.error_replies import merge
+from penstock.metadata.controller.configs import own_refusal
 from penstock.metadata.image import ResourceType
 
 if TYPE_CHECKING:
@@ -34,15 +35,21 @@ def by_the_controller(handler: Handler) -> Handler:
 
 
 async def _forward_configs(handler: Handler, broker: Broker, ctx: RequestContext, request: Any) -> Any:
-    """Levels of loggers are this process's own, and set here; everything else is the controller's to set."""
-    is_logger = [resource.resource_type == ResourceType.BROKER_LOGGER for resource in request.resources]
-    if not any(is_logger):
+    """Levels of loggers are this process's own, and set here, and what it knows to be wrong is refused here.
+
+    Everything else is the controller's to set.
+    """
+    is_own = [
+        resource.resource_type == ResourceType.BROKER_LOGGER or own_refusal(resource, broker.settings) is not None
+        for resource in request.resources
+    ]
+    if not any(is_own):
         return await broker.channel.forward(ctx, request)
     everything = request.resources
-    request.resources = [resource for resource, here in zip(everything, is_logger) if here]
+    request.resources = [resource for resource, here in zip(everything, is_own) if here]
     answer = handler(broker, ctx, request)
     response = await answer if isinstance(answer, Awaitable) else answer
-    if not all(is_logger):
-        request.resources = [resource for resource, here in zip(everything, is_logger) if not here]
+    if not all(is_own):
+        request.resources = [resource for resource, here in zip(everything, is_own) if not here]
         response = merge(response, await broker.channel.forward(ctx, request), ctx.api_version)
     return response

@@ -455,7 +455,8 @@ def test_a_cordoned_broker_gets_no_new_replicas_until_it_is_opened_again() -> No
             answer = await cluster.ask(3, DescribeLogDirsRequest(topics=None))
             return bool(answer.results[0].is_cordoned)
 
-        assert await cordon("*,/data") == ErrorCode.INVALID_REQUEST
+        for wrong in ("*,/data", "/data,/elsewhere"):
+            assert await cordon(wrong) == ErrorCode.INVALID_REQUEST
         assert await cordon("*") == ErrorCode.NONE
         await cluster.everywhere(lambda image: bool(image.brokers[3].cordoned_log_dirs))
         assert await described()

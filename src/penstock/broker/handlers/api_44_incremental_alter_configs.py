@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.loggers import alter_loggers
-from penstock.metadata.controller.configs import incremental_alter_configs, refused_resources
+from penstock.metadata.controller.configs import incremental_alter_configs, own_refusal, refused_resources
 from penstock.metadata.image import ResourceType
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_44_incremental_alter_configs import (
@@ -33,6 +33,8 @@ async def handle(
                 settled[index] = None
             except KafkaError as error:
                 settled[index] = error
+        elif index not in settled and (refusal := own_refusal(resource, broker.settings)) is not None:
+            settled[index] = refusal
     if len(settled) == len(request.resources):  # nothing for the controller to decide
         return incremental_alter_configs(broker.metadata.image, request, broker.settings, settled).reply
     return await broker.metadata.submit(

@@ -82,6 +82,19 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
     return outcomes
 
 
+def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) -> KafkaError | None:
+    """What a broker finds wrong with a change of its own settings that nobody else can judge: its directories."""
+    if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):
+        return None
+    for config in resource.configs:
+        if config.name == CORDONED and config.config_operation in (Operation.SET, Operation.APPEND):
+            try:
+                check_cordoned(config.value, settings.log_dirs)
+            except ConfigError as error:
+                return _invalid(str(error))
+    return None
+
+
 def incremental_alter_configs(
     image: MetadataImage,
     request: incremental.IncrementalAlterConfigsRequest,

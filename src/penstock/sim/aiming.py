@@ -1,7 +1,7 @@
 """Faults that wait for their moment: a request of a certain kind, an election. What chance rarely brings together.
 
-    late isr change          a leader asks for a follower in the ISR and, its connection lost, asks again; the follower
-                             falls behind and leaves the ISR; only then does the first request arrive
+    late isr change          a leader asks for a follower in the ISR that is back and, its connection lost, asks again;
+                             the follower falls behind and leaves the ISR; only then does the first request arrive
     isr change of the dead   … and before the request arrives, the follower has died and come back without it all
     late marker              a transaction's marker is sent again and written; when the producer has begun its next
                              transaction, the first one arrives
@@ -48,7 +48,7 @@ ELECTION_BOUND_S = 10.0
 LOOK_S = 0.02
 #: What was let go has arrived, and whoever watches has looked.
 ARRIVED_S = 0.6
-#: Machines that were switched off at an election come back after this.
+#: Machines that were killed or switched off come back after this.
 BACK_S = 0.2
 
 TRANSACTIONAL = ("transactional", "copier")
@@ -87,12 +87,12 @@ def request_in(data: bytes, api_key: int) -> Any:
 class Aiming:
     def __init__(self, world: World) -> None:
         self._world = world
-        #: Two of them at once would spoil each other's aim.
+        #: Two that need a machine or all of them would spoil each other's aim.
         self._aiming = asyncio.Lock()
         self.does: dict[str, Fault] = {
             "late isr change": self._alone(self._late_isr_change),
             "isr change of the dead": self._alone(self._isr_change_of_the_dead),
-            "late marker": self._alone(self._late_marker),
+            "late marker": self._late_marker,
             "elected alone": self._alone(self._elected_alone),
         }
 
@@ -181,11 +181,9 @@ class Aiming:
 
     async def _rejoining(self, fault: FaultPlan, machine: Machine) -> Caught | None:
         """Drives a machine out of the ISRs, and catches the request that takes it in again."""
-        machine.pause()
-        try:
-            out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)
-        finally:
-            machine.resume()
+        machine.kill()
+        self._world.restart(machine, BACK_S)
+        out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)
 
         def wanted(sender: Machine, receiver: Machine, request: AlterPartitionRequest) -> bool:
             return machine not in (sender, receiver) and any(True for _ in self._rejoined(machine, request))

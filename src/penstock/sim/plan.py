@@ -82,7 +82,7 @@ PROFILES: dict[str, Profile] = {
         8.0,
         aimed=LATE,
         aimed_share=1.0,
-        aimed_every_s=6.0,
+        aimed_every_s=4.0,
     ),
     "hostile": Profile(
         "everything at once",
@@ -396,10 +396,11 @@ def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
     found: list[FaultPlan] = []
     if random.random() >= profile.aimed_share:
         return found
+    kinds = random.sample(profile.aimed, len(profile.aimed))  # by turns
     at = random.expovariate(1 / profile.aimed_every_s)
     while at < duration_s:
         index = FIRST_AIMED + len(found)
-        found.append(_fault(_stream(seed, f"fault/{index}"), index, random.choice(profile.aimed), at))
+        found.append(_fault(_stream(seed, f"fault/{index}"), index, kinds[len(found) % len(kinds)], at))
         at += random.expovariate(1 / profile.aimed_every_s)
     return found
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.hosting import OPEN_SLICE_SECONDS
+from penstock.broker.replica_session import NO_SESSION, Key, ReplicaSession
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    ForgottenTopic,
     PartitionData,
     ReplicaState,
 )
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_SESSION, FIRST_EPOCH, NO_EPOCH = 0, 0, -1
+NO_EPOCH = -1
 LATEST, EARLIEST = -1, -2
 SLICE_SECONDS = 0.005  # how long taking over an answer may hold the loop
 
@@ -55,8 +55,6 @@ _SESSION_LOST = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-
-Key = tuple[bytes, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +67,6 @@ class Followed:
     not_before: float = 0.0
     asked: int = -1
     """The offset that the request in flight names."""
-    in_session: bool = False
 
     @property
     def key(self) -> Key:
@@ -116,11 +113,8 @@ class ReplicaFetcher:
         self._throttle = throttle
         self._counts = counts
         self._followed: dict[Key, Followed] = {}
-        self._changed: dict[Key, None] = {}  # what the next request has to name
         self._paused: dict[Key, None] = {}
-        self._forgotten: dict[Key, None] = {}
-        self._session_id = NO_SESSION
-        self._epoch = FIRST_EPOCH
+        self._session = ReplicaSession()
         self._lane = 0
         self._failures = 0
         self._news = asyncio.Event()
@@ -139,12 +133,11 @@ class ReplicaFetcher:
             return
         entry = Followed(partition, partition.leader_epoch)
         if known is not None:
-            entry.in_session = known.in_session
             self._paused.pop(entry.key, None)
         self._followed[entry.key] = entry
-        self._forgotten.pop(entry.key, None)
+        self._session.come_back(entry.key)
         if partition.is_open:
-            self._changed[entry.key] = None
+            self._session.mention(entry.key)
         else:
             self._pause(entry, 0.0)  # a few logs are opened in each round: thousands at once would hold up the loop
         self._news.set()
@@ -160,14 +153,8 @@ class ReplicaFetcher:
 
     def _drop(self, entry: Followed) -> None:
         del self._followed[entry.key]
-        self._changed.pop(entry.key, None)
         self._paused.pop(entry.key, None)
-        self._leave_session(entry)
-
-    def _leave_session(self, entry: Followed) -> None:
-        if entry.in_session:
-            entry.in_session = False
-            self._forgotten[entry.key] = None
+        self._session.leave(entry.key)
 
     async def close(self) -> None:
         self._followed.clear()
@@ -184,7 +171,7 @@ class ReplicaFetcher:
                 await self._round()
             except Exception:
                 logger.exception("following node %d failed: once more", self.leader_id)
-                self._begin_session()
+                self._session.begin()
                 await asyncio.sleep(self._settings.int("replica.fetch.backoff.ms") / 1000)
 
     async def _round(self) -> None:
@@ -211,7 +198,7 @@ class ReplicaFetcher:
 
     def _unsynced_tails(self) -> list[Followed]:
         found: list[Followed] = []
-        for key in self._followed if self._epoch == FIRST_EPOCH else self._changed:
+        for key in self._followed if self._session.begins else self._session.changed:
             if key in self._paused:
                 continue
             try:
@@ -238,7 +225,7 @@ class ReplicaFetcher:
                 with suppress(KafkaError):  # the request will meet it, too
                     _ = partition.log
             del self._paused[key]
-            self._changed[key] = None
+            self._session.mention(key)
         return min((self._followed[key].not_before for key in self._paused), default=None)
 
     def _hold_back_throttled(self, now: float) -> None:
@@ -261,21 +248,15 @@ class ReplicaFetcher:
     def _pause(self, entry: Followed, until: float) -> None:
         entry.not_before = until
         self._paused[entry.key] = None
-        self._changed.pop(entry.key, None)
-        self._leave_session(entry)
+        self._session.leave(entry.key)
 
     # --- asking
 
     def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
         """The next one; None if nothing of it can be read here. It may be parked until somebody's pause is over."""
-        settings = self._settings
-        if self._epoch == FIRST_EPOCH:
-            self._changed = dict.fromkeys(key for key in self._followed if key not in self._paused)
-            self._forgotten.clear()
-            for entry in self._followed.values():
-                entry.in_session = False
+        settings, session = self._settings, self._session
         topics: dict[bytes, FetchTopic] = {}
-        for key in list(self._changed):
+        for key in session.due(key for key in self._followed if key not in self._paused):
             entry = self._followed[key]
             try:
                 asked = self._position(entry)
@@ -283,14 +264,9 @@ class ReplicaFetcher:
                 self._give_up(entry, error)
                 continue
             topics.setdefault(key[0], FetchTopic(topic_id=key[0])).partitions.append(asked)
-            entry.in_session = True
+            session.named(key)
         if len(self._paused) == len(self._followed):
             return None
-        self._changed = {}
-        forgotten: dict[bytes, ForgottenTopic] = {}
-        for topic_id, index in self._forgotten:
-            forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(index)
-        self._forgotten = {}
         max_wait_ms = settings.int("replica.fetch.wait.max.ms")
         if wake_at is not None:
             max_wait_ms = max(1, min(max_wait_ms, int((wake_at - now) * 1000)))
@@ -299,10 +275,10 @@ class ReplicaFetcher:
             max_wait_ms=max_wait_ms,
             min_bytes=settings.int("replica.fetch.min.bytes"),
             max_bytes=settings.int("replica.fetch.response.max.bytes"),
-            session_id=self._session_id,
-            session_epoch=self._epoch,
+            session_id=session.id,
+            session_epoch=session.epoch,
             topics=list(topics.values()),
-            forgotten_topics_data=list(forgotten.values()),
+            forgotten_topics_data=session.ask(),
         )
 
     def _position(self, entry: Followed) -> FetchPartition:
@@ -340,14 +316,13 @@ class ReplicaFetcher:
             self._call = None
         if answer is None:
             self._lane = 1 - self._lane
-            self._begin_session()
+            self._session.begin()
             return None
         if answer.error_code:
             await self._failed(KafkaError(ErrorCode(answer.error_code), "The leader refused the fetch session."))
             return None
         self._failures = 0
-        self._session_id = answer.session_id
-        self._epoch = self._next_epoch() if answer.session_id != NO_SESSION else FIRST_EPOCH
+        self._session.answered(answer.session_id)
         return answer
 
     def _leave_poll(self, _: object = None) -> None:
@@ -360,17 +335,11 @@ class ReplicaFetcher:
             self._left.add_done_callback(_forget)
             self._left.add_done_callback(self._leave_poll)
 
-    def _next_epoch(self) -> int:
-        return 1 if self._epoch == 0x7FFFFFFF else self._epoch + 1
-
-    def _begin_session(self) -> None:
-        self._epoch = FIRST_EPOCH  # with the old id, so that the leader forgets that one
-
     async def _failed(self, error: KafkaError) -> None:
         self._counts.errors += 1
-        self._begin_session()
+        self._session.begin()
         if error.code in _SESSION_LOST:
-            self._session_id = NO_SESSION
+            self._session.lost()
             if self._failures == 0:
                 self._failures = 1
                 return
@@ -434,14 +403,14 @@ class ReplicaFetcher:
         size = partition.replicate(data.records, entry.leader_epoch, data.high_watermark, data.log_start_offset)
         if size:
             self._counts.bytes_in += size
-            if self._session_id == NO_SESSION:
+            if self._session.id == NO_SESSION:
                 # A leader without room for a session fills its answers in the order of the question, and may stop
                 # before the end: who got something asks last. In a session the leader itself sees to that.
                 self._followed[entry.key] = self._followed.pop(entry.key)
             if self._throttle.limited and self._throttle.concerns(partition):
                 self._throttle.record(size)
         if size or log.log_start_offset != start:
-            self._changed[entry.key] = None
+            self._session.mention(entry.key)
 
     def _truncate(self, entry: Followed, epoch: int, end_offset: int) -> None:
         log = entry.partition.log
@@ -452,7 +421,7 @@ class ReplicaFetcher:
         if (log.log_end_offset, log.epochs.latest_epoch) == before:
             self._trouble(entry, Trouble.LATER)  # the same question would get the same answer
             return
-        self._changed[entry.key] = None
+        self._session.mention(entry.key)
 
     def _cut(self, entry: Followed, offset: int) -> None:
         log = entry.partition.log
@@ -507,7 +476,7 @@ class ReplicaFetcher:
         else:
             self._trouble(entry, Trouble.SOON)  # it is there now, or the leader doesn't know our last epoch
             return
-        self._changed[entry.key] = None
+        self._session.mention(entry.key)
 
     async def _leader_offset(self, entry: Followed, timestamp: int) -> int:
         partition = entry.partition

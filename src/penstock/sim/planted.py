@@ -59,7 +59,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "min-isr-ignored": (1, 40),
     "followers-forget-producers": (3, 20),
     "vote-forgotten": (2, 20),
-    "vote-not-synced": (2, 40),
+    "vote-not-synced": (3, 40),
     "marker-written-twice": (10, 30),
     "watermark-beyond-the-log": (3, 20),
     "metadata-not-synced": (1, 40),

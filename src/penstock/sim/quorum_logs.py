@@ -40,7 +40,7 @@ class QuorumLogs:
             if broker is None or machine.state is not State.SERVING:
                 continue
             log = broker.metadata.log
-            if log.offline:
+            if log.offline or machine.disk_faults:  # to look must do no harm: a read that fails takes the log offline
                 continue
             self._read_committed(machine, log)
             leads = broker.metadata.leading and broker.metadata.leader_epoch >= self.epoch  # or it was deposed

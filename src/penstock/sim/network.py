@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 
@@ -119,6 +119,10 @@ class Fabric:
     def connections(self) -> list[Endpoint]:
         """The ends that connected, of all open connections."""
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
+
+    def heard_out(self, name: str, peers: Collection[str]) -> bool:
+        """Whether everything has come to a machine that others than its peers sent, to its end."""
+        return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.
 

@@ -94,6 +94,17 @@ def _records(copy: Copy) -> dict[int, tuple[bytes | None, bytes | None]]:
     return found
 
 
+def not_committed(machine: Machine, damaged: set[TopicPartition]) -> str:
+    """A partition that the machine leads and whose end its readers can't see yet, if there is one."""
+    for partition in machine.broker.partitions if machine.broker is not None else ():
+        if not partition.is_leader or not partition.is_open or (partition.topic, partition.index) in damaged:
+            continue
+        log = partition.log
+        if log.high_watermark < log.log_end_offset and not log.offline:
+            return f"{partition.topic}-{partition.index} is committed to {log.high_watermark} of {log.log_end_offset}"
+    return ""
+
+
 def replica_starts(machines: Sequence[Machine]) -> Starts:
     starts: Starts = {}
     for machine in machines:

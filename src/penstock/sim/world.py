@@ -32,7 +32,7 @@ from penstock.sim.nemesis import Nemesis
 from penstock.sim.network import Fabric, SimNetwork
 from penstock.sim.plan import Plan
 from penstock.sim.quorum_logs import QuorumLogs
-from penstock.sim.replicas import indexes_fit, replica_starts, replicas_agree, transactions_end_once
+from penstock.sim.replicas import indexes_fit, not_committed, replica_starts, replicas_agree, transactions_end_once
 from penstock.sim.session import Session
 from penstock.sim.trace import Trace
 from penstock.sim.verify import changes, read_everything
@@ -325,7 +325,7 @@ class World:
         return again if isinstance(again, FinalView) else None
 
     async def _converge(self) -> None:
-        """Every machine serves and knows the same, and every partition is led and in sync everywhere."""
+        """Every machine serves and knows the same, and every partition is led and in sync everywhere, to its end."""
         while self._apart():  # noqa: ASYNC110 - nodes don't know that they are watched
             await asyncio.sleep(SUPERVISE_S)
 
@@ -348,6 +348,12 @@ class World:
                     continue
                 if part.leader < 0 or {*part.isr} != {*part.replicas} or part.adding_replicas or part.removing_replicas:
                     return f"{topic.name}-{index} is {part}"
+        names = {machine.name for machine in self.machines}
+        for machine in self.machines:
+            if not self.fabric.heard_out(machine.name, names):
+                return f"{machine.name} has not got all that clients sent"
+            if problem := not_committed(machine, self.history.damaged):
+                return problem
         return ""
 
     async def _read(self, name: str) -> FinalView:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.main import main
 from penstock.client.sync import Client
 from penstock.pipelines.demo import differences, events
-from penstock.pipelines.running import reason
+from penstock.pipelines.running import line, reason
+from penstock.spark.progress import QueryState
 from penstock.testing import Broker
 
 NOBODY = "127.0.0.1:1"
@@ -123,6 +125,33 @@ def test_a_failed_query_is_told_by_the_sentence_in_it() -> None:
     assert (
         reason(RuntimeError("=== Streaming Query ===\nNo space left on device\n at java")) == "No space left on device"
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (
+            "An error occurred while calling o6.start.\n: java.io.IOException: mkdir of file:/t failed\n\tat java",
+            "mkdir of file:/t failed",
+        ),
+        ("[UNRESOLVED_COLUMN] No column `n`. SQLSTATE: 42703; line 1 pos 0;\n'Filter", "No column `n`."),
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: No space. SQLSTATE: XXKST\n=== Streaming",
+            "No space.",
+        ),
+    ],
+)
+def test_what_spark_and_java_put_around_a_sentence_is_left_out(told: str, sentence: str) -> None:
+    assert reason(RuntimeError(told)) == sentence
+
+
+def test_progress_says_how_long_the_rest_takes() -> None:
+    state = QueryState("q", "orders", 4, 1000, 4000, rows_per_second=500.0, batch_ms=2000, lag=60_000)
+    assert line(state) == "orders: batch 4, 1,000 rows in 2,000 ms, 500 rows/s, lag 60,000, 2 min to go"
+    assert line(replace(state, lag=600)).endswith("lag 600, 1 s to go")
+    assert line(replace(state, lag=4_000_000)).endswith(", 2.2 h to go")
+    assert line(replace(state, lag=0)).endswith("lag 0")
+    assert line(replace(state, rows_per_second=0.0)).endswith("lag 60,000")
 
 
 def test_made_up_events_are_the_same_for_the_same_seed() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,41 @@ def test_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture[str]) ->
     assert main(["pipeline", "stop", "there"]) == Exit.NOT_FOUND
 
 
+def test_a_run_is_recorded_to_its_end_and_goes_on_where_it_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state() -> tuple[str, str]:
+        run = runs.load("shop")
+        assert run is not None
+        return run.shown, run.last
+
+    with runs.Recording(runs.begin("shop", "/p")) as recording:
+        assert runs.free_name("shop") == "shop"  # its own
+        recording.note(last="batch 1")
+        assert state() == ("running", "batch 1")
+    assert state() == ("done", "batch 1")
+    with pytest.raises(ValueError), runs.Recording(runs.begin("shop", "/p")):
+        raise ValueError("no broker")
+    assert state() == ("failed", "no broker")
+    with pytest.raises(KeyboardInterrupt), runs.Recording(runs.begin("shop", "/p")):
+        raise KeyboardInterrupt
+    assert state()[0] == "stopped"
+    with runs.Recording(runs.begin("other", "/p"), keep=False):
+        assert runs.load("other") is None
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    told: list[str] = []
+    with runs.Recording(runs.begin("shop", "/p"), on_problem=told.append) as recording:
+        recording.note(last="batch 2")
+    assert [text.rpartition(": ")[2] for text in told] == ["`pipeline list` won't know this run"]
+
+
+def test_a_second_pipeline_of_a_name_gets_a_number() -> None:
+    runs.save(replace(runs.begin("table-orders", "/t"), pid=os.getppid()))
+    assert runs.free_name("table-orders") == "table-orders-2"
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
@@ -74,6 +110,9 @@ def test_a_project_runs_twice_and_a_failing_flow_ends_it_with_its_reason(tmp_pat
         assert checked.returncode == 0, checked.stderr
         done = pipeline("run", "shop", place=tmp_path)
         assert done.returncode == 0, done.stderr
+        assert "events: batch 0, 50 rows" in done.stderr
+        assert "lag 0" in done.stderr
+        assert "Warning" not in done.stderr
         assert runs.load("shop") is not None
         tables = {path.name for path in (tmp_path / "shop" / "storage" / "warehouse").iterdir()}
         assert {"events", "events_by_key"} <= tables

@@ -108,7 +108,7 @@ def run_table(args: argparse.Namespace) -> int:
     except SourceError as problem:
         raise Failure(str(problem).rstrip("."), Exit.USAGE) from problem
     with spark_session(args, f"table {args.topic}", delta=args.format == "delta") as spark:
-        return follow(spark, lambda: start_table(spark, job))
+        return follow(spark, f"table-{args.topic}", f"{args.topic} → {args.path}", lambda: start_table(spark, job))
 
 
 def run_backfill(args: argparse.Namespace) -> int:
@@ -148,7 +148,8 @@ def run_copy(args: argparse.Namespace) -> int:
         pace=pace(args),
     )
     with spark_session(args, f"repartition {args.topic}") as spark:
-        return follow(spark, lambda: start_repartition(spark, job))
+        spec = f"{args.topic} → {args.target}"
+        return follow(spark, f"repartition-{args.topic}", spec, lambda: start_repartition(spark, job))
 
 
 def run_mirror(args: argparse.Namespace) -> int:
@@ -163,7 +164,8 @@ def run_mirror(args: argparse.Namespace) -> int:
         raise Failure("--from and --bootstrap are the same cluster: give the target another name", Exit.USAGE)
     job = CopyJob(source, target, args.checkpoint, exactly_once=not args.at_least_once, pace=pace(args))
     with spark_session(args, f"mirror {args.topic}") as spark:
-        code = follow(spark, lambda: start_mirror(spark, job))
+        spec = f"{args.source} {source.name} → {target.name}"
+        code = follow(spark, f"mirror-{args.topic}", spec, lambda: start_mirror(spark, job))
         for group in args.group:
             _translate(args, spark, group, target)
     return code
@@ -196,7 +198,10 @@ def run_archive(args: argparse.Namespace) -> int:
     source = topic(args, args.topic)
     with spark_session(args, f"archive {args.topic}") as spark:
         return follow(
-            spark, lambda: start_archive(spark, source, args.path, checkpoint=args.checkpoint, pace=pace(args))
+            spark,
+            f"archive-{args.topic}",
+            f"{args.topic} → {args.path}",
+            lambda: start_archive(spark, source, args.path, checkpoint=args.checkpoint, pace=pace(args)),
         )
 
 
@@ -214,13 +219,16 @@ def run_report(args: argparse.Namespace) -> int:
     names = [each.name for each in known if each.name and not each.is_internal and not each.name.startswith("__")]
     if not names:
         raise Failure("there are no topics to report on", Exit.NOT_FOUND)
-    with spark_session(args, "report") as spark:
-        found = examine(spark, args.bootstrap, names)
+    # Opened before the work, which takes a while: what is in it now is kept until there is something better.
     try:
-        with open(args.html, "w", encoding="utf-8") as file:
-            file.write(page(f"Topics of {args.bootstrap}", found))
+        file = open(args.html, "a", encoding="utf-8")  # noqa: SIM115 (closed below)
     except OSError as problem:
         raise Failure(f"{args.html} can't be written: {problem.strerror}", Exit.STORAGE) from problem
+    with file:
+        with spark_session(args, "report") as spark:
+            found = examine(spark, args.bootstrap, names)
+        file.truncate(0)
+        file.write(page(f"Topics of {args.bootstrap}", found))
     columns = ("topic", "partitions", "records", "bytes", "skew", "duplicates", "gaps")
     rows = [
         {

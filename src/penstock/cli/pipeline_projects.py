@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import DEFAULT_BOOTSTRAP, verb
-from penstock.cli.pipeline_session import spark_options, spark_session
+from penstock.cli.pipeline_session import Lines, progress, spark_options, spark_session
 
 if TYPE_CHECKING:
     from penstock.pipelines.runs import Run
@@ -84,31 +82,18 @@ def _run(args: argparse.Namespace, *, dry: bool) -> int:
     running = runs.load(name)
     if running is not None and running.alive and not dry:
         raise Failure(f"{name} runs already, as process {running.pid}: `penstock pipeline stop {name}`", Exit.EXISTS)
-    this = runs.Run(name, os.getpid(), str(spec), datetime.now(UTC).isoformat(timespec="seconds"))
+    refresh = declarative.Refresh(tuple(args.refresh), tuple(args.full_refresh), args.full_refresh_all)
+    recording = runs.Recording(runs.begin(name, str(spec)), keep=not dry, on_problem=output.note)
 
-    def keep(run: Run) -> None:
-        nonlocal this
-        this = run
-        if not dry:
-            runs.save(run)
+    lines = Lines()
 
     def on_event(text: str) -> None:
         line = text.splitlines()[0]
-        print(f"{datetime.now(UTC):%H:%M:%S} {line}", file=sys.stderr, flush=True)
-        keep(replace(this, last=line))
+        lines.say(f"{datetime.now(UTC):%H:%M:%S} {line}")
+        recording.note(last=line)
 
-    refresh = declarative.Refresh(tuple(args.refresh), tuple(args.full_refresh), args.full_refresh_all)
-    keep(this)
-    try:
-        with spark_session(args, name, delta=args.delta) as spark:
-            declarative.run_project(spark, spec, on_event, refresh=refresh, dry=dry)
-    except Failure as problem:
-        keep(replace(this, state="failed", last=problem.message))
-        raise
-    except KeyboardInterrupt:
-        keep(replace(this, state="stopped"))
-        raise
-    keep(replace(this, state="done"))
+    with recording, spark_session(args, name, delta=args.delta) as spark, progress(spark, recording, lines):
+        declarative.run_project(spark, spec, on_event, refresh=refresh, dry=dry)
     output.record(args.output, {"pipeline": name, "result": "is right" if dry else "done"})
     return Exit.OK
 

@@ -6,13 +6,17 @@ import argparse
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int
+
+if TYPE_CHECKING:
+    from penstock.pipelines.runs import Recording
 
 #: A laptop's share: the driver is the executor, too.
 QUIET = {
@@ -73,10 +77,15 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, j
     config = {**QUIET, "spark.driver.extraJavaOptions": options, **pairs(args.conf, "--conf")}
     spark = None
     _stop_on_sigterm()
+    if not args.debug:
+        _silence_python()
     try:
-        spark = session(
-            name, master=args.master, memory=args.memory, delta=delta, bundled_java=args.bundled_java, config=config
-        )
+        with warnings.catch_warnings():
+            # Spark Connect sets once more what it was started with, and minds that this changes nothing.
+            warnings.filterwarnings("ignore", "Failed to set ", UserWarning)
+            spark = session(
+                name, master=args.master, memory=args.memory, delta=delta, bundled_java=args.bundled_java, config=config
+            )
         yield spark
     except SourceError as problem:
         raise Failure(_without_stop(str(problem))) from problem
@@ -100,6 +109,16 @@ def _silent() -> list[str]:
     return [f"-Dlog4j2.configurationFile=file:{place}", f"-Dderby.stream.error.file={os.devnull}"]
 
 
+def _silence_python() -> None:
+    """PySpark writes what it raises to stderr as well, with every frame of Java's stack."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:  # told by whoever needs a session
+        return
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
 def _without_stop(sentence: str) -> str:
     return sentence.rstrip().rstrip(".")
 
@@ -111,25 +130,58 @@ def _stop_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
-def follow(spark: Any, start: Any) -> int:
-    """Runs a query to its end, and says how far it is: a line that moves on a terminal, plain lines elsewhere."""
-    from penstock.pipelines.running import run
+class Lines:
+    """What happens, on stderr: progress is a line that moves on a terminal, and plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._moving = sys.stderr.isatty()
+        self._drawn = False
+
+    def progress(self, text: str) -> None:
+        if not self._moving:
+            self.say(text)
+            return
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        self._drawn = True
+
+    def say(self, text: str) -> None:
+        print(f"\r\x1b[K{text}" if self._drawn else text, file=sys.stderr, flush=True)
+        self._drawn = False
+
+    def end(self) -> None:
+        if self._drawn:
+            print(file=sys.stderr)
+        self._drawn = False
+
+
+@contextmanager
+def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
+    """Meanwhile, says how far every query of this session is, and keeps it for `pipeline status`."""
+    from penstock.pipelines.running import line
     from penstock.spark.progress import QueryState, watch
 
-    moving = sys.stderr.isatty()
-
     def show(state: QueryState) -> None:
-        if not state.running:
-            return
-        print(f"\r\x1b[K{state}" if moving else str(state), end="" if moving else "\n", file=sys.stderr, flush=True)
+        if state.running:
+            lines.progress(line(state))
+            recording.note(last=line(state))
 
-    watch(spark, show)
+    watcher = watch(spark, show)
     try:
-        run(start)
+        yield
+    finally:
+        spark.streams.removeListener(watcher)
+        lines.end()
+
+
+def follow(spark: Any, name: str, spec: str, start: Any) -> int:
+    """Runs a query to its end, and says how far it is."""
+    from penstock.pipelines import runs
+    from penstock.pipelines.running import run
+
+    recording = runs.Recording(runs.begin(runs.free_name(name), spec), on_problem=output.note)
+    try:
+        with recording, progress(spark, recording, Lines()):
+            run(start)
     except KeyboardInterrupt:
         output.note("stopped; the same command goes on from here")
-        return Exit.OK
-    finally:
-        if moving:
-            print(file=sys.stderr)
     return Exit.OK

@@ -35,8 +35,16 @@ class CopyJob:
 def start_repartition(spark: Any, job: CopyJob) -> Any:
     if (job.source.bootstrap, job.source.name) == (job.target.bootstrap, job.target.name):
         raise SourceError("A topic can't be copied into itself: give the target another name.")
-    create_like(job.target.bootstrap, job.target.name, job.partitions or partitions_of(*_where(job.source)))
-    return _start(job, _rekeyed(_records(spark, job), job.key), "repartition")
+    wanted = job.partitions or partitions_of(*_where(job.source))
+    records = _rekeyed(_records(spark, job), job.key)  # before a topic is made for what can't be done
+    if not create_like(job.target.bootstrap, job.target.name, wanted) and job.partitions is not None:
+        there = partitions_of(*_where(job.target))
+        if there != wanted:
+            raise SourceError(
+                f"{job.target.name!r} has {there} partitions already, not {wanted}: give the target another name, or "
+                "leave the number out."
+            )
+    return _start(job, records, "repartition")
 
 
 def start_mirror(spark: Any, job: CopyJob) -> Any:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.spark.errors import SourceError
+
+if TYPE_CHECKING:
+    from penstock.spark.progress import QueryState
 
 #: How often a waiting command looks up: Ctrl-C and progress have to get through.
 LOOK_EVERY_S = 0.5
 #: A Python worker has ten seconds to start, which no setting changes; on a machine that is busy, that may not do.
 TOO_SLOW = "Python worker failed to connect back"
 ATTEMPTS = 10
-_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+$")
+#: What stands around a sentence of Spark's: its name for the error before it, its place in the query after it.
+_AROUND = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+.*$")
+#: What Java and Py4J put before it.
+_THROWN = re.compile(r"^(?:: |Caused by: )*(?:[a-zA-Z_$][\w$]*\.)+\w*(?:Exception|Error): ")
+_NO_REASON = ("=== ", "at ", "Traceback", "File ", "An error occurred while calling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,21 @@ def reason(problem: BaseException) -> str:
     if "SourceError: " in text:
         return sentence_in(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("=== ", "at ", "Traceback", "File "))]
+    told = [line for line in lines if not line.startswith(_NO_REASON)]
     if not told:
         return type(problem).__name__
-    return _SQLSTATE.sub("", told[0].rpartition("terminated with exception: ")[2])
+    sentence = told[0].rpartition("terminated with exception: ")[2]
+    return _AROUND.sub("", _THROWN.sub("", sentence))
+
+
+def line(state: QueryState) -> str:
+    """How far a query is, and how long it still takes at the pace of its last batch."""
+    if not state.running or state.lag <= 0 or state.rows_per_second <= 0:
+        return str(state)
+    return f"{state}, {_duration(state.lag / state.rows_per_second)} to go"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 
@@ -14,6 +17,7 @@ class Run:
     name: str
     pid: int
     spec: str
+    """The project's file, or what is copied where."""
     began: str
     state: str = "running"
     last: str = ""
@@ -49,6 +53,10 @@ def save(run: Run) -> None:
     aside.replace(place / f"{run.name}.json")
 
 
+def begin(name: str, spec: str) -> Run:
+    return Run(name, os.getpid(), spec, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
 def load(name: str) -> Run | None:
     try:
         return Run(**json.loads((directory() / f"{name}.json").read_text()))
@@ -59,6 +67,53 @@ def load(name: str) -> Run | None:
 def load_all() -> list[Run]:
     names = sorted(path.stem for path in directory().glob("*.json"))
     return [run for name in names if (run := load(name)) is not None]
+
+
+def free_name(wanted: str) -> str:
+    """The name, with a number if a pipeline of that name runs."""
+    name, number = wanted, 1
+    while (run := load(name)) is not None and run.alive and run.pid != os.getpid():
+        number += 1
+        name = f"{wanted}-{number}"
+    return name
+
+
+class Recording:
+    """Keeps a run's file current. Where none can be written the pipeline runs all the same, and nobody can list it."""
+
+    def __init__(self, run: Run, *, keep: bool = True, on_problem: Callable[[str], None] = lambda _: None) -> None:
+        self._run = run
+        self._keep = keep
+        self._on_problem = on_problem
+        self._lock = threading.Lock()  # progress comes from a thread of Spark's, the end from the command's own
+
+    def __enter__(self) -> Recording:
+        self._save()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, where: object) -> None:
+        if problem is None:
+            self.note(state="done")
+        elif isinstance(problem, KeyboardInterrupt):
+            self.note(state="stopped")
+        else:
+            self.note(state="failed", last=str(problem))
+
+    def note(self, **changes: str) -> None:
+        with self._lock:
+            self._run = replace(self._run, **changes)  # type: ignore[arg-type]
+            self._save()
+
+    def _save(self) -> None:
+        if not self._keep:
+            return
+        try:
+            save(self._run)
+        except OSError as problem:
+            self._keep = False
+            self._on_problem(
+                f"{directory()} can't be written ({problem.strerror}): `pipeline list` won't know this run"
+            )
 
 
 def stop(run: Run) -> None:

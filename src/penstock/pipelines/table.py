@@ -57,7 +57,7 @@ def start_table(spark: Any, job: TableJob) -> Any:
     if not evolves and job.value_format != "binary":
         options["value.format"] = job.value_format
         if job.value_schema is not None:
-            options["value.schema"] = job.value_schema
+            options["value.schema"] = _understood(job.value_schema, job.value_format)
     records = read_stream(spark, job.topic, **options)
     writer = records.writeStream if evolves or job.format == "delta" else rows(records).writeStream
     writer = writer.queryName(f"table {job.topic.name}").option("checkpointLocation", job.checkpoint_location)
@@ -67,6 +67,23 @@ def start_table(spark: Any, job: TableJob) -> Any:
     if job.partition_by:
         writer = writer.partitionBy(*job.partition_by)
     return writer.format("parquet").start(job.path)
+
+
+def _understood(schema: str, value_format: str) -> str:
+    """The schema; raises SourceError if it is none. Spark would say so of a longer one that it made of it."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    if value_format in ("json", "csv") and not schema.lstrip().startswith("{"):
+        try:
+            StructType.fromDDL(schema)
+        except PySparkException as problem:
+            from penstock.pipelines.running import reason
+
+            raise SourceError(
+                f"{schema!r} is no schema such as 'id BIGINT, name STRING': {reason(problem)}"
+            ) from problem
+    return schema
 
 
 def rows(records: Any, *more: Any) -> Any:

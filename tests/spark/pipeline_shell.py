@@ -1,0 +1,73 @@
+"""`penstock` commands one after the other in a process of their own: Java is started once for all of them.
+
+with Shell() as shell:
+    done = shell.run("pipeline", "report", "-b", broker.bootstrap)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        """The sentence that a failure ends with."""
+        return (self.err.splitlines() or [""])[-1]
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Shell:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def __enter__(self) -> Shell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def run(self, *words: str) -> Done:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        return Done(**json.loads(self._process.stdout.readline()))
+
+
+def serve() -> None:
+    from penstock.cli.main import main
+
+    # Whatever else this process says on stdout is not an answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(json.loads(line))
+        print(json.dumps({"code": int(code), "out": out.getvalue(), "err": err.getvalue()}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    serve()

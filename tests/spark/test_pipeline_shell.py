@@ -1,0 +1,263 @@
+"""The ready-made pipelines as they are typed, right and wrong, on one Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pipeline_shell import Shell
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.client.offsets import EARLIEST, LATEST
+from penstock.client.sync import Client
+from penstock.pipelines import runs
+from penstock.spark.commits import commit_offsets
+from penstock.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+FIRST_MS = 1_780_000_000_000  # 2026-05-28 20:26:40
+NUMBERS = count()
+NOBODY = "127.0.0.1:1"
+SMALL = ("--master", "local[2]", "--memory", "700m")
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    pytest.importorskip("pyspark")
+    with Shell() as made:
+        yield made
+
+
+def fresh_broker(place: Path) -> Broker:
+    return Broker(data=place, config={"log.retention.ms": "-1"})  # records have times of their own
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with fresh_broker(tmp_path_factory.mktemp("broker")) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    """Three partitions, sixty records."""
+    name = f"orders-{next(NUMBERS)}"
+    broker.create_topic(name, 3)
+    produce(broker.bootstrap, name, range(60))
+    return name
+
+
+def produce(bootstrap: str, topic: str, numbers: range) -> None:
+    """Key k0 … k4, user u0 … u3, a second between them."""
+    with Client(bootstrap) as client, client.producer() as producer:
+        values = ((n, json.dumps({"user": f"u{n % 4}", "n": n}).encode()) for n in numbers)
+        producer.send_many(topic, [(f"k{n % 5}".encode(), value, (), FIRST_MS + 1000 * n) for n, value in values])
+
+
+def numbers_by_key(broker: Broker, topic: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    with broker.client() as client:
+        partitions = len(client.metadata([topic]).topics[0].partitions)
+    for partition in range(partitions):
+        for record in broker.records(topic, partition):
+            if record.key is not None and record.value is not None:
+                found.setdefault(record.key.decode(), []).append(json.loads(record.value)["n"])
+    return found
+
+
+def expected(numbers: range) -> dict[str, list[int]]:
+    return {f"k{key}": [n for n in numbers if n % 5 == key] for key in range(5)}
+
+
+def test_a_table_is_kept_current_and_restored_to_a_point_in_time(
+    shell: Shell, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "table")
+    words = ["table", topic, table, "--format", "parquet", "--partition-by", "user", "-b", broker.bootstrap, *SMALL]
+    done = shell.run("pipeline", *words)
+    assert done.code == Exit.OK, done.err
+    assert "60 rows" in done.err
+    assert "lag 0" in done.err
+    produce(broker.bootstrap, topic, range(60, 100))
+    done = shell.run("pipeline", *words)
+    assert done.code == Exit.OK, done.err
+    assert "40 rows" in done.err
+    assert {place.name for place in Path(table).glob("user=*")} == {f"user=u{n}" for n in range(4)}
+
+    restored = f"{topic}-restored"
+    broker.create_topic(restored, 3)
+    at = "2026-05-28 20:27:59"  # the 79th second
+    words = ["backfill", table, restored, "--format", "parquet", "--until", at, "-b", broker.bootstrap, *SMALL]
+    done = shell.run("pipeline", *words, "--json")
+    assert done.code == Exit.OK, done.err
+    assert done.json() == {"topic": restored, "records": 80}
+    assert numbers_by_key(broker, restored) == expected(range(80))
+
+
+def test_a_repartitioned_topic_has_other_partitions_and_each_key_in_order(
+    shell: Shell, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    target = f"{topic}-again"
+    words = ["repartition", topic, target, "--checkpoint", str(tmp_path), "-b", broker.bootstrap, *SMALL]
+    done = shell.run("pipeline", *words, "-p", "2")
+    assert done.code == Exit.OK, done.err
+    produce(broker.bootstrap, topic, range(60, 100))
+    done = shell.run("pipeline", *words)
+    assert done.code == Exit.OK, done.err
+    assert numbers_by_key(broker, target) == expected(range(100))
+    done = shell.run("pipeline", *words, "-p", "5")
+    assert done.code == Exit.FAILED
+    assert "has 2 partitions already, not 5" in done.last
+
+
+def mirrored(shell: Shell, source: str, topic: str, tmp_path: Path) -> None:
+    """A topic whose first four offsets are gone: other offsets here than there, and a group that is in both."""
+    with Client(source) as client:
+        client.delete_records({(topic, index): 4 for index in range(3)})
+        commit_offsets(client, "readers", {(topic, 0): 6, (topic, 1): 4})
+    with fresh_broker(tmp_path / "target") as target:
+        words = ["mirror", topic, "--from", source, "--checkpoint", str(tmp_path / "at"), "-b", target.bootstrap]
+        done = shell.run("pipeline", *words, *SMALL, "--group", "readers", "--group", "nobody", "--json")
+        assert done.code == Exit.OK, done.err
+        assert [(row["partition"], row["there"], row["here"]) for row in done.json()] == [(0, 6, 2), (1, 4, 0)]
+        assert f"group nobody has no offsets of {topic}" in done.err
+        with Client(source) as there, target.client() as here:
+            for index in range(3):
+                old = read(there, topic, index)
+                assert old
+                assert read(here, topic, index) == old
+        produce(source, topic, range(60, 70))
+        done = shell.run("pipeline", *words, *SMALL)
+        assert done.code == Exit.OK, done.err
+        assert "10 rows" in done.err
+
+
+def read(client: Client, topic: str, partition: int) -> list[tuple[bytes | None, bytes | None, int]]:
+    place = (topic, partition)
+    end = client.list_offsets({place: LATEST})[place].offset
+    found = []
+    with client.consumer() as consumer:
+        consumer.assign({place: EARLIEST})
+        while consumer.position(place) < end:
+            for fetched in consumer.poll():
+                found += [(record.key, record.value, record.timestamp) for record in fetched.records()]
+    return found
+
+
+def test_a_topic_of_another_broker_is_mirrored_and_its_groups_go_on_here(
+    shell: Shell, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    mirrored(shell, broker.bootstrap, topic, tmp_path)
+
+
+@pytest.mark.java
+def test_a_topic_of_apache_kafka_is_mirrored_and_its_groups_go_on_here(shell: Shell, tmp_path: Path) -> None:
+    from tools import kafka
+
+    try:
+        kafka.java()
+    except kafka.KafkaUnavailable as missing:
+        pytest.skip(str(missing))
+    if not kafka.installed():
+        pytest.skip("Kafka's jars are not installed: python -m tools.kafka install")
+    with kafka.KafkaCluster(data=tmp_path / "kafka") as cluster:
+        with Client(cluster.bootstrap) as client:
+            client.create_topic("orders", 3, 1, retention_ms="-1")
+        produce(cluster.bootstrap, "orders", range(60))
+        mirrored(shell, cluster.bootstrap, "orders", tmp_path)
+
+
+def test_an_archive_is_files_by_partition(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    done = shell.run("pipeline", "archive", topic, str(place), "-b", broker.bootstrap, *SMALL)
+    assert done.code == Exit.OK, done.err
+    assert {each.name for each in place.glob("partition=*")} == {f"partition={index}" for index in range(3)}
+    listed = {row["pipeline"]: row for row in shell.run("pipeline", "list", "--json").json()}
+    assert listed[f"archive-{topic}"]["state"] == "done"
+    assert "60 rows" in listed[f"archive-{topic}"]["last"]
+
+
+def test_a_report_is_a_table_and_a_page(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = shell.run("pipeline", "report", topic, "--html", str(page), "-b", broker.bootstrap, *SMALL, "--json")
+    assert done.code == Exit.OK, done.err
+    [row] = done.json()
+    assert (row["topic"], row["partitions"], row["records"], row["duplicates"], row["gaps"]) == (topic, 3, 60, 0, 0)
+    assert "<svg" in page.read_text()
+
+
+def test_what_is_wrong_is_one_sentence(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(f"{topic}-empty", 1)
+    (tmp_path / "file").write_text("")
+    here, gone = str(tmp_path / "t"), str(tmp_path / "gone")
+    parquet = ["--format", "parquet"]
+    at = ["--checkpoint", str(tmp_path / "at")]
+    for words, code, sentence in (
+        (["table", "missing", here], Exit.NOT_FOUND, "there is no such topic"),
+        (["table", f"{topic}-empty", here, *parquet], Exit.FAILED, "nothing to infer a schema from"),
+        (["table", topic, here, *parquet, "--value-schema", "a of b"], Exit.FAILED, "'a of b' is no schema such as"),
+        (["table", topic, here, *parquet, "--option", "startingOffset=1"], Exit.FAILED, "is startingOffsets meant?"),
+        (["table", topic, here, *parquet, "--partition-by", "no"], Exit.FAILED, "Partition column no not found"),
+        (["table", topic, f"{tmp_path}/file/t", *parquet], Exit.FAILED, "is not a directory"),
+        (["table", topic, here, *parquet, "--follow", "--every", "often"], Exit.FAILED, "'often' to interval"),
+        (["backfill", gone, topic, *parquet], Exit.FAILED, "Path does not exist: file:"),
+        (["backfill", gone, "missing", *parquet], Exit.NOT_FOUND, "there is no such topic"),
+        (["backfill", gone, topic, *parquet, "--as-of", "3"], Exit.FAILED, "Only Delta tables remember"),
+        (["repartition", topic, topic, *at], Exit.USAGE, "can't be copied into itself"),
+        (
+            ["repartition", topic, f"{topic}-x", *at, "--key", "no + 1"],
+            Exit.FAILED,
+            "with name `no` cannot be resolved",
+        ),
+        (["mirror", topic, *at, "--from", NOBODY], Exit.CANNOT_CONNECT, f"no broker answers at {NOBODY}"),
+        (["mirror", topic, *at, "--from", broker.bootstrap], Exit.USAGE, "are the same cluster"),
+        (["archive", "missing", here], Exit.NOT_FOUND, "there is no such topic"),
+        (["report", "missing"], Exit.NOT_FOUND, "there is no such topic"),
+        (["report", topic, "--html", f"{tmp_path}/file/r.html"], Exit.STORAGE, "can't be written"),
+        (["status", "nobody"], Exit.NOT_FOUND, "no pipeline nobody has run here"),
+    ):
+        where = [] if words[0] == "status" else ["-b", broker.bootstrap, *SMALL]
+        done = shell.run("pipeline", *words, *where)
+        assert (done.code, sentence in done.last) == (code, True), (words, done)
+        assert len(done.err.splitlines()) == 1, done.err
+    with broker.client() as client:  # nothing was made for what can't be done
+        assert not {f"{topic}-x", "missing"} & {each.name for each in client.metadata(None).topics}
+
+
+def test_a_pipeline_that_follows_is_listed_and_stopped_and_goes_on_later(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    table = tmp_path / "table"
+    command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "table", topic, str(table), "--follow"]
+    command += ["--format", "parquet", "-b", broker.bootstrap, *SMALL]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+    assert process.stderr is not None
+    with process, process.stderr as said:
+        try:
+            for line in said:
+                if "lag 0" in line:
+                    break
+            name = f"table-{topic}"
+            run = runs.load(name)
+            assert run is not None
+            assert run.alive
+            assert main(["pipeline", "status", name, "--json"]) == Exit.OK
+            status = json.loads(capsys.readouterr().out)
+            assert (status["state"], status["pid"]) == ("running", process.pid)
+            assert main(["pipeline", "stop", name]) == Exit.OK
+            assert "stopped; the same command goes on from here" in said.read()
+            assert process.wait() == 0
+        finally:
+            process.kill()
+    run = runs.load(name)
+    assert run is not None
+    assert run.shown == "stopped"

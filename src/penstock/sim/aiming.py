@@ -6,6 +6,8 @@
     late marker              a transaction's marker is sent again and written; when the producer has begun its next
                              transaction, the first one arrives
     elected alone            in the moment in which a controller is elected, it is cut off, and those who voted die
+    majority forgets         something is committed while one voter hears nothing; the leader is cut off, the others who
+                             have it lose power, and the one who doesn't have it is back to elect with them
 
 Each step is bounded in time: other faults go on meanwhile, and what has come to nothing is given up.
 """
@@ -13,8 +15,8 @@ Each step is bounded in time: other faults go on meanwhile, and what has come to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -26,9 +28,8 @@ from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_27_write_txn_markers import WriteTxnMarkersRequest
 from penstock.protocol.messages.api_56_alter_partition import AlterPartitionRequest
 from penstock.protocol.messages.headers import RequestHeader
-from penstock.sim.among import isolated
+from penstock.sim.among import Pair, isolated
 from penstock.sim.connection import RESET, Endpoint
-from penstock.sim.links import Link
 from penstock.sim.losses import POWER, newest_image
 from penstock.sim.machine import Machine, State
 from penstock.sim.plan import FaultPlan
@@ -94,6 +95,7 @@ class Aiming:
             "isr change of the dead": self._alone(self._isr_change_of_the_dead),
             "late marker": self._late_marker,
             "elected alone": self._alone(self._elected_alone),
+            "majority forgets": self._alone(self._majority_forgets),
         }
 
     def _alone(self, does: Fault) -> Fault:
@@ -232,10 +234,17 @@ class Aiming:
         finally:
             caught.release()
 
-    @contextmanager
-    def _apart(self, one: Machine, other: Machine) -> Iterator[None]:
+    def _apart(self, one: Machine, other: Machine) -> AbstractContextManager[None]:
         """They don't hear each other; everyone else hears both."""
-        links = [link for link in self._world.fabric.between(one.name, other.name) if not link.cut]
+        return self._cut([(one.name, other.name), (other.name, one.name)])
+
+    def _off(self, machine: Machine) -> AbstractContextManager[None]:
+        """No other machine hears it, and it hears none."""
+        return self._cut(isolated(machine.name, [each.name for each in self._world.machines]))
+
+    @contextmanager
+    def _cut(self, pairs: Sequence[Pair]) -> Iterator[None]:
+        links = [link for link in (self._world.fabric.link(*pair) for pair in pairs) if not link.cut]
         for link in links:
             link.cut = True
         try:
@@ -317,33 +326,55 @@ class Aiming:
         voters = [machine for machine in world.machines if machine.votes]
         first = next((each for each in voters if each.node_id == world.watcher.quorum_leader), voters[0])
         elections: list[Machine] = []
-        cut: list[Link] = []
+        with ExitStack() as until_over:
 
-        def elected(name: str, epoch: int) -> None:
-            machine = next(each for each in voters if each.name == name)
-            elections.append(machine)
-            if len(elections) > 1:
-                return
-            names = [each.name for each in world.machines]
-            cut.extend(link for link in (world.fabric.link(*pair) for pair in isolated(name, names)) if not link.cut)
-            for link in cut:
-                link.cut = True
-            self._tell(fault, f"cuts {name} off as it is elected in epoch {epoch}, and the others lose power or die")
-            for other in voters:
-                if other is first:
-                    world.restart(other, BACK_S)
-                elif other is not machine:
-                    self._switch_off(fault, other)
+            def elected(name: str, epoch: int) -> None:
+                machine = next(each for each in voters if each.name == name)
+                elections.append(machine)
+                if len(elections) > 1:
+                    return
+                until_over.enter_context(self._off(machine))
+                self._tell(fault, f"cuts {name} off as it is elected in epoch {epoch}; the others lose power or die")
+                for other in voters:
+                    if other is first:
+                        world.restart(other, BACK_S)
+                    elif other is not machine:
+                        self._switch_off(fault, other)
 
-        world.watcher.on_elected.append(elected)
-        try:
+            until_over.enter_context(self._told_of_elections(elected))
             first.kill()
             world.restart(first, ELECTION_BOUND_S)
+            until_over.callback(world.restart, first, BACK_S)
             await self._until(lambda: len(elections) > 1, 2 * ELECTION_BOUND_S)
             await asyncio.sleep(ARRIVED_S)
+
+    @contextmanager
+    def _told_of_elections(self, elected: Callable[[str, int], None]) -> Iterator[None]:
+        listeners = self._world.watcher.on_elected
+        listeners.append(elected)
+        try:
+            yield
         finally:
-            world.watcher.on_elected.remove(elected)
-            world.restart(first, BACK_S)
-            for link in cut:
-                if link.cut:
-                    link.mend()
+            listeners.remove(elected)
+
+    async def _majority_forgets(self, fault: FaultPlan, random: Random) -> None:
+        world = self._world
+        leader = next((each for each in world.machines if each.node_id == world.watcher.quorum_leader), None)
+        others = [machine for machine in world.machines if machine.votes and machine is not leader]
+        if leader is None or len(others) < 2:
+            return
+        late = random.choice(others)
+        elections: list[str] = []
+        with ExitStack() as until_over:
+            with self._off(late):
+                world.quorum_logs.look()
+                before = world.quorum_logs.committed
+                await self._until(lambda: world.quorum_logs.committed > before, ISR_BOUND_S)
+                self._tell(fault, f"cuts {leader.name} off; who has what {late.name} lacks loses power or dies")
+                until_over.enter_context(self._off(leader))
+                for other in others:
+                    if other is not late:
+                        self._switch_off(fault, other)
+            until_over.enter_context(self._told_of_elections(lambda name, epoch: elections.append(name)))
+            await self._until(lambda: bool(elections), 2 * ELECTION_BOUND_S)
+            await asyncio.sleep(ARRIVED_S)

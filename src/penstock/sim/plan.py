@@ -50,6 +50,7 @@ LOSSES = ("wipe",)
 LATE = ("late isr change", "isr change of the dead", "late marker")
 ALONE = ("elected alone",)
 VOTERS = ("lose a voter",)
+FORGETTING = ("majority forgets",)
 #: Theirs come after all others.
 FIRST_AIMED = 1_001
 CLUSTER_PACE = 2.0
@@ -64,8 +65,8 @@ PROFILES: dict[str, Profile] = {
         (*POWER, "kill", "restart"),
         5.0,
         ("kill a leader", *LOSSES),
-        VOTERS,
-        0.3,
+        (*VOTERS, *FORGETTING),
+        0.5,
     ),
     "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0, ("kill a leader",)),
     "elections": Profile(

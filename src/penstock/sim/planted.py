@@ -62,7 +62,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "vote-not-synced": (3, 40),
     "marker-written-twice": (10, 30),
     "watermark-beyond-the-log": (3, 20),
-    "metadata-not-synced": (1, 40),
+    "metadata-not-synced": (2, 20),
     "index-not-truncated": (3, 20),
     "epoch-not-noted": (2, 20),
     "watermark-of-the-end": (3, 20),

@@ -17,6 +17,10 @@ from penstock.sim.platter import Severity
 from penstock.sim.shape import Shape, draw_shape
 
 DEFAULT_DURATION_S = 60.0
+#: Runs of a cluster up to this long are dense. What takes minutes, as expiry does, is for longer ones: there some seeds
+#: have clients that are as busy, and some have clients that think.
+DENSE_S = 120.0
+LONG_PACES = (1.0, 3.0, 10.0)
 #: Topics that actors make for themselves with acknowledgements that promise fsync are named so.
 FSYNC_SUFFIX = "-fsync"
 
@@ -187,7 +191,7 @@ def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s
         duration_s,
         _settings(random, fsync_everywhere),
         topics,
-        _actors(seed, topics, shape),
+        _actors(seed, topics, shape, duration_s),
         _faults(seed, PROFILES[profile], duration_s, nodes),
         network=Conditions(delay_s=random.choice((0.0001, 0.001, 0.02)), jitter_s=random.choice((0.0, 0.0005, 0.02))),
         split=random.choice((0.0, 0.1, 0.5)),
@@ -257,7 +261,7 @@ def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
     return tuple(topics)
 
 
-def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape) -> tuple[ActorPlan, ...]:
+def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape, duration_s: float) -> tuple[ActorPlan, ...]:
     """Their first is always an idempotent producer: without a writer there is nothing to see."""
     kinds = ["idempotent"]
     for kind, (share, most, _) in ACTORS.items():
@@ -271,12 +275,13 @@ def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape) -> tuple[Act
         ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
         for index, kind in enumerate(kinds, 1)
     )
-    return actors if shape.alone else tuple(_unhurried(actor) for actor in actors)
+    pace = CLUSTER_PACE * (1.0 if duration_s <= DENSE_S else _stream(seed, "pace").choice(LONG_PACES))
+    return actors if shape.alone else tuple(_unhurried(actor, pace) for actor in actors)
 
 
-def _unhurried(actor: ActorPlan) -> ActorPlan:
+def _unhurried(actor: ActorPlan, pace: float) -> ActorPlan:
     """Faults of a cluster last longer, and so do their runs."""
-    return replace(actor, params={**actor.params, "pause_s": CLUSTER_PACE * actor.params["pause_s"]})
+    return replace(actor, params={**actor.params, "pause_s": pace * actor.params["pause_s"]})
 
 
 Partitions = list[tuple[str, int]]

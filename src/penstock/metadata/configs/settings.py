@@ -92,6 +92,9 @@ class Settings:
         return self._resolved[name]
 
     def int(self, name: _Str) -> _Int:
+        value = self._resolved.get(name)
+        if type(value) is int:  # almost always: requests ask for the same few again and again
+            return value
         value = self.get(name)
         check(isinstance(value, int) and not isinstance(value, bool), f"'{name}' is an integer.")
         assert isinstance(value, int)

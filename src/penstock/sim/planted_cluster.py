@@ -237,7 +237,7 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
     ),
     "min-isr-ignored": (
         "writes are committed with fewer replicas in sync than min.insync.replicas",
-        "hostile",
+        "crash",
         ((Leading, "is_under_min_isr", _no), (Partition, "check_replicas", _nothing_checked)),
     ),
     "followers-forget-producers": (

@@ -8,6 +8,7 @@ high watermark is, and whether everyone in sync has what it covers. Nodes don't 
     leader completeness      a new leader's log reaches what any leader before it had committed
     in sync                  every member of the ISR has everything below the high watermark, from the moment it joins
     within the log           no replica's high watermark is beyond what it has
+    enough replicas          nothing is committed while fewer than min.insync.replicas are in sync
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ class Watcher:
         self._epochs: dict[Key, int] = {}
         self._committed: dict[Key, tuple[int, int]] = {}
         self._seen_offset = -1
+        #: How many must be in sync for anything to be committed, where they are as many.
+        self.min_insync = 1
+        self._too_few: dict[Key, tuple[object, int]] = {}
         self._told: set[tuple[str, Key]] = set()
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
@@ -218,6 +222,20 @@ class Watcher:
                     self.levels.setdefault(name, []).append(Level(self._now(), log.high_watermark, log.log_end_offset))
                     if not excuses.all and name not in excuses.damaged:
                         self._leader(key, machine, partition, replicas, excuses.lost)
+                        self._enough(key, machine, partition)
+
+    def _enough(self, key: Key, machine: Machine, partition: Partition) -> None:
+        """Of two looks that find the same few in sync, the second finds no more committed than the first."""
+        leading, high = partition.leading, partition.log.high_watermark
+        if leading is None or len(leading.isr) >= min(self.min_insync, len(leading.replicas)):
+            self._too_few.pop(key, None)
+            return
+        few = (machine, partition.image.leader_epoch, partition.image.partition_epoch, frozenset(leading.isr))
+        before, committed = self._too_few.get(key, (None, high))
+        if before == few and high > committed:
+            what = f"{partition.topic}-{partition.index} has {len(leading.isr)} in sync on {machine.name}"
+            self._broken("enough replicas", key, f"{what}, and went from {committed} to {high}")
+        self._too_few[key] = (few, high)
 
     def _leader(
         self,

@@ -110,6 +110,7 @@ class World:
         self.quorum_logs = QuorumLogs(self.machines, self.violated)
         self.losses = Losses(plan, self.machines, self.history.damaged)
         self.watcher.excuses = self._excuses
+        self.watcher.min_insync = plan.shape.min_insync
         self.actors = [Actor(self, actor) for actor in plan.actors]
         self._restart_at: dict[Machine, float] = {}
         self._operating: list[asyncio.Task[None]] = []

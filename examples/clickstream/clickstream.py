@@ -1,10 +1,11 @@
-"""Clicks become sessions and a dashboard: event time, late data and session windows, from a topic to tables.
+"""Clicks become sessions and a dashboard: event time, late data and state of our own, from a topic to tables.
 
     penstock up &
     python examples/clickstream/clickstream.py --bootstrap 127.0.0.1:9092 --out /tmp/clickstream
 
 `sessions` has a row for each visit (a visitor's clicks with less than 30 minutes between them), written once the
-watermark says that no more will come. `dashboard` has clicks for each page and hour, and is replaced with every batch.
+watermark says that no more will come: `Visits` keeps the clicks of open visits in Spark's state store and a timer for
+the end of each (transformWithState). `dashboard` has clicks for each page and hour, and is replaced with every batch.
 Clicks that come in another order than they happened are counted right; those later than the watermark are dropped.
 """
 
@@ -17,11 +18,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
 TOPIC = "clickstream"
 SCHEMA = "user STRING, page STRING, at TIMESTAMP"
 PAGES = ("/", "/search", "/product", "/cart", "/checkout")
-GAP = "30 minutes"
+GAP_MS = 30 * 60 * 1000
 LATE = "2 hours"
+#: transformWithState keeps its state there and nowhere else.
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 BEGIN = datetime(2026, 1, 5, 8, tzinfo=UTC)
 
 
@@ -70,16 +76,62 @@ def clicks_of(spark: Any, bootstrap: str) -> Any:
     return records.select("value.*").withWatermark("at", LATE)
 
 
+Click = tuple[int, str]
+"""When, in ms, and the page."""
+
+
+def apart(clicks: list[Click]) -> list[list[Click]]:
+    """A visitor's clicks as visits, oldest first."""
+    found: list[list[Click]] = []
+    for click in sorted(clicks):
+        if found and click[0] - found[-1][-1][0] < GAP_MS:
+            found[-1].append(click)
+        else:
+            found.append([click])
+    return found
+
+
+class Visits(StatefulProcessor):
+    """State of a visitor: clicks of visits that may still get more. A timer ends each, GAP after its last click."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.open = handle.getListState("open", "at BIGINT, page STRING")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        self._keep(apart([*self.open.get(), *((row["at_ms"], row["page"]) for row in rows)]))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        now = timerValues.getCurrentWatermarkInMs()
+        visits = apart(list(self.open.get()))
+        self._keep([visit for visit in visits if visit[-1][0] + GAP_MS > now])
+        for visit in visits:
+            (begin, entry), (end, exit) = visit[0], visit[-1]
+            if end + GAP_MS <= now:
+                yield Row(user=key[0], start=begin, end=end, clicks=len(visit), entry=entry, exit=exit)
+
+    def _keep(self, visits: list[list[Click]]) -> None:
+        # A click may have moved a visit's end, or made one visit of two: timers are set anew.
+        for timer in list(self.handle.listTimers()):
+            self.handle.deleteTimer(timer)
+        if visits:
+            self.open.put([click for visit in visits for click in visit])
+        else:
+            self.open.clear()
+        for visit in visits:
+            self.handle.registerTimer(visit[-1][0] + GAP_MS)
+
+
 def start_sessions(spark: Any, bootstrap: str, out: str) -> Any:
     from pyspark.sql import functions as f
 
-    visits = (
-        clicks_of(spark, bootstrap)
-        .groupBy("user", f.session_window("at", GAP).alias("visit"))
-        .agg(f.count("*").alias("clicks"), f.min_by("page", "at").alias("entry"), f.max_by("page", "at").alias("exit"))
-    )
-    rows = visits.select("user", "visit.start", "visit.end", "clicks", "entry", "exit")
-    writer = rows.writeStream.outputMode("append").format("parquet")
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
+    schema = "user STRING, start BIGINT, end BIGINT, clicks INT, entry STRING, exit STRING"
+    clicks = clicks_of(spark, bootstrap).withColumn("at_ms", f.unix_millis("at"))
+    visits = clicks.groupBy("user").transformWithState(Visits(), schema, "Append", "EventTime")
+    times = {name: f.timestamp_millis(name) for name in ("start", "end")}
+    writer = visits.withColumns(times).writeStream.outputMode("append").format("parquet")
     return (
         writer.option("checkpointLocation", f"{out}/checkpoints/sessions")
         .trigger(availableNow=True)

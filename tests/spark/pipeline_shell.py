@@ -16,6 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: What runs for a minute is not worth compiling well.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -39,7 +42,7 @@ class Shell:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA, **(environment or {})},
         )
 
     def __enter__(self) -> Shell:

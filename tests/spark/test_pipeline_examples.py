@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,15 @@ def load(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_clicks_are_one_visit_until_nothing_comes_for_half_an_hour() -> None:
+    pytest.importorskip("pyspark")
+    example = load("clickstream/clickstream.py")
+    gap = example.GAP_MS
+    clicks = [(gap, "b"), (0, "a"), (gap - 1, "c"), (2 * gap, "d")]
+    assert example.apart(clicks) == [[(0, "a"), (gap - 1, "c"), (gap, "b")], [(2 * gap, "d")]]
+    assert example.apart([]) == []
 
 
 def test_changes_lead_to_what_the_database_holds() -> None:
@@ -54,6 +64,12 @@ def test_clicks_become_visits_and_a_dashboard_and_late_ones_are_left_out(spark: 
     found = spark.read.parquet(f"{tmp_path}/sessions").collect()
     assert {row["user"] for row in found} == {click["user"] for click in clicks}
     assert sum(row["clicks"] for row in found) == len(clicks)
+    by_user: dict[str, list[tuple[int, str]]] = {}
+    for click in clicks:
+        at = int(datetime.fromisoformat(click["at"]).timestamp() * 1000)
+        by_user.setdefault(click["user"], []).append((at, click["page"]))
+    expected = {(user, visit[0][0], len(visit)) for user, made in by_user.items() for visit in example.apart(made)}
+    assert {(row["user"], round(row["start"].timestamp() * 1000), row["clicks"]) for row in found} == expected
     assert Counter(row["user"] for row in found)["visitor-0"] >= 2
     board = spark.read.parquet(f"{tmp_path}/dashboard").collect()
     assert sum(row["clicks"] for row in board) >= len(clicks)

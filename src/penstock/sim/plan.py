@@ -79,7 +79,8 @@ PROFILES: dict[str, Profile] = {
         1.2,
         ("kill the controller", "isolate a leader", "kill all", "split"),
         (*ALONE, *VOTERS),
-        0.7,
+        1.0,
+        8.0,
     ),
     "late": Profile(
         "requests that arrive when they have long been given up, at the worst of times",

@@ -148,6 +148,7 @@ def conditions(notes: Iterable[str] = ()) -> dict[str, str]:
         "Python": platform.python_version(),
         "Java": said[0] if said else "none",
         "Kafka": VERSION,
+        "load before": f"{os.getloadavg()[0]:.1f} processes wanted to run",
     }
     return found | {f"note {at + 1}": note for at, note in enumerate(notes)}
 

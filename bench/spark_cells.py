@@ -46,7 +46,8 @@ class SparkScale:
 
 
 FULL = SparkScale(5_000_000, 1_000_000, 1_000_000, 500_000)
-QUICK = SparkScale(2_000_000, 400_000, 400_000, 200_000)
+# As many to read: with fewer, what is measured is how long a query takes to start.
+QUICK = SparkScale(5_000_000, 1_000_000, 400_000, 200_000)
 
 
 @dataclass(slots=True)
@@ -77,10 +78,13 @@ class SparkBench:
 
     def warm_up(self, peers: Sequence[str]) -> None:
         """What a JVM compiles and Python imports once is not what a row costs."""
-        topic = self.filled(WARM_RECORDS, 100)
+        topic, rows = self.filled(WARM_RECORDS, 100), self.rows(WARM_RECORDS // 10)
         for peer in (*peers, *peers):
+            format = FORMATS[peer]
             for job in ("read", "read_stream"):
-                self.run(job, format=FORMATS[peer], options=self.source(peer, topic, "wire"))
+                self.run(job, format=format, options=self.source(peer, topic, "wire"))
+            for job in ("write", "write_stream"):
+                self.run(job, rows=rows, format=format, options=self.sink())
 
     def stop(self) -> None:
         driver, self.driver = self.driver, None
@@ -133,6 +137,10 @@ class SparkBench:
         options = {"kafka.bootstrap.servers": self.broker.bootstrap, "subscribe": topic}
         return options | {"read.mode": mode} if peer == OURS else options
 
+    def sink(self) -> dict[str, str]:
+        topic = fresh_topic(self.broker, "spark-sink", PARTITIONS)
+        return {"kafka.bootstrap.servers": self.broker.bootstrap, "topic": topic}
+
     def _answer(self) -> dict[str, Any]:
         assert self.driver is not None
         assert self.driver.stdout is not None
@@ -173,10 +181,7 @@ def sink_cell(exactly_once: bool, job: str, rows: int) -> SparkCell:
 
     def measure(bench: SparkBench, peer: str) -> Numbers:
         name = bench.rows(rows)
-        options = {
-            "kafka.bootstrap.servers": bench.broker.bootstrap,
-            "topic": fresh_topic(bench.broker, "spark-sink", PARTITIONS),
-        }
+        options = bench.sink()
         if peer == OURS:
             options["exactlyOnce"] = str(exactly_once).lower()
         return bench.measured(rows, job, rows=name, format=FORMATS[peer], options=options)
@@ -225,6 +230,7 @@ def growth_cell(name: str, rows: int, partitions: int) -> SparkCell:
             options = bench.source(peer, bench.filled(count, 100, parts), "wire")
             return bench.measured(count, "read", format=FORMATS[peer], options=options)
 
+        read(rows, PARTITIONS)
         small, large = read(rows, PARTITIONS), read(10 * rows, partitions)
         return {
             "time_per_row_10x_over_1x": small["records_per_s"] / large["records_per_s"],

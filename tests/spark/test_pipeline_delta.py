@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from pipeline_shell import Done, Shell
 
+from penstock.cli.exit import Exit
 from penstock.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 JARS = "https://repo1.maven.org/maven2/io/delta/delta-spark_4.2_2.13/maven-metadata.xml"
 
@@ -25,11 +28,17 @@ def jars() -> None:
         pytest.skip("Delta's jars are on Maven Central, which can't be reached")
 
 
-def pipeline(*words: str) -> str:
-    command = [sys.executable, "-m", "penstock.cli.main", "pipeline", *words, "--master", "local[2]"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    pytest.importorskip("delta")
+    with Shell() as made:
+        yield made
+
+
+def pipeline(shell: Shell, *words: str) -> Done:
+    done = shell.run("pipeline", *words, "--master", "local[2]", "--memory", "700m")
+    assert done.code == Exit.OK, done.err
+    return done
 
 
 def produce(broker: Broker, records: list[tuple[str, dict[str, Any] | None]]) -> None:
@@ -38,18 +47,53 @@ def produce(broker: Broker, records: list[tuple[str, dict[str, Any] | None]]) ->
             producer.send("users", None if value is None else json.dumps(value).encode(), key.encode())
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_delta_table_has_the_newest_row_of_each_key_and_grows_with_its_values(tmp_path: Path) -> None:
+def values(broker: Broker, topic: str) -> list[tuple[str, Any]]:
+    found = [record for index in range(2) for record in broker.records(topic, index) if record.value]
+    return sorted((str(record.key, "utf-8"), json.loads(record.value or b"null")) for record in found if record.key)
+
+
+def log_of(table: Path) -> list[dict[str, Any]]:
+    """What Delta's own log says, in its order."""
+    files = sorted((table / "_delta_log").glob("*.json"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_a_delta_table_has_the_newest_row_of_each_key_and_grows_with_its_values(shell: Shell, tmp_path: Path) -> None:
     table = str(tmp_path / "users")
     with Broker(data=tmp_path / "broker", topics={"users": 2, "restored": 2}) as broker:
         words = ["users", table, "--mode", "upsert", "--optimize-every", "1", "-b", broker.bootstrap]
         produce(broker, [("a", {"n": 1}), ("b", {"n": 1}), ("a", {"n": 2}), ("c", {"n": 1})])
-        pipeline("table", *words)
+        pipeline(shell, "table", *words)
         produce(broker, [("b", {"n": 5, "city": {"name": "Bern"}}), ("c", None)])
-        pipeline("table", *words)
-        pipeline("backfill", table, "restored", "-b", broker.bootstrap)
-        found = [record for index in range(2) for record in broker.records("restored", index) if record.value]
-    values = {(record.key or b"").decode(): json.loads(record.value or b"null") for record in found}
-    assert values == {"a": {"n": 2}, "b": {"n": 5, "city": {"name": "Bern"}}}
+        pipeline(shell, "table", *words)
+        pipeline(shell, "backfill", table, "restored", "-b", broker.bootstrap)
+        assert values(broker, "restored") == [("a", {"n": 2}), ("b", {"n": 5, "city": {"name": "Bern"}})]
+
+
+def test_a_table_of_all_records_is_partitioned_grown_compacted_and_read_as_it_was(shell: Shell, tmp_path: Path) -> None:
+    table = tmp_path / "users"
+    with Broker(data=tmp_path / "broker", topics={"users": 2, "before": 2}) as broker:
+        words = ["users", str(table), "--partition-by", "day", "--optimize-every", "2", "-b", broker.bootstrap]
+        produce(broker, [("a", {"n": 1, "day": "mo"}), ("b", {"n": 2, "day": "tu"})])
+        pipeline(shell, "table", *words)
+        produce(broker, [("a", {"n": 3, "day": "mo", "city": "Bern"}), ("b", {"n": 4, "day": "mo"})])
+        pipeline(shell, "table", *words)
+        log = log_of(table)
+        [*_, schema] = [json.loads(each["metaData"]["schemaString"]) for each in log if "metaData" in each]
+        assert {"n", "day", "city", "_key", "_offset"} <= {field["name"] for field in schema["fields"]}
+        assert all(each["metaData"]["partitionColumns"] == ["day"] for each in log if "metaData" in each)
+        assert "OPTIMIZE" in [each["commitInfo"]["operation"] for each in log if "commitInfo" in each]
+        assert {place.name for place in table.glob("day=*")} == {"day=mo", "day=tu"}
+        pipeline(shell, "backfill", str(table), "before", "--as-of", "0", "-b", broker.bootstrap)
+        assert values(broker, "before") == [("a", {"n": 1, "day": "mo"}), ("b", {"n": 2, "day": "tu"})]
+
+        (tmp_path / "plain").mkdir()
+        for given, sentence in (
+            ([str(tmp_path / "gone")], "gone"),
+            ([str(tmp_path / "plain")], "plain"),
+            ([str(table), "--as-of", "99"], "99"),
+            ([str(table), "--as-of", "some day"], "some day"),
+        ):
+            done = shell.run("pipeline", "backfill", *given, "before", "-b", broker.bootstrap)
+            assert (done.code, sentence in done.last) == (Exit.FAILED, True), done
+            assert len(done.err.splitlines()) == 1, done.err

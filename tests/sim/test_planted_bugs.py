@@ -25,6 +25,8 @@ QUICK = frozenset(
         "isr-expanded-early",
         "marker-written-twice",
         "metadata-before-fsync",
+        "metadata-not-synced",
+        "min-isr-ignored",
         "open-transactions-shown",
         "stale-isr-accepted",
         "truncate-to-watermark",

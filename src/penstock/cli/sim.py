@@ -251,7 +251,7 @@ def _run_many(args: argparse.Namespace) -> int:
         "virtual_hours": round(virtual / 3600, 2),
         "seconds": round(elapsed, 1),
         "times_real_time": round(virtual / max(elapsed, 1e-9)),
-        "failed_seeds": [each.seed for each in failed],
+        "failed_seeds": sorted(each.seed for each in failed),
     }
     output.record(args.output, fields)
     return Exit.FAILED if failed else Exit.OK

@@ -139,6 +139,10 @@ class Aiming:
         world.fabric.taps = [*world.fabric.taps, tap]
         try:
             await self._until(found.done, within_s)
+        except asyncio.CancelledError:
+            if found.done():
+                found.result().release()  # nobody else would
+            raise
         finally:
             world.fabric.taps = [each for each in world.fabric.taps if each is not tap]
         return found.result() if found.done() else None

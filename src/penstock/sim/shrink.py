@@ -86,11 +86,13 @@ class _Shrinking:
             size //= 2
 
     def _shorten(self) -> None:
+        """As the seed has it for less time: in a shorter run its clients may think less."""
         plan = self._best.plan
         last = max((fault.at + fault.lasts for fault in plan.faults), default=0.0)
+        faults = frozenset(fault.index for fault in plan.faults)
+        actors = frozenset(actor.index for actor in plan.actors)
         for seconds in (round(last + 1.0, 1), round(last + AFTERMATH_S, 1), round(plan.duration_s / 2, 1)):
-            kept = tuple(fault for fault in plan.faults if fault.at < seconds)
-            if seconds < plan.duration_s and self._fails(replace(plan, duration_s=seconds, faults=kept)):
+            if seconds < plan.duration_s and self._fails(whole(replace(plan, duration_s=seconds)).only(faults, actors)):
                 return
 
 

@@ -65,6 +65,18 @@ def test_the_fewest_nodes_that_fail_alike_are_left() -> None:
     assert small.plan.actors == ()
 
 
+def test_a_long_run_is_shortened_to_what_its_command_says() -> None:
+    plan = draw_plan(3, "hostile", nodes=3, duration_s=1200)
+
+    def run(part: Plan) -> Verdict:
+        fails = part.nodes == 3 and 1 in {fault.index for fault in part.faults}
+        return verdict(part, *(["rule"] if fails else []))
+
+    small = shrink(verdict(plan, "rule"), run=run)
+    assert small.plan.duration_s < 60
+    assert _as_told(command(small.plan)) == small.plan
+
+
 def test_fewer_nodes_are_tried_with_what_is_left_of_a_run_that_was_made_smaller_before() -> None:
     plan = draw_plan(3, "hostile", nodes=3, duration_s=60).only(faults=frozenset({4}), actors=frozenset({1}))
     tried: list[Plan] = []

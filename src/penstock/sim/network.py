@@ -172,7 +172,11 @@ class Handshake:
         self._back.send(client)
 
     def _answered(self, client: Endpoint | None) -> None:
-        if not self._source.up or self._loop.dead:
+        if not self._source.up:
+            return
+        if self._loop.dead:
+            if client is not None:
+                client.killed()  # the kernel knows of nobody who has asked, and says so
             return
         if client is None:
             self._tell(ConnectionRefusedError(errno.ECONNREFUSED, "the connection was refused"))

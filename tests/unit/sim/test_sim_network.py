@@ -286,3 +286,20 @@ def test_a_port_can_be_had_once() -> None:
             await pair.network.connect("s", listening.port, Peer)
 
     pair.run(run())
+
+
+def test_a_process_that_dies_while_it_connects_leaves_no_half_open_connection() -> None:
+    pair = Pair()
+    pair.fabric.normal = Conditions(delay_s=0.1, jitter_s=0.0)
+    hasty = pair.timeline.process("hasty")
+
+    async def test() -> None:
+        pair.fabric.handshake(pair.fabric.host("h"), hasty, pair.fabric.host("s"), 1)
+        await asyncio.sleep(0.15)  # the question has arrived, the answer is on its way
+        assert len(pair.fabric.host("s").endpoints) == 1
+        hasty.kill()
+        await asyncio.sleep(1)
+        assert pair.server.lost == ["NoneType"]
+        assert len(pair.fabric.host("s").endpoints) == 0
+
+    pair.run(test())

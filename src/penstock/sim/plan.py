@@ -17,10 +17,10 @@ from penstock.sim.platter import Severity
 from penstock.sim.shape import Shape, draw_shape
 
 DEFAULT_DURATION_S = 60.0
-#: Runs of a cluster up to this long are dense. What takes minutes, as expiry does, is for longer ones: there some seeds
-#: have clients that are as busy, and some have clients that think.
+#: Runs of a cluster up to this long are dense. What takes minutes, as expiry does, is for longer ones, where clients
+#: think for longer, and some for much longer.
 DENSE_S = 120.0
-LONG_PACES = (1.0, 3.0, 10.0)
+LONG_PACES = (3.0, 10.0, 10.0)
 #: Topics that actors make for themselves with acknowledgements that promise fsync are named so.
 FSYNC_SUFFIX = "-fsync"
 
@@ -183,6 +183,8 @@ class Plan:
 def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s: float = DEFAULT_DURATION_S) -> Plan:
     random = _stream(seed, "setup")
     shape = draw_shape(_stream(seed, f"shape/{nodes}"), nodes)
+    if duration_s > DENSE_S:
+        shape = shape.unhurried()
     fsync_everywhere = random.random() < 0.35
     topics = _topics(_stream(seed, "topics"), fsync_everywhere)
     return Plan(

@@ -7,12 +7,15 @@ number of machines.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from penstock.raft.voters import Voter
 
 CONTROLLER_PORT = 9093
+
+
+LEAST_LAG_MS = 6_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,14 @@ class Shape:
             )
             for node_id in self.controllers
         )
+
+    def unhurried(self) -> Shape:
+        """Followers that have nothing to fetch wait for longer: what they ask for in vain is most of a long run."""
+        if self.alone:
+            return self
+        lag_ms = max(LEAST_LAG_MS, int(self.settings["replica.lag.time.max.ms"]))
+        waits = {"replica.lag.time.max.ms": str(lag_ms), "replica.fetch.wait.max.ms": str(min(5_000, lag_ms // 3))}
+        return replace(self, settings={**self.settings, **waits})
 
     def node_settings(self, node_id: int, host: str, port: int) -> dict[str, str]:
         """Properties of one node of several."""

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 PARTITIONS = 3
 SEED = int(os.environ.get("PENSTOCK_CHAOS_SEED", "1"))
-ROUNDS_LIMIT_S = 900.0
+ROUNDS_LIMIT_S = 1800.0
 SHORT_PAUSE_S = (0.1, 0.5)
 LONG_PAUSE_S = (0.2, 8.0)
 
@@ -94,6 +94,6 @@ def test_three_rounds_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_hundred_rounds_or_a_quarter_of_an_hour_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.timeout(2700)
+def test_a_hundred_rounds_or_half_an_hour_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
     run_rounds(tmp_path, 100, ["confluent", "kafka-python", "aiokafka"], SEED + 1000, LONG_PAUSE_S)

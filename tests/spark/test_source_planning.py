@@ -24,10 +24,10 @@ from penstock.spark import stream
 from penstock.spark.batch import BatchReader
 from penstock.spark.errors import SourceError
 from penstock.spark.options import parse_options
+from penstock.spark.planner import ReadTask
 from penstock.spark.progress import QueryState, QueryWatcher, sentence_in, state_of
 from penstock.spark.schema import check_schema, source_schema
 from penstock.spark.stream import StreamReader
-from penstock.spark.tasks import ReadTask
 from penstock.testing import Broker
 
 NAMES = count()

@@ -20,8 +20,8 @@ from penstock.spark.brokers import connect
 from penstock.spark.decode import HEADERS_TYPE
 from penstock.spark.errors import SourceError
 from penstock.spark.options import SourceOptions, parse_options
-from penstock.spark.planner import FileHint, Planner
-from penstock.spark.tasks import ReadTask, read_task
+from penstock.spark.planner import FileHint, Planner, ReadTask
+from penstock.spark.tasks import read_task
 from penstock.testing import Broker
 
 SCHEMA = pa.schema(

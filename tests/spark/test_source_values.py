@@ -15,8 +15,9 @@ from pyspark.sql.types import DataType, StructType
 
 from penstock.spark.errors import SourceError
 from penstock.spark.options import parse_options
+from penstock.spark.planner import ReadTask
 from penstock.spark.schema import source_schema
-from penstock.spark.tasks import ReadTask, read_task
+from penstock.spark.tasks import read_task
 from penstock.spark.values import ValueDecoder, value_type
 from penstock.testing import Broker
 

@@ -13,10 +13,9 @@ from pyspark.sql.types import StructType
 from penstock.spark.brokers import connect
 from penstock.spark.filters import Narrowed, narrow
 from penstock.spark.options import EARLIEST, Position, SourceOptions, parse_options
-from penstock.spark.planner import Planner
+from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, split
 from penstock.spark.schema import check_schema
-from penstock.spark.tasks import ReadTask, read_task
 
 #: The process in which Spark pushes filters down.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -69,6 +68,8 @@ class BatchReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[Any]:
         if not isinstance(partition, ReadTask):  # Spark's stand-in where there is nothing to read
             return
+        from penstock.spark.tasks import read_task  # what plans has no use for it
+
         yield from read_task(self._options, to_arrow_schema(self._schema, timezone="UTC"), partition)
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.spark.brokers import connect
 from penstock.spark.options import EARLIEST, Position, SourceOptions, ValueOptions
-from penstock.spark.planner import Planner
-from penstock.spark.tasks import ReadTask, read_task
+from penstock.spark.planner import Planner, ReadTask
+from penstock.spark.tasks import read_task
 
 _SCHEMA = pa.schema([pa.field("value", pa.binary()), pa.field("offset", pa.int64())])
 

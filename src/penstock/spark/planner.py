@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from pyspark.sql.datasource import InputPartition
+
 from penstock.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.client.sync import Client
 from penstock.protocol.errors import KafkaError
@@ -31,6 +33,20 @@ class FileHint:
     cluster_id: str
     node_id: int
     topic_id: str
+
+
+@dataclass(slots=True)
+class ReadTask(InputPartition):
+    topic: str
+    partition: int
+    start: int
+    end: int
+    hint: FileHint | None = None
+    min_timestamp_ms: int | None = None
+    """Older records aren't wanted; some may come all the same."""
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.start}:{self.end}]"
 
 
 class Planner:

@@ -25,10 +25,9 @@ from penstock.client.sync import Client
 from penstock.spark.brokers import connect
 from penstock.spark.commits import commit_offsets
 from penstock.spark.options import LATEST, Position, SourceOptions, parse_options
-from penstock.spark.planner import Planner
+from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, Offsets, from_json, limited, split, to_json
 from penstock.spark.schema import check_schema
-from penstock.spark.tasks import ReadTask, read_task
 
 Json = dict[str, dict[str, int]]
 
@@ -72,6 +71,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.tasks(from_json(start), from_json(end))
 
     def read(self, partition: Any) -> Iterator[Any]:
+        from penstock.spark.tasks import read_task  # what plans has no use for it
+
         yield from read_task(self._options, to_arrow_schema(self._schema, timezone="UTC"), partition)
 
     def commit(self, end: Json) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from penstock.client.offsets import EARLIEST, LATEST
 from penstock.client.sync import Client
@@ -19,24 +17,10 @@ from penstock.spark.decode import Batch, Decoded, decode_batches
 from penstock.spark.errors import SourceError, sentence_of
 from penstock.spark.files import partition_directory, read_files
 from penstock.spark.options import SourceOptions
-from penstock.spark.planner import FileHint
+from penstock.spark.planner import ReadTask
 from penstock.spark.wire import WireReader
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class ReadTask(InputPartition):
-    topic: str
-    partition: int
-    start: int
-    end: int
-    hint: FileHint | None = None
-    min_timestamp_ms: int | None = None
-    """Older records aren't wanted; some may come all the same."""
-
-    def __repr__(self) -> str:
-        return f"{self.topic}-{self.partition}[{self.start}:{self.end}]"
 
 
 def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[Any]:

@@ -133,12 +133,17 @@ class _Show:
                     draw(rows, "   ".join((self._line(), *map(str, watcher.queries.values()))))
 
                 job = demo.job(self._broker.bootstrap, self._path, follow=True)
-                until = _now_and_then(refresh, lambda: ending.due() and self._caught_up())
+                until = _now_and_then(refresh, self._first_rows_are_due, lambda: ending.due() and self._caught_up())
                 run(lambda: start_table(self._spark, job), until=until)
             if self._in_table != self._generator.total:
                 job = demo.job(self._broker.bootstrap, self._path, follow=False)
                 run(lambda: start_table(self._spark, job))
             return self._judge()
+
+    def _first_rows_are_due(self) -> bool:
+        """The first batch is in the log of Spark's file sink, and not yet on the screen. Costs nothing to ask."""
+        log = os.path.join(self._path, "_spark_metadata")
+        return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
 
     def _caught_up(self) -> bool:
         """Once it is time to stop: whether all that was produced is there, or has been waited for long enough.
@@ -196,8 +201,8 @@ class _Show:
         return Exit.OK
 
 
-def _now_and_then(work: Callable[[], None], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Does the work every few seconds, and says whether it is time to stop."""
+def _now_and_then(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
+    """Does the work every few seconds, or at once, and says whether it is time to stop."""
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0
 
@@ -205,7 +210,7 @@ def _now_and_then(work: Callable[[], None], due: Callable[[], bool]) -> Callable
         nonlocal last
         if due():
             return True
-        if time.monotonic() - last >= every:
+        if time.monotonic() - last >= every or at_once():
             work()
             last = time.monotonic()
         return False

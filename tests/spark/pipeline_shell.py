@@ -1,6 +1,6 @@
 """`penstock` commands one after the other in a process of their own: Java is started once for all of them.
 
-with Shell() as shell:
+with Shell(tmp_path) as shell:
     done = shell.run("pipeline", "report", "-b", broker.bootstrap)
 """
 
@@ -12,8 +12,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 #: What runs for a minute is not worth compiling well.
@@ -36,13 +36,14 @@ class Done:
 
 
 class Shell:
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, state: Path) -> None:
+        """`state` is where runs are recorded: not with those of whoever runs the tests."""
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA, **(environment or {})},
+            env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA, "XDG_STATE_HOME": str(state)},
         )
 
     def __enter__(self) -> Shell:

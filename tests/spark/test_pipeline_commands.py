@@ -19,6 +19,7 @@ import pytest
 from penstock.cli import pipeline_demo
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.main import main
+from penstock.cli.pipeline_session import Lines
 from penstock.client.sync import Client
 from penstock.pipelines.demo import differences, events
 from penstock.pipelines.running import line, reason
@@ -152,6 +153,22 @@ def test_progress_says_how_long_the_rest_takes() -> None:
     assert line(replace(state, lag=4_000_000)).endswith(", 2.2 h to go")
     assert line(replace(state, lag=0)).endswith("lag 0")
     assert line(replace(state, rows_per_second=0.0)).endswith("lag 60,000")
+
+
+def test_progress_is_plain_lines_without_a_terminal_and_one_that_moves_on_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        lines = Lines()
+        lines.progress("batch 1")
+        lines.progress("batch 2")
+        lines.say("flow done")
+        lines.end()
+        return capsys.readouterr().err
+
+    assert said() == "batch 1\nbatch 2\nflow done\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert said() == "\r\x1b[Kbatch 1\r\x1b[Kbatch 2\r\x1b[Kflow done\n"
 
 
 def test_made_up_events_are_the_same_for_the_same_seed() -> None:

@@ -29,9 +29,9 @@ def jars() -> None:
 
 
 @pytest.fixture(scope="module")
-def shell() -> Iterator[Shell]:
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     pytest.importorskip("delta")
-    with Shell() as made:
+    with Shell(tmp_path_factory.mktemp("state")) as made:
         yield made
 
 

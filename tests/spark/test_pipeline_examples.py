@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -82,7 +83,8 @@ def test_the_table_of_customers_is_what_the_database_is(tmp_path: Path) -> None:
     with Broker() as broker:
         command = [sys.executable, str(EXAMPLES / "change-capture" / "change_capture.py"), "--changes", "200"]
         command += ["--bootstrap", broker.bootstrap, "--table", str(tmp_path / "customers")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False)
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False, env=environment)
     if "unresolved dependency" in done.stderr:
         pytest.skip("Delta's jars are on Maven Central, which can't be reached")
     assert done.returncode == 0, done.stderr

@@ -30,9 +30,9 @@ SMALL = ("--master", "local[2]", "--memory", "700m")
 
 
 @pytest.fixture(scope="module")
-def shell() -> Iterator[Shell]:
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     pytest.importorskip("pyspark")
-    with Shell() as made:
+    with Shell(tmp_path_factory.mktemp("state")) as made:
         yield made
 
 

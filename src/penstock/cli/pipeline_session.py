@@ -71,6 +71,7 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, j
         from penstock.pipelines.running import reason
         from penstock.spark import session
         from penstock.spark.errors import SourceError
+        from penstock.spark.sessions import silence_errors
     except ImportError as missing:
         raise Failure(f"{missing.name} is not installed: run `pip install 'penstock[spark]'`") from missing
     options = " ".join((*([] if args.debug else _silent()), java_options))
@@ -78,7 +79,7 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, j
     spark = None
     _stop_on_sigterm()
     if not args.debug:
-        _silence_python()
+        silence_errors()
     try:
         with warnings.catch_warnings():
             # Spark Connect sets once more what it was started with, and minds that this changes nothing.
@@ -107,16 +108,6 @@ def _silent() -> list[str]:
     place = files("penstock.pipelines") / "log4j2.properties"
     # The catalog's database would leave a log of its own wherever the command is run.
     return [f"-Dlog4j2.configurationFile=file:{place}", f"-Dderby.stream.error.file={os.devnull}"]
-
-
-def _silence_python() -> None:
-    """PySpark writes what it raises to stderr as well, with every frame of Java's stack."""
-    try:
-        from pyspark.logger import PySparkLogger
-    except ImportError:  # told by whoever needs a session
-        return
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
 
 
 def _without_stop(sentence: str) -> str:

@@ -70,3 +70,13 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def silence_errors() -> None:
+    """PySpark writes what it raises to stderr as well, with every frame of Java's stack: not from here on."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:  # told by whoever needs a session
+        return
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True

@@ -20,6 +20,7 @@ from penstock.client.sync import Client
 from penstock.pipelines import runs
 from penstock.spark.commits import commit_offsets
 from penstock.testing import Broker
+from tools import kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -159,15 +160,9 @@ def test_a_topic_of_another_broker_is_mirrored_and_its_groups_go_on_here(
 
 
 @pytest.mark.java
-def test_a_topic_of_apache_kafka_is_mirrored_and_its_groups_go_on_here(shell: Shell, tmp_path: Path) -> None:
-    from tools import kafka
-
-    try:
-        kafka.java()
-    except kafka.KafkaUnavailable as missing:
-        pytest.skip(str(missing))
-    if not kafka.installed():
-        pytest.skip("Kafka's jars are not installed: python -m tools.kafka install")
+def test_a_topic_of_apache_kafka_is_mirrored_and_its_groups_go_on_here(
+    shell: Shell, kafka_jars: None, tmp_path: Path
+) -> None:
     with kafka.KafkaCluster(data=tmp_path / "kafka") as cluster:
         with Client(cluster.bootstrap) as client:
             client.create_topic("orders", 3, 1, retention_ms="-1")

@@ -23,13 +23,7 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    try:
-        kafka.java()
-    except kafka.KafkaUnavailable as missing:
-        pytest.skip(str(missing))
-    if not kafka.installed():
-        pytest.skip("Kafka's jars are not installed: python -m tools.kafka install")
+def bootstrap(kafka_jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with kafka.KafkaCluster(data=tmp_path_factory.mktemp("kafka")) as cluster:
         yield cluster.bootstrap
 

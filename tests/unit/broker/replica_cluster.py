@@ -212,8 +212,10 @@ class Cluster:
     def isr(self) -> tuple[int, ...]:
         return self.partition.isr
 
-    def _change(self, partition: PartitionImage, configs: dict[str, str] | None = None) -> None:
-        topic = TopicImage(TOPIC, TOPIC_ID, {0: partition})
+    def _change(
+        self, partition: PartitionImage, configs: dict[str, str] | None = None, *others: PartitionImage
+    ) -> None:
+        topic = TopicImage(TOPIC, TOPIC_ID, dict(enumerate((partition, *others))))
         old = self.image
         self.image = replace(
             old,
@@ -223,6 +225,11 @@ class Cluster:
             configs=old.configs if configs is None else {**old.configs, (int(ResourceType.TOPIC), TOPIC): configs},
             changes=ImageChanges(old.version, frozenset({TOPIC}), frozenset({(int(ResourceType.TOPIC), TOPIC)})),
         )
+
+    def widen(self, *others: PartitionImage) -> None:
+        """The topic has these partitions as well, from the second on."""
+        self._change(self.partition, None, *others)
+        self.publish()
 
     def publish(self, *node_ids: int) -> None:
         for node_id in node_ids or self.members:

@@ -14,7 +14,7 @@ from replica_cluster import NOW_MS, TOPIC, TOPIC_ID, Cluster, batch, run, until
 from penstock.broker.partition import Partition
 from penstock.broker.replica_fetcher import ReplicaFetcher
 from penstock.log.log import Log
-from penstock.metadata.image import ImageChanges, PartitionImage, TopicImage
+from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     EpochEndOffset,
@@ -94,16 +94,7 @@ def test_a_partition_that_cannot_be_taken_over_stops_no_other(
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
-        old = cluster.image
-        topic = TopicImage(TOPIC, TOPIC_ID, {0: cluster.partition, 1: led_by_1(1, 2)})
-        cluster.image = replace(
-            old,
-            version=old.version + 1,
-            topics={TOPIC: topic},
-            topics_by_id={TOPIC_ID: topic},
-            changes=ImageChanges(old.version, frozenset({TOPIC})),
-        )
-        cluster.publish()
+        cluster.widen(led_by_1(1, 2))
         cluster[1].append(b"a", acks=1)
         healthy = cluster[1].partitions.get(TOPIC, 1)
         info = healthy.append(batch(b"b"), now_ms=NOW_MS, required_acks=1)
@@ -127,16 +118,7 @@ def test_without_a_session_who_got_something_asks_last() -> None:
 
         cluster[1].serve = without_sessions  # type: ignore[method-assign]
         await cluster.start(led_by_1(1, 2))
-        old = cluster.image
-        topic = TopicImage(TOPIC, TOPIC_ID, {0: cluster.partition, 1: led_by_1(1, 2)})
-        cluster.image = replace(
-            old,
-            version=old.version + 1,
-            topics={TOPIC: topic},
-            topics_by_id={TOPIC_ID: topic},
-            changes=ImageChanges(old.version, frozenset({TOPIC})),
-        )
-        cluster.publish()
+        cluster.widen(led_by_1(1, 2))
         for index in (1, 0, 0, 1):
             partition = cluster[1].partitions.get(TOPIC, index)
             await partition.committed(partition.append(batch(b"x"), now_ms=NOW_MS, required_acks=-1).last_offset + 1)
@@ -162,16 +144,7 @@ def test_the_logs_of_many_new_partitions_are_opened_a_few_in_each_round(monkeypa
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
-        old = cluster.image
-        topic = TopicImage(TOPIC, TOPIC_ID, {index: led_by_1(1, 2) for index in range(20)})
-        cluster.image = replace(
-            old,
-            version=old.version + 1,
-            topics={TOPIC: topic},
-            topics_by_id={TOPIC_ID: topic},
-            changes=ImageChanges(old.version, frozenset({TOPIC})),
-        )
-        cluster.publish()
+        cluster.widen(*(led_by_1(1, 2) for _ in range(19)))
         for index in range(20):
             partition = cluster[1].partitions.get(TOPIC, index)
             await partition.committed(partition.append(batch(b"x"), now_ms=NOW_MS, required_acks=-1).last_offset + 1)

@@ -231,12 +231,16 @@ class Aiming:
             caught.lose_connection()
             if await self._until(joined, CATCH_BOUND_S):
                 with self._apart(machine, caught.sender):
-                    await self._until(lambda: any(self._behind(machine, key) for key in keys), BEHIND_BOUND_S)
-                    self._tell(fault, "lets the request go")
-                    caught.release()
-                    await asyncio.sleep(ARRIVED_S)
+                    await self._release_behind(fault, caught, machine, keys)
         finally:
             caught.release()
+
+    async def _release_behind(self, fault: FaultPlan, caught: Caught, machine: Machine, keys: Sequence[Key]) -> None:
+        """The request goes on once the machine, which it takes for one in sync, no longer is."""
+        await self._until(lambda: any(self._behind(machine, key) for key in keys), BEHIND_BOUND_S)
+        self._tell(fault, "lets the request go")
+        caught.release()
+        await asyncio.sleep(ARRIVED_S)
 
     def _apart(self, one: Machine, other: Machine) -> AbstractContextManager[None]:
         """They don't hear each other; everyone else hears both."""
@@ -272,10 +276,7 @@ class Aiming:
             with self._apart(machine, caught.sender):
                 self._switch_off(fault, machine)
                 await self._until(lambda: self._usable(machine, epoch), ISR_BOUND_S)
-                await self._until(lambda: any(self._behind(machine, key) for key in keys), BEHIND_BOUND_S)
-                self._tell(fault, "lets the request go")
-                caught.release()
-                await asyncio.sleep(ARRIVED_S)
+                await self._release_behind(fault, caught, machine, keys)
         finally:
             caught.release()
 

@@ -88,9 +88,10 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        for opening in list(self._opening.values()):
-            opening.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        while self._opening:  # somebody may ask for another one meanwhile
+            for opening in self._opening.values():
+                opening.cancel()
+            await asyncio.gather(*self._opening.values(), return_exceptions=True)
         connections = list(self._connections.values())
         self._connections.clear()
         for connection in connections:
@@ -170,6 +171,7 @@ class AsyncClient:
     async def _open_first(self, addresses: list[tuple[str, int]]) -> BrokerConnection:
         """The first that answers. Each gets a head start, and the next is tried at once when one refuses."""
         attempts: list[asyncio.Task[BrokerConnection]] = []
+        found: BrokerConnection | None = None
         try:
             for address in addresses:
                 attempts.append(asyncio.ensure_future(BrokerConnection.open(self.network, *address, self.settings)))
@@ -183,7 +185,8 @@ class AsyncClient:
                     return found
             return await attempts[0]  # raises why
         finally:
-            await _drop_others(attempts)
+            for attempt in attempts:
+                _give_up(attempt, found)
 
     # Requests
 
@@ -343,14 +346,15 @@ def _succeeded(attempts: list[asyncio.Task[BrokerConnection]]) -> BrokerConnecti
     return None
 
 
-async def _drop_others(attempts: list[asyncio.Task[BrokerConnection]]) -> None:
-    """All but the first that went well, which is the caller's."""
-    chosen = _succeeded(attempts)
-    for attempt in attempts:
-        attempt.cancel()
-    for late in await asyncio.gather(*attempts, return_exceptions=True):
-        if isinstance(late, BrokerConnection) and late is not chosen:
-            late.close()
+def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection | None) -> None:
+    """Without waiting for it, for a wait can be cancelled: whatever still becomes of the attempt is closed then."""
+
+    def drop(done: asyncio.Task[BrokerConnection]) -> None:
+        if not done.cancelled() and done.exception() is None and done.result() is not chosen:
+            done.result().close()
+
+    attempt.cancel()
+    attempt.add_done_callback(drop)
 
 
 class _Unreachable(NamedTuple):

@@ -151,6 +151,11 @@ class Handshake:
 
         self._loop.call_soon(tell)
 
+    def forget(self) -> None:
+        """Whoever asked has gone away, maybe just as the connection came up."""
+        if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
+            self.outcome.result().killed()
+
     def _give_up(self) -> None:
         self._tell(TimeoutError(errno.ETIMEDOUT, "the connection timed out"))
 
@@ -223,7 +228,11 @@ class SimNetwork:
         if target is None:
             raise OSError(errno.EHOSTUNREACH, f"there is no host {host}")
         handshake = self._fabric.handshake(self._host, self._loop, target, port)
-        endpoint = await handshake.outcome
+        try:
+            endpoint = await handshake.outcome
+        except asyncio.CancelledError:
+            handshake.forget()
+            raise
         endpoint.attach(factory())
 
     async def resolve(self, host: str) -> list[str]:

@@ -1,12 +1,15 @@
 """Finding brokers, topics and leaders, and when to stop trying."""
 
+import asyncio
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from fake_broker import FAST, fake_broker, offset_answer, run
 
 from penstock.client.admin import BROKER, Admin
 from penstock.client.client import UNKNOWN_TOPIC_ATTEMPTS, AsyncClient, parse_bootstrap
+from penstock.client.connection import BrokerConnection
 from penstock.client.offsets import LATEST, MAX_TIMESTAMP, list_offsets
 from penstock.client.retry import Retry
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -30,6 +33,35 @@ def test_pauses_double_up_to_the_longest_and_are_spread() -> None:
     random = Random(3)
     for failures, expected in [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.8), (5, 1.0), (1000, 1.0)]:
         assert expected * 0.8 <= retry.pause_s(failures, random) <= expected * 1.2
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+def test_a_client_that_is_closed_while_it_connects_leaves_no_connection_behind(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[SimpleNamespace] = []
+
+    async def come_up(network: object, host: str, port: int, settings: object) -> SimpleNamespace:
+        for _ in range(port):
+            await asyncio.sleep(0)
+        connection = SimpleNamespace(closed=False, close=lambda: setattr(connection, "closed", True))
+        connection.wait_closed = lambda: asyncio.sleep(0)
+        opened.append(connection)
+        return connection
+
+    monkeypatch.setattr(BrokerConnection, "open", come_up)
+
+    async def scenario() -> None:
+        client = AsyncClient(["a:3", "b:1000"], retry=FAST)
+        connecting = asyncio.ensure_future(client.connection())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await client.close()
+        await asyncio.wait([connecting])
+        await asyncio.sleep(0)
+        assert [each for each in opened if not each.closed] == []
+
+    run(scenario())
 
 
 def test_the_first_bootstrap_address_that_answers_is_used() -> None:

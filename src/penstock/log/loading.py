@@ -22,6 +22,7 @@ from penstock.log.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
@@ -268,6 +269,8 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
     segment.size = position
     try:
         for batch in scan_verified(segment.file, position, size, expected):
+            if batch.header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:  # no checksum covers it
+                raise CorruptBatchError(segment.file.path, batch.position, f"offset {batch.header.base_offset}")
             segment.account(batch.header, batch.position)
             recovered.note(segment, batch.position, batch.header)
             expected = batch.header.next_offset

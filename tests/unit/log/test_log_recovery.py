@@ -53,7 +53,7 @@ def test_after_a_clean_stop_only_the_end_is_looked_at(monkeypatch: pytest.Monkey
     reads = Reads(monkeypatch)
     logs, log = started(disk, config)
     assert logs.dirs[0].clean
-    assert logs.dirs[0].previous_broker_epoch == 9
+    assert logs.dirs[0].last_life.broker_epoch == 9
     assert log.recovery_point == log.log_end_offset == 900
     assert {name for name, _, _ in reads.seen if name.endswith(".log")} == {f"{log.bases[-1]:020d}.log"}
     lowest = reads.lowest(f"{log.bases[-1]:020d}.log")
@@ -154,6 +154,19 @@ def test_segments_behind_a_damaged_one_are_dropped() -> None:
     assert log.log_end_offset == bases[1]
     assert log.bases == bases[:2]
     assert produce(log) == bases[1]
+
+
+def test_an_offset_that_no_index_could_hold_is_damage() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    for _ in range(5):
+        produce(log)
+    logs.abandon()
+    size = len(batch())
+    disk.inode("/logs/t-0/00000000000000000000.log").data[3 * size + 3] ^= 8  # of the offset: no checksum covers it
+    logs, log = started(disk)
+    assert log.log_end_offset == 3
+    assert offsets(log) == [0, 1, 2]
 
 
 def test_a_hole_between_segments_ends_the_log() -> None:

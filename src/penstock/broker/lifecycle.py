@@ -90,9 +90,9 @@ class Lifecycle:
         metadata: MetadataLog,
         settings: Settings,
         directories: Callable[[], Directories],
-        on_registered: Callable[[int], None] = lambda epoch: None,
+        note_life: Callable[[int, bytes], None] = lambda epoch, asking: None,
     ) -> None:
-        self._on_registered = on_registered
+        self._note_life = note_life
         self.identity = identity
         self.broker_epoch = -1
         self._channel = channel
@@ -149,7 +149,13 @@ class Lifecycle:
             await self._news.wait()
 
     async def _register_broker(self, began_s: float) -> None:
-        """A controller that can't be reached is waited for; one that refuses is believed after a while."""
+        """A controller that can't be reached is waited for; one that refuses is believed after a while.
+
+        First it is noted who asks: should the process die before it hears, the next one asks under the same name, and
+        nobody holds the registration that was made meanwhile for a life that ended without a word.
+        """
+        me = self.identity
+        self._note_life(me.previous_broker_epoch if self.broker_epoch < 0 else self.broker_epoch, me.incarnation_id)
         patience_s = self._settings.int("initial.broker.registration.timeout.ms") / 1000
         loop = asyncio.get_running_loop()
         said: ErrorCode | None = None
@@ -166,7 +172,7 @@ class Lifecycle:
             code = ErrorCode(answer.error_code)
             if not code:
                 self.broker_epoch = answer.broker_epoch
-                self._on_registered(answer.broker_epoch)
+                self._note_life(answer.broker_epoch, ZERO_UUID)
                 return
             if code in REFUSALS or loop.time() - began_s >= patience_s:
                 raise RefusedError(self._refusal(code))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from penstock.protocol.uuid import uuid_from_str, uuid_to_str
+from penstock.protocol.uuid import ZERO_UUID, uuid_from_str, uuid_to_str
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
@@ -99,17 +100,30 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
-def render_life(broker_epoch: int, boot_id: str) -> bytes:
-    return json.dumps({"version": 0, "brokerEpoch": broker_epoch, "boot": boot_id}, separators=(",", ":")).encode()
+class Life(NamedTuple):
+    """What a broker's process has left word of."""
+
+    broker_epoch: int = -1
+    #: The incarnation that has asked to be registered and has not heard yet: maybe it is.
+    asking: bytes = ZERO_UUID
 
 
-def parse_life(data: bytes, boot_id: str) -> int:
-    """The epoch of the life before this one, if the machine has been on ever since; else -1."""
+def render_life(life: Life, boot_id: str) -> bytes:
+    values = {"version": 0, "brokerEpoch": life.broker_epoch, "boot": boot_id}
+    if life.asking != ZERO_UUID:
+        values["asking"] = uuid_to_str(life.asking)
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
+def parse_life(data: bytes, boot_id: str) -> Life:
+    """The life before this one, if the machine has been on ever since."""
     try:
         found = json.loads(data)
-        return int(found["brokerEpoch"]) if boot_id and found["boot"] == boot_id else -1
+        if not boot_id or found["boot"] != boot_id:
+            return Life()
+        return Life(int(found["brokerEpoch"]), uuid_from_str(found["asking"]) if "asking" in found else ZERO_UUID)
     except (ValueError, KeyError, TypeError):
-        return -1
+        return Life()
 
 
 def parse_clean_shutdown(data: bytes) -> int:

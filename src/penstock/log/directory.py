@@ -15,6 +15,7 @@ from penstock.log.checkpoints import (
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
+    Life,
     TopicPartition,
     parse_clean_shutdown,
     parse_life,
@@ -59,8 +60,8 @@ class LogDir:
     failure: OSError | None = None
     #: Whether the last stop was clean.
     clean: bool = False
-    #: Of the last life, if everything that it wrote is still here: it stopped cleanly, or only its process died.
-    previous_broker_epoch: int = -1
+    #: The last life, if everything that it wrote is still here: it stopped cleanly, or only its process died.
+    last_life: Life = field(default_factory=Life)
     _lock: Lock | None = None
     #: Counts checkpoints begun, to tell one that was overtaken.
     _writes: int = 0
@@ -118,19 +119,19 @@ class LogDir:
         path = self.file(CLEAN_SHUTDOWN_FILE)
         self.clean = self.disk.exists(path)
         if self.clean:
-            self.previous_broker_epoch = parse_clean_shutdown(self.disk.read_bytes(path, 1 << 12))
+            self.last_life = Life(parse_clean_shutdown(self.disk.read_bytes(path, 1 << 12)))
             self.disk.remove(path)
             self.disk.sync_dir(self.path)
         elif self.disk.exists(self.file(LIFE_FILE)):
             data = self.disk.read_bytes(self.file(LIFE_FILE), 1 << 12)
-            self.previous_broker_epoch = parse_life(data, self.disk.boot_id())
+            self.last_life = parse_life(data, self.disk.boot_id())
 
-    def note_life(self, broker_epoch: int) -> None:
+    def note_life(self, life: Life) -> None:
         """Should this process die, the next one can tell whether the machine did: then the page cache is gone, too.
 
         Not synced: if a power loss takes it, or brings an older one back, it says what is true.
         """
-        self.disk.write_atomic(self.file(LIFE_FILE), render_life(broker_epoch, self.disk.boot_id()), sync=False)
+        self.disk.write_atomic(self.file(LIFE_FILE), render_life(life, self.disk.boot_id()), sync=False)
 
     def forget_life(self) -> None:
         """The disk failed under it: nobody knows what is still there."""

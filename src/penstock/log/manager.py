@@ -16,7 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.log.checkpoints import PARTITION_METADATA_FILE, parse_partition_metadata, render_partition_metadata
+from penstock.log.checkpoints import (
+    PARTITION_METADATA_FILE,
+    Life,
+    parse_partition_metadata,
+    render_partition_metadata,
+)
 from penstock.log.directory import (
     DELETE_SUFFIX,
     HIGH_WATERMARK_FILE,
@@ -117,13 +122,17 @@ class LogManager:
     def get(self, topic: str, partition: int) -> Log | None:
         return self._logs.get((topic, partition))
 
-    def note_life(self, broker_epoch: int) -> None:
-        """This process writes to the directories under this broker epoch, unless one of them has failed."""
+    def note_life(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
+        """This process writes to the directories under this broker epoch, unless one of them has failed.
+
+        Or, while it is `asking` for an epoch: under none yet, after a life that had this one.
+        """
+        life = Life(broker_epoch, asking)
         failed = any(directory.offline for directory in self.all_dirs)
         for directory in self.dirs:
             try:
                 # Also in the one that failed, if it still can: what it had taken and not yet synced may be gone.
-                directory.forget_life() if failed else directory.note_life(broker_epoch)
+                directory.forget_life() if failed else directory.note_life(life)
             except OSError as error:  # the next start takes this life for one that lost something: safe, and slower
                 logger.warning("%s doesn't say which life uses it: %s", directory.path, error)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.lifecycle import Identity
+from penstock.log.checkpoints import Life
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE
@@ -26,6 +27,7 @@ from penstock.node.listeners import SUPPORTED_PROTOCOLS, ListenerPlan, inter_bro
 from penstock.node.parts import World, cleaner_of, intervals_of, limits_of, make_broker, make_metadata
 from penstock.node.quorum_setup import plan_quorum
 from penstock.node.storage import StorageError, read_meta_properties
+from penstock.protocol.uuid import ZERO_UUID
 from penstock.raft.voters import Voter
 
 if TYPE_CHECKING:
@@ -148,16 +150,17 @@ class Node:
             host, port = self._advertised(listener)
             protocol = SUPPORTED_PROTOCOLS[listener.security_protocol]
             endpoints[listener.controller][listener.name] = Endpoint(host, port, protocol)
+        last, fresh = _last_life(logs), random_uuid(self.random)
         return Identity(
             self.settings.node_id,
             cluster_id,
-            random_uuid(self.random),
+            fresh if last.asking == ZERO_UUID else last.asking,
             plan.is_broker,
             plan.is_controller,
             endpoints[False],
             endpoints[True],
             self.settings.optional_str("broker.rack"),
-            _previous_epoch(logs),
+            last.broker_epoch,
         )
 
     def _open_logs_manager(self) -> LogManager:
@@ -312,11 +315,11 @@ async def _awaited(reply: Reply | Awaitable[Reply]) -> Reply:
     return reply if reply is None or isinstance(reply, list) or not hasattr(reply, "__await__") else await reply
 
 
-def _previous_epoch(logs: LogManager) -> int:
-    """Of the last life, if all directories agree that everything it wrote is still there; -1 if not.
+def _last_life(logs: LogManager) -> Life:
+    """Of this broker, if all directories agree that everything it wrote is still there.
 
     Beyond Kafka: a process that was killed leaves its page cache behind, and is as good as one that stopped in order.
     Only a machine that was off, or has another disk, may lack something, and loses its place among eligible leaders.
     """
-    epochs = {directory.previous_broker_epoch for directory in logs.dirs}
-    return epochs.pop() if len(epochs) == 1 else -1
+    epochs, asking = (set(each) for each in zip(*(directory.last_life for directory in logs.dirs), strict=True))
+    return Life(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)

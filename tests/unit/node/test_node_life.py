@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.controller_channel import ControllerChannel
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.node.local import format_if_new, local_settings, make_node
@@ -23,6 +24,7 @@ from penstock.protocol.messages.api_00_produce import (
 )
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
+from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationResponse
 from penstock.records.build import build_batch
 from penstock.records.record import read_records
 
@@ -71,8 +73,8 @@ class Fixture:
         return ErrorCode(answer.error_code), values
 
 
-def node_on(disk: MemoryDisk) -> Node:
-    node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=7)
+def node_on(disk: MemoryDisk, seed: int = 7) -> Node:
+    node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=seed)
     format_if_new(node)
     return node
 
@@ -105,6 +107,45 @@ def test_topics_and_records_are_there_after_a_stop_and_after_a_kill(end: str) ->
             assert await user.fetch("t", partition) == (ErrorCode.NONE, [b"%d" % number for number in range(10)])
             assert await user.produce("t", partition, b"next") == (ErrorCode.NONE, 10)
         await again.stop()
+
+    run(scenario)
+
+
+def test_killed_before_it_hears_that_it_is_registered_it_asks_again_under_the_same_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[BrokerRegistrationResponse] = []
+    whole = ControllerChannel.ask
+
+    async def scenario() -> None:
+        registered = asyncio.Event()
+
+        async def ask(channel: ControllerChannel, request: Any, **how: Any) -> Any:
+            answer = await whole(channel, request, **how)
+            if not isinstance(answer, BrokerRegistrationResponse):
+                return answer
+            answers.append(answer)
+            registered.set()
+            return await asyncio.Event().wait()
+
+        disk = MemoryDisk()
+        first = node_on(disk, 1)
+        await first.start()
+        await first.abandon()
+        with monkeypatch.context() as patched:
+            patched.setattr(ControllerChannel, "ask", ask)
+            starting = asyncio.ensure_future(node_on(disk, 2).start())
+            await registered.wait()
+            starting.cancel()
+            await asyncio.wait([starting])
+        third = node_on(disk, 3)
+        await third.start()
+        assert first.broker_epoch < third.broker_epoch == answers[0].broker_epoch
+        await third.stop()
+        fourth = node_on(disk, 4)
+        await fourth.start()
+        assert fourth.broker_epoch > third.broker_epoch, "heard, so the next life has a name of its own"
+        await fourth.stop()
 
     run(scenario)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 from fake_broker import FAST, fake_broker, offset_answer, run
@@ -35,19 +34,27 @@ def test_pauses_double_up_to_the_longest_and_are_spread() -> None:
         assert expected * 0.8 <= retry.pause_s(failures, random) <= expected * 1.2
 
 
+class FakeConnection:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def wait_closed(self) -> None:
+        assert self.closed
+
+
 @pytest.mark.parametrize("turns", range(1, 12))
 def test_a_client_that_is_closed_while_it_connects_leaves_no_connection_behind(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[SimpleNamespace] = []
+    opened: list[FakeConnection] = []
 
-    async def come_up(network: object, host: str, port: int, settings: object) -> SimpleNamespace:
+    async def come_up(network: object, host: str, port: int, settings: object) -> FakeConnection:
         for _ in range(port):
             await asyncio.sleep(0)
-        connection = SimpleNamespace(closed=False, close=lambda: setattr(connection, "closed", True))
-        connection.wait_closed = lambda: asyncio.sleep(0)
-        opened.append(connection)
-        return connection
+        opened.append(FakeConnection())
+        return opened[-1]
 
     monkeypatch.setattr(BrokerConnection, "open", come_up)
 

@@ -7,11 +7,14 @@ watermark of the replicas, so a replica that lags is compared as far as it has c
 A replica holds the very bytes that its leader has: batches are compared as they are, the leader epoch included.
 Compaction is each replica's own work, though, so of a compacted topic only what it promises is compared: the last
 record of every key, where that is not a tombstone.
+
+`outline` finds what there is to compare, `shares` cuts it into parts that can be compared anywhere and in any order,
+and `gathered` puts together what was found in them: the same, however it was cut.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -77,6 +80,32 @@ class Comparison:
     """Of everything compared, as the leader has it: the same on every run over the same offsets."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Ranges of one partition that follow each other."""
+
+    partition: TopicPartition
+    topic_id: bytes
+    nodes: tuple[int, ...]
+    """The leader is the first."""
+    compacted: bool
+    spans: tuple[tuple[int, int], ...]
+    begins: bool
+    """No other share is before it: a batch that begins before its first offset and reaches into it counts here."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found in a share."""
+
+    differences: list[Difference] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    """Of each range, as the leader has it."""
+    log_start: int = 0
+    """Where the log begins, if retention took some of the share meanwhile."""
+    read_bytes: int = 0
+
+
 # --- pure -----------------------------------------------------------------------------------------------------------
 
 
@@ -129,6 +158,45 @@ class Survivors:
         return sorted(self._latest.values(), key=lambda piece: piece.first)
 
 
+def shares(
+    outlined: Comparison, *, topic_id: bytes, compacted: bool, range_offsets: int, most_ranges: int | None = None
+) -> list[Share]:
+    """What there is to compare, in parts of at most so many ranges, in order.
+
+    Of a compacted topic a record counts that may have its like anywhere before it: that is one range.
+    """
+    if outlined.first >= outlined.end:
+        return []
+    whole = (outlined.first, outlined.end)
+    spans = [whole] if compacted else _spans(*whole, range_offsets)
+    nodes = (outlined.leader, *(node for node in outlined.compared if node != outlined.leader))
+    size = most_ranges or len(spans)
+    return [
+        Share(outlined.partition, topic_id, nodes, compacted, tuple(spans[at : at + size]), begins=at == 0)
+        for at in range(0, len(spans), size)
+    ]
+
+
+def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
+    """Ranges begin at multiples of their size, so that two runs cut alike."""
+    cuts = [first, *range((first // size + 1) * size, end, size), end]
+    return list(pairwise(cuts))
+
+
+def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
+    """`parts` in the order of the shares."""
+    whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        for digest in part.digests:
+            whole.update(digest)
+        outlined.ranges += len(part.digests)
+        outlined.differences += part.differences
+        outlined.read_bytes += part.read_bytes
+        outlined.first = max(outlined.first, part.log_start)
+    outlined.digest = whole.hexdigest()
+    return outlined
+
+
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +212,8 @@ class _Reader:
         self.node = node
         self.paced = paced
         self.position = 0
+        self.floor = 0
+        """Batches that begin before it are another range's."""
         self.read_bytes = 0
         self.log_start = 0
         self.high_watermark = 0
@@ -195,10 +265,13 @@ class _Reader:
                 if header.next_offset <= self.position:
                     continue
                 if not crc_ok(batch):
+                    if header.base_offset < self.floor:
+                        continue  # whose range it is, says so
                     raise _DamagedError(header.base_offset)
                 moved = True
                 self.position = header.next_offset
-                take(header.base_offset, header.last_offset, batch)
+                if header.base_offset >= self.floor:
+                    take(header.base_offset, header.last_offset, batch)
             if not moved:
                 self.position = end  # nothing more below the high watermark: compaction took the rest
                 return
@@ -214,6 +287,12 @@ class _Reader:
         found, self._ahead = self._ahead[:cut], self._ahead[cut:]
         return found
 
+    def go_to(self, offset: int, *, begins: bool) -> None:
+        """Reads on from there, whatever was read before."""
+        self.position = offset
+        self.floor = 0 if begins else offset
+        self._ahead = []
+
 
 class _DamagedError(Exception):
     def __init__(self, offset: int) -> None:
@@ -221,17 +300,16 @@ class _DamagedError(Exception):
         self.offset = offset
 
 
-async def compare_replicas(
+async def outline(
     client: AsyncClient,
     partition: TopicPartition,
     *,
     leader: int,
     replicas: Sequence[int],
     topic_id: bytes,
-    compacted: bool,
-    range_offsets: int,
     paced: Paced,
 ) -> Comparison:
+    """Which replicas can be compared, and from where to where. Raises KafkaError if the leader can't be read."""
     found = Comparison(partition, leader)
     start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
     readers = {node: _Reader(client, partition, topic_id, node, paced) for node in (leader, *replicas)}
@@ -248,51 +326,78 @@ async def compare_replicas(
     found.end = min(reader.high_watermark for reader in readers.values())
     ahead = {node: readers[leader].high_watermark - reader.high_watermark for node, reader in readers.items()}
     found.behind = {node: lag for node, lag in ahead.items() if lag > 0}
-    for reader in readers.values():
-        reader.position = found.first
-    whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    if found.first < found.end:
-        spans = [(found.first, found.end)] if compacted else _spans(found.first, found.end, range_offsets)
-        for span in spans:
-            await _compare_span(found, readers, span, compacted, whole.update)
-            found.ranges += 1
-    found.digest = whole.hexdigest()
     found.read_bytes = sum(reader.read_bytes for reader in readers.values())
     return found
 
 
-def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Ranges begin at multiples of their size, so that two runs cut alike."""
-    cuts = [first, *range((first // size + 1) * size, end, size), end]
-    return list(pairwise(cuts))
+async def compare_share(client: AsyncClient, share: Share, paced: Paced) -> Found:
+    """Raises KafkaError if a replica can't be read."""
+    found = Found()
+    leader = share.nodes[0]
+    readers = {node: _Reader(client, share.partition, share.topic_id, node, paced) for node in share.nodes}
+    for reader in readers.values():
+        reader.go_to(share.spans[0][0], begins=share.begins)
+    for first, end in share.spans:
+        try:
+            if found.log_start < end:
+                await _compare_span(found, readers, (max(first, found.log_start), end), share.compacted, leader)
+        except KafkaError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            # Retention may be faster than we are: what it took from all replicas needs no comparing.
+            start = (await list_offsets(client, {share.partition: EARLIEST}))[share.partition].offset
+            if start <= first:
+                raise
+            found.log_start = start
+            for reader in readers.values():
+                reader.go_to(start, begins=True)
+            if start < end:
+                await _compare_span(found, readers, (start, end), share.compacted, leader)
+    found.read_bytes = sum(reader.read_bytes for reader in readers.values())
+    return found
+
+
+async def compare_replicas(
+    client: AsyncClient,
+    partition: TopicPartition,
+    *,
+    leader: int,
+    replicas: Sequence[int],
+    topic_id: bytes,
+    compacted: bool,
+    range_offsets: int,
+    paced: Paced,
+) -> Comparison:
+    """All of it, here and now."""
+    found = await outline(client, partition, leader=leader, replicas=replicas, topic_id=topic_id, paced=paced)
+    parts = shares(found, topic_id=topic_id, compacted=compacted, range_offsets=range_offsets)
+    return gathered(found, [await compare_share(client, part, paced) for part in parts])
 
 
 async def _compare_span(
-    found: Comparison,
-    readers: dict[int, _Reader],
-    span: tuple[int, int],
-    compacted: bool,
-    take_digest: Callable[[bytes], None],
+    found: Found, readers: dict[int, _Reader], span: tuple[int, int], compacted: bool, leader: int
 ) -> None:
     first, end = span
+    differences: list[Difference] = []
     leaders: list[Piece] | None = None
     for node, reader in readers.items():  # the leader is the first
-        if any(each.replica == node and each.what.startswith("damaged") for each in found.differences):
-            continue
         try:
             pieces = await (_survivors(reader, end) if compacted else reader.pieces_until(end))
         except _DamagedError as damaged:
-            found.differences.append(Difference(node, first, end - 1, damaged.offset, "damaged: its checksum is wrong"))
+            differences.append(Difference(node, first, end - 1, damaged.offset, "damaged: its checksum is wrong"))
+            reader.go_to(end, begins=False)
             continue
         if compacted:
             pieces = [piece for piece in pieces if piece.last < end]
-        if node == found.leader:
+        if node == leader:
             leaders = pieces
-            take_digest(digest_of(pieces))
         elif leaders is not None and digest_of(pieces) != digest_of(leaders):
             difference = compare_pieces(node, (first, end - 1), pieces, leaders)
             if difference is not None:
-                found.differences.append(difference)
+                differences.append(difference)
+    # Only now: a range that retention interrupted is compared anew.
+    found.digests.append(b"" if leaders is None else digest_of(leaders))
+    found.differences += differences
 
 
 async def _survivors(reader: _Reader, end: int) -> list[Piece]:

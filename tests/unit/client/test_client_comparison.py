@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from penstock.client.comparison import Difference, Piece, Survivors, _spans, compare_pieces, digest_of
+import random
+
+from penstock.client.comparison import (
+    Comparison,
+    Difference,
+    Piece,
+    Share,
+    Survivors,
+    _spans,
+    compare_pieces,
+    compare_replicas,
+    compare_share,
+    digest_of,
+    gathered,
+    outline,
+    shares,
+)
+from penstock.client.sync import Client
 from penstock.records.build import build_batch
+from penstock.testing import Broker
 
 
 def pieces(*spans: tuple[int, int, bytes]) -> list[Piece]:
@@ -52,3 +70,73 @@ def test_of_a_compacted_topic_only_what_compaction_promises_counts() -> None:
     other = Survivors()
     other.take(memoryview(build_batch([(3, b"a", b"3", ())], base_offset=2)))
     assert digest_of(other.pieces()) != digest_of(compacted.pieces())
+
+
+# --- in parts -------------------------------------------------------------------------------------------------------
+
+
+async def at_once(_: int) -> None:
+    pass
+
+
+def where(client: Client, topic: str) -> tuple[int, bytes]:
+    [found] = client.metadata([topic]).topics
+    return found.partitions[0].leader_id, found.topic_id
+
+
+def outlined(client: Client, topic: str) -> Comparison:
+    leader, topic_id = where(client, topic)
+    work = outline(client.asynchronous, (topic, 0), leader=leader, replicas=(), topic_id=topic_id, paced=at_once)
+    return client.run(work)
+
+
+def cut(client: Client, topic: str, found: Comparison, most_ranges: int | None) -> list[Share]:
+    _, topic_id = where(client, topic)
+    return shares(found, topic_id=topic_id, compacted=False, range_offsets=10, most_ranges=most_ranges)
+
+
+def test_the_same_is_found_however_the_ranges_are_shared_out() -> None:
+    with Broker(topics={"t": 1}) as broker, broker.client() as client:
+        with client.producer() as producer:
+            for first in range(0, 98, 7):  # batches reach from one range into the next
+                producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(first, first + 7)])
+                producer.flush()
+        client.delete_records({("t", 0): 3})  # the first one begins before the log does
+        leader, topic_id = where(client, "t")
+        whole = client.run(
+            compare_replicas(
+                client.asynchronous,
+                ("t", 0),
+                leader=leader,
+                replicas=(),
+                topic_id=topic_id,
+                compacted=False,
+                range_offsets=10,
+                paced=at_once,
+            )
+        )
+        assert (whole.first, whole.end, whole.ranges) == (3, 98, 10)
+        for most_ranges in (1, 3, 10):
+            found = outlined(client, "t")
+            parts = cut(client, "t", found, most_ranges)
+            assert len(parts) == -(-10 // most_ranges)
+            tasks = list(enumerate(parts))
+            random.Random(most_ranges).shuffle(tasks)
+            done = {at: client.run(compare_share(client.asynchronous, part, at_once)) for at, part in tasks}
+            assert gathered(found, [done[at] for at in sorted(done)]).digest == whole.digest
+
+
+def test_what_retention_takes_meanwhile_is_not_compared() -> None:
+    with Broker(topics={"t": 1}) as broker, broker.client() as client:
+        with client.producer() as producer:
+            producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(50)])
+            producer.flush()
+            producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(50)])
+        found = outlined(client, "t")
+        parts = cut(client, "t", found, 2)
+        client.delete_records({("t", 0): 55})
+        done = [client.run(compare_share(client.asynchronous, part, at_once)) for part in parts]
+        assert [len(each.digests) for each in done] == [0, 0, 1, 2, 2]
+        assert gathered(found, done).first == 55
+        again = outlined(client, "t")
+        assert (again.first, again.end) == (55, 100)

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.client.fetched import visible_batches
 from penstock.log.checkpoints import META_PROPERTIES_FILE, parse_properties
@@ -44,6 +45,8 @@ class OpenSegment:
     file: int
     position: int
     """Where to begin: at or before the batch that holds the first wanted offset."""
+    end: int | None
+    """Where the next segment begins; None of the one that is written to."""
 
 
 @dataclass(slots=True)
@@ -72,10 +75,10 @@ def read_files(
     directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
 ) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
     """Data batches that hold offsets from `start` to before `end`, and the offset behind each portion of them."""
-    with _snapshot(directory, start, end, read_committed) as snapshot:
+    with snapshot_of(directory, start, end, read_committed) as snapshot:
         next_offset = start
         for segment in snapshot.segments:
-            for data in _portions(segment, next_offset):
+            for data in portions(segment, next_offset):
                 aborted = None
                 if read_committed:
                     # As in a fetch: those that end at or behind where reading goes on. The marker of any other one lies
@@ -98,7 +101,7 @@ def read_files(
 
 
 @contextmanager
-def _snapshot(directory: str, start: int, end: int, read_committed: bool) -> Iterator[Snapshot]:
+def snapshot_of(directory: str, start: int, end: int, read_committed: bool) -> Iterator[Snapshot]:
     for _ in range(ATTEMPTS):
         with ExitStack() as files:
             try:
@@ -106,7 +109,11 @@ def _snapshot(directory: str, start: int, end: int, read_committed: bool) -> Ite
                 if before is None:
                     continue
                 aborted = _aborted(directory, before, start) if read_committed else []
-                segments = [_opened(directory, base, start, files) for base in _bases(before, start, end)]
+                bases = _bases(before)
+                after = dict(pairwise(bases))
+                segments = [
+                    _opened(directory, base, after.get(base), start, files) for base in _wanted(bases, start, end)
+                ]
                 stable = _listing(directory) == before
             except OSError:
                 continue
@@ -125,23 +132,25 @@ def _listing(directory: str) -> Listing | None:
     return {name: inode for name, inode in found.items() if name.endswith(_SUFFIXES)}
 
 
-def _bases(listing: Listing, start: int, end: int) -> list[int]:
-    bases = sorted(int(name[:20]) for name in listing if name.endswith(LOG_SUFFIX))
+def _bases(listing: Listing) -> list[int]:
+    return sorted(int(name[:20]) for name in listing if name.endswith(LOG_SUFFIX))
+
+
+def _wanted(bases: list[int], start: int, end: int) -> list[int]:
     first = sum(base <= start for base in bases) - 1
     return [] if first < 0 else [base for base in bases[first:] if base < end]
 
 
-def _opened(directory: str, base: int, start: int, files: ExitStack) -> OpenSegment:
+def _opened(directory: str, base: int, after: int | None, start: int, files: ExitStack) -> OpenSegment:
     path = f"{directory}/{base:020d}"
     file = os.open(path + LOG_SUFFIX, os.O_RDONLY)
     files.callback(os.close, file)
-    return OpenSegment(base, file, _place(path, base, start) if base < start else 0)
+    return OpenSegment(base, file, _place(path, base, start) if base < start else 0, after)
 
 
 def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
     """A transaction is in the index of the segment that its marker is in: any one from the range's first on."""
-    bases = sorted(int(name[:20]) for name in listing if name.endswith(LOG_SUFFIX))
-    first = max((base for base in bases if base <= start), default=0)
+    first = max((base for base in _bases(listing) if base <= start), default=0)
     found: list[AbortedTransaction] = []
     for name in sorted(listing):
         if name.endswith(TXN_INDEX_SUFFIX) and int(name[:20]) >= first:
@@ -154,13 +163,13 @@ def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransa
 
 
 @dataclass(slots=True)
-class _Portion:
+class Portion:
     view: memoryview
     first: int
     last: int
 
 
-def _portions(segment: OpenSegment, start: int) -> Iterator[_Portion]:
+def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
     """Whole batches, some megabytes at a time, from the one that holds `start` or comes after it."""
     position = segment.position
     size = READ_BYTES
@@ -184,7 +193,7 @@ def _portions(segment: OpenSegment, start: int) -> Iterator[_Portion]:
         size = READ_BYTES
         position += used
         if last >= start:
-            yield _Portion(memoryview(data)[:used], first, last)
+            yield Portion(memoryview(data)[:used], first, last)
 
 
 def _place(path: str, base_offset: int, offset: int) -> int:

@@ -40,7 +40,7 @@ def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[A
                 headers=headers,
                 min_timestamp_ms=task.min_timestamp_ms,
             ):
-                columns = _columns(task, decoded, schema)
+                columns = columns_of(task, decoded, schema)
                 if decoder is not None:
                     columns = decoder.decode(columns, decoded)
                 if len(columns["offset"]):
@@ -52,7 +52,8 @@ def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[A
             decoder.close()
 
 
-def _columns(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
+def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
+    """What was decoded, and what all of a task's records have in common."""
     count = len(decoded)
     columns = {
         "key": decoded.key,

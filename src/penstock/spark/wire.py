@@ -57,6 +57,9 @@ class WireReader:
             await asyncio.gather(self._pending, return_exceptions=True)
 
     async def _fetched(self, offset: int) -> Fetched:
+        return (await self.answer(offset))[1]
+
+    async def answer(self, offset: int) -> tuple[PartitionData, Fetched]:
         """Data from `offset` on. It is below the high watermark, so it is there unless the leader is just changing."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s
@@ -67,7 +70,7 @@ class WireReader:
                 data = await self._ask(offset)
                 fetched = self._visible(offset, data)
                 if fetched.next_offset > offset:
-                    return fetched
+                    return data, fetched
                 problem = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{topic}-{partition} gives no data at {offset}.")
             except KafkaError as error:
                 if not error.code.retriable:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.client.producer import ProducerSettings
 from penstock.log.cleaner import Cleaner
+from penstock.records.batches import iter_batches
 from penstock.spark import files
 from penstock.spark.brokers import connect
 from penstock.spark.decode import HEADERS_TYPE
@@ -205,6 +206,22 @@ def test_a_swap_under_way_or_a_damaged_file_leaves_the_rest_to_the_broker(broker
     assert ends[-1] < 4000
     (directory / "00000000000000000000.log.swap").write_bytes(b"")
     assert list(files.read_files(str(directory), 0, 4000, read_committed=False)) == []
+
+
+def test_what_is_behind_a_hole_in_a_segment_is_not_passed_over(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("holed", 1)
+    fill(broker, "holed", range(4000))
+    (task,) = tasks_of(options(broker, "holed"))
+    assert task.hint is not None
+    directory = tmp_path / "holed-0"
+    shutil.copytree(Path(task.hint.log_dir) / "holed-0", directory)
+    first = min(directory.glob("*.log"))
+    batches = list(iter_batches(first.read_bytes(), allow_partial=True))
+    with first.open("r+b") as file:  # a block of zeros looks like room that nothing was written to yet
+        file.seek(sum(len(batch) for _, batch in batches[:3]))
+        file.write(bytes(len(batches[3][1])))
+    ends = [after for _, after in files.read_files(str(directory), 0, 4000, read_committed=False)]
+    assert ends[-1] == batches[3][0].base_offset
 
 
 def test_memory_is_bounded_by_the_fetch_size(broker: Broker) -> None:

@@ -47,6 +47,8 @@ class OpenSegment:
     """Where to begin: at or before the batch that holds the first wanted offset."""
     end: int | None
     """Where the next segment begins; None of the one that is written to."""
+    whole: bool = False
+    """Once it has been read: whether nothing in it was left over."""
 
 
 @dataclass(slots=True)
@@ -95,6 +97,8 @@ def read_files(
                     yield batches, after
                 if next_offset >= end:
                     return
+            if segment.end is not None and not segment.whole:
+                return  # damage in the middle of a log: what is behind it may not be passed over in silence
 
 
 # Which files
@@ -187,6 +191,7 @@ def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
         if not used:
             wanted = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD if len(data) >= HEADER_SIZE else 0
             if len(data) < size or not size < wanted <= MAX_BATCH_BYTES:
+                segment.whole = not data
                 return
             size = wanted
             continue

@@ -83,17 +83,23 @@ def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list
             yield from _from_wire(client, options, task, position)
 
 
-def _from_files(options: SourceOptions, task: ReadTask) -> Iterator[tuple[list[Batch], int]]:
+def directory_of(options: SourceOptions, task: ReadTask) -> str | None:
+    """Where the files are that may be read here. Raises SourceError if they have to be."""
     if options.read_mode == "wire":
-        return
+        return None
     directory = partition_directory(task.hint, task.topic, task.partition) if task.hint is not None else None
+    if directory is None and options.read_mode == "files":
+        where = f"{task.hint.log_dir} of node {task.hint.node_id}" if task.hint is not None else "its directory"
+        raise SourceError(
+            f"{task.topic}-{task.partition} can't be read from {where} here: run where the broker's files are, "
+            "or use read.mode=auto."
+        )
+    return directory
+
+
+def _from_files(options: SourceOptions, task: ReadTask) -> Iterator[tuple[list[Batch], int]]:
+    directory = directory_of(options, task)
     if directory is None:
-        if options.read_mode == "files":
-            where = f"{task.hint.log_dir} of node {task.hint.node_id}" if task.hint is not None else "its directory"
-            raise SourceError(
-                f"{task.topic}-{task.partition} can't be read from {where} here: run where the broker's files are, "
-                "or use read.mode=auto."
-            )
         return
     yield from read_files(
         directory,
@@ -127,10 +133,10 @@ def _from_wire(
                 raise
         finally:
             client.run(reader.close())
-        position = _after_loss(client, options, task, position)
+        position = after_loss(client, options, task, position)
 
 
-def _after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
+def after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
     """Offsets in no batch are gaps, and harmless. Here the broker says that the log no longer reaches there."""
     key = (task.topic, task.partition)
     first = client.list_offsets({key: EARLIEST})[key].offset

@@ -65,7 +65,9 @@ async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> in
 
     on_signals(on_signal)
     watching = asyncio.ensure_future(_stdin_ends(stopped)) if until_stdin_ends else None
-    print(ready_line(node.bootstrap, where, os.getpid(), how), flush=True)
+    print(ready_line(node.bootstrap, where, os.getpid(), how, node.http.url), flush=True)
+    if node.http.problem is not None:
+        output.note(f"no console and no metrics: {node.http.problem}")
     await stopped.wait()
     if watching is not None:
         watching.cancel()
@@ -107,10 +109,12 @@ def on_signals(handle: Any) -> None:
             signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(handle, caught))
 
 
-def ready_line(bootstrap: str, where: str, pid: int, how: str) -> str:
+def ready_line(bootstrap: str, where: str, pid: int, how: str, console: str | None) -> str:
+    """One line, and one more where there is a console."""
     if how == "json":
-        return json.dumps({"ready": True, "bootstrap": bootstrap, "directory": where, "pid": pid})
-    return f"ready {bootstrap} directory={where} pid={pid}"
+        told = {"ready": True, "bootstrap": bootstrap, "directory": where, "pid": pid, "console": console}
+        return json.dumps(told)
+    return f"ready {bootstrap} directory={where} pid={pid}" + (f"\nconsole {console}" if console else "")
 
 
 @contextmanager
@@ -118,7 +122,7 @@ def told_in_one_line(node: Node) -> Iterator[None]:
     from penstock.disk.api import DirectoryLockedError, DiskError
     from penstock.log.directory import DirectoryError
     from penstock.metadata.configs.definition import ConfigError
-    from penstock.node.listeners import ListenerError
+    from penstock.node.listeners import HttpUnavailableError, ListenerError
     from penstock.node.storage import StorageError
 
     try:
@@ -127,6 +131,8 @@ def told_in_one_line(node: Node) -> Iterator[None]:
         raise Failure(str(problem), Exit.STORAGE) from problem
     except (ConfigError, ListenerError) as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
+    except HttpUnavailableError as problem:
+        raise Failure(str(problem), Exit.ADDRESS_IN_USE) from problem
     except DiskError as problem:
         raise Failure(f"the disk refuses: {problem}", Exit.STORAGE) from problem
     except OSError as problem:

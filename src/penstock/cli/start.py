@@ -16,6 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; twice for everything")
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)  # for `up --nodes`
+    parser.add_argument("--http-optional", action="store_true", help=argparse.SUPPRESS)  # likewise
     finish(parser, run)
     parser.epilog = "The directories of log.dirs have to be formatted first: penstock storage format."
 
@@ -36,4 +37,5 @@ def run(args: argparse.Namespace) -> int:
         node = make_node(settings, RealDisk())
     except (ConfigError, ListenerError) as problem:
         raise Failure(f"{args.properties}: {problem}", Exit.USAGE) from problem
+    node.http.optional = args.http_optional
     return serve(node, ",".join(settings.log_dirs), args.output, until_stdin_ends=args.until_stdin_ends)

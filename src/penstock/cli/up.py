@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.disk.api import Disk
 
 IN_MEMORY = "memory"
+HTTP_PORT = 9644
+HTTP_LISTENER = "penstock.http.listener"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--data", metavar="DIR", help=f"where to keep it (default: PENSTOCK_DATA, else {default_data()})")
     kept.add_argument("--ephemeral", action="store_true", help="keep everything in memory, and nothing after the stop")
+    console = parser.add_mutually_exclusive_group()
+    console.add_argument(
+        "--http",
+        metavar="[HOST:]PORT",
+        help=f"console and metrics; with --nodes from here up (default: {HTTP_PORT}, if it is free)",
+    )
+    console.add_argument("--no-http", action="store_true", help="no console and no metrics")
     parser.add_argument("--override", action="append", default=[], metavar="NAME=VALUE", help="a server property")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; twice for everything")
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)  # for `pipeline demo`
@@ -58,20 +67,45 @@ def run(args: argparse.Namespace) -> int:
         from penstock.cli.up_nodes import run_nodes
 
         return run_nodes(args, os.path.abspath(os.path.expanduser(args.data or default_data())))
+    http = http_listeners(args)[0]
     where = IN_MEMORY if args.ephemeral else os.path.abspath(os.path.expanduser(args.data or default_data()))
     try:
         settings = local_settings(
             "/data" if args.ephemeral else where,
             host=args.host,
             port=args.port,
-            overrides=pairs(args.override, "--override"),
+            overrides={HTTP_LISTENER: http, **pairs(args.override, "--override")},
         )
         node = make_node(settings, _disk(args.ephemeral))
     except (ConfigError, ListenerError) as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
+    node.http.optional = http_is_optional(args)
     with told_in_one_line(node):
         format_if_new(node)
     return serve(node, where, args.output, until_stdin_ends=args.until_stdin_ends)
+
+
+def http_listeners(args: argparse.Namespace) -> list[str]:
+    """For each node; empty where there is to be none."""
+    from penstock.http.address import HttpAddress, parse_address
+
+    if args.no_http:
+        return [""] * args.nodes
+    try:
+        first = parse_address(args.http) if args.http is not None else None
+    except ValueError:
+        raise Failure(f"--http takes a port, or host:port, not {args.http!r}", Exit.USAGE) from None
+    # Where the broker takes whatever port is free, so does the console.
+    first = first or HttpAddress("127.0.0.1", HTTP_PORT if args.port else 0)
+    if first.port + args.nodes > 65536:
+        raise Failure(f"--http {args.http} leaves no room for {args.nodes} nodes: choose a lower one", Exit.USAGE)
+    host = f"[{first.host}]" if ":" in first.host else first.host
+    return [f"{host}:{first.port + index if first.port else 0}" for index in range(args.nodes)]
+
+
+def http_is_optional(args: argparse.Namespace) -> bool:
+    """Nobody has asked for it, so nothing depends on it."""
+    return args.http is None and HTTP_LISTENER not in pairs(args.override, "--override")
 
 
 def _disk(ephemeral: bool) -> Disk:

@@ -22,6 +22,7 @@ from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import pairs
 from penstock.cli.serve import STOP_SIGNALS, on_signals, ready_line
+from penstock.cli.up import http_is_optional, http_listeners
 
 if TYPE_CHECKING:
     from penstock.node.local_cluster import LocalNode
@@ -82,6 +83,7 @@ def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
         ports=ports,
         controller_ports=controllers,
         overrides=pairs(args.override, "--override"),
+        http=http_listeners(args),
     )
     try:
         for node in nodes:
@@ -175,6 +177,7 @@ class _Child:
     process: asyncio.subprocess.Process | None = None
     failures: int = 0
     was_ready: bool = False
+    console: str | None = None
 
 
 class _Cluster:
@@ -216,7 +219,8 @@ class _Cluster:
             await child.ready.wait()
         host = f"[{self._args.host}]" if ":" in self._args.host else self._args.host
         bootstrap = ",".join(f"{host}:{child.node.port}" for child in self._children)
-        print(ready_line(bootstrap, self._directory, os.getpid(), self._args.output), flush=True)
+        console = ",".join(child.console for child in self._children if child.console) or None
+        print(ready_line(bootstrap, self._directory, os.getpid(), self._args.output, console), flush=True)
 
     async def _keep(self, child: _Child) -> None:
         """Runs one node, again and again, until all are to stop."""
@@ -246,6 +250,7 @@ class _Cluster:
             "--output",
             "json",
             "--until-stdin-ends",
+            *(["--http-optional"] * http_is_optional(self._args)),
             *(["-" + "v" * self._args.verbose] * bool(self._args.verbose)),
         ]
         process = child.process = await asyncio.create_subprocess_exec(
@@ -271,6 +276,7 @@ class _Cluster:
                 again = child.was_ready
                 child.was_ready = True
                 child.failures = 0
+                child.console = said.get("console")
                 child.ready.set()
                 if again:
                     output.note(f"node {child.node.node_id} is back")

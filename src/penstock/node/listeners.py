@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.http.address import PROPERTY, HttpAddress, parse_address
+
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
 
@@ -18,6 +20,10 @@ SUPPORTED_PROTOCOLS = {"PLAINTEXT": 0}
 
 class ListenerError(Exception):
     """A listener setting that can't work; the message says which and what to do."""
+
+
+class HttpUnavailableError(Exception):
+    """HTTP was asked for and can't be had at its address; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,13 @@ def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> 
     protocol = settings.str("security.inter.broker.protocol")
     names = [plan.name for plan in clients]
     return protocol if protocol in names or not names else names[0]
+
+
+def plan_http(settings: Settings) -> HttpAddress | None:
+    try:
+        return parse_address(settings.str(PROPERTY))
+    except ValueError as problem:
+        raise ListenerError(str(problem)) from None
 
 
 def _protocol_map(text: str) -> dict[str, str]:

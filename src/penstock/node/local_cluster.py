@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.http.address import PROPERTY
 from penstock.metadata.names import random_uuid
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 from penstock.protocol.uuid import uuid_to_str
@@ -41,6 +42,7 @@ def local_nodes(
     ports: Sequence[int],
     controller_ports: Sequence[int],
     overrides: Mapping[str, str] | None = None,
+    http: Sequence[str] | None = None,
 ) -> list[LocalNode]:
     """Nodes 1, 2, 3, …, one per directory. Everything can be overridden."""
     address = f"[{host}]" if ":" in host else host
@@ -67,6 +69,7 @@ def local_nodes(
             "share.coordinator.state.topic.min.isr": in_sync,
             "group.initial.rebalance.delay.ms": "0",
             "transaction.two.phase.commit.enable": "true",
+            **({PROPERTY: http[index]} if http is not None else {}),
             **(overrides or {}),
         }
         nodes.append(LocalNode(index + 1, directory, ports[index], properties))

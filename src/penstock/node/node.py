@@ -23,6 +23,7 @@ from penstock.metadata.checkpoint import BOOTSTRAP_FILE
 from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage
 from penstock.metadata.names import random_uuid
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
+from penstock.node.http import HttpSide
 from penstock.node.listeners import SUPPORTED_PROTOCOLS, ListenerPlan, inter_broker_listener, plan_listeners
 from penstock.node.parts import World, cleaner_of, intervals_of, limits_of, make_broker, make_metadata
 from penstock.node.quorum_setup import plan_quorum
@@ -65,6 +66,7 @@ class Node:
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
         self._quorum_plan = plan_quorum(settings, self._controller_listeners)
+        self.http = HttpSide(self._world, self._plans)
         self._open = asyncio.Event()
         self._ready = asyncio.Event()
         self._applied = EMPTY_IMAGE
@@ -109,6 +111,7 @@ class Node:
             await self._server.start(
                 Listener(plan.name, plan.host, plan.port, plan.security_protocol) for plan in self._plans
             )
+            await self.http.open()
             await self._start_parts(cluster_id, logs)
         except BaseException:
             await self._undo_start(logs)
@@ -118,6 +121,7 @@ class Node:
         if not self._controller_listeners:
             self._server.dispatch = Dispatcher(self.broker)  # no detour for every request
         self._ready.set()
+        self.http.serve(self.broker, self._server)
 
     async def _start_parts(self, cluster_id: str, logs: LogManager) -> None:
         settings, directory = self.settings, logs.metadata_dir
@@ -229,6 +233,7 @@ class Node:
         server = getattr(self, "_server", None)
         if server is not None:
             await server.stop(grace_s=0)
+        await self.http.close()
         logs.abandon()
 
     def _dispatch(self) -> Dispatch:
@@ -271,6 +276,7 @@ class Node:
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """A clean stop: everything acknowledged is on disk, and the next start has nothing to check."""
         broker = self.broker
+        await self.http.close()
         broker.faults.clear()
         broker.faults.release()
         await broker.lifecycle.hand_over(grace_seconds)
@@ -295,6 +301,7 @@ class Node:
         """Stop as a killed process does: nothing is flushed or marked. For tests."""
         await self._cut_off(self.broker)
         await self._server.stop(grace_s=0)
+        await self.http.close()
         await self.broker.transactions.close()
         await self.broker.groups.close()
         await self._maintenance.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -101,6 +103,53 @@ def test_a_port_that_is_taken_is_said_in_one_line(penstock_session: Broker, caps
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert str(penstock_session.port) in said.err
+
+
+def test_the_console_is_named_beside_the_broker_and_answers(begin: Begin) -> None:
+    process, _ = begin("up", "--port", "0", "--ephemeral")
+    assert process.stdout is not None
+    said = re.fullmatch(r"console (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
+    assert said is not None
+    with urllib.request.urlopen(f"{said[1]}metrics", timeout=20) as answer:
+        assert b"penstock_info" in answer.read()
+    assert end(process) == Exit.OK
+    process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json", "--no-http")
+    assert json.loads(line)["console"] is None
+    assert end(process) == Exit.OK
+
+
+def test_a_console_that_was_asked_for_and_can_not_be_had_is_said_in_one_line(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = f"127.0.0.1:{penstock_session.port}"
+    for words in (["--http", taken], ["--override", f"penstock.http.listener={taken}"]):
+        assert main(["up", "--ephemeral", "--port", "0", *words]) == Exit.ADDRESS_IN_USE
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert f"{taken}: the port is taken" in said.err
+    assert main(["up", "--ephemeral", "--port", "0", "--http", "nowhere"]) == Exit.USAGE
+    assert "--http takes a port, or host:port, not 'nowhere'" in capsys.readouterr().err
+
+
+def test_a_console_that_nobody_asked_for_is_no_reason_not_to_start(penstock_session: Broker) -> None:
+    from penstock.disk.memory import MemoryDisk
+    from penstock.node.local import format_if_new, local_settings, make_node
+
+    taken = {"penstock.http.listener": f"127.0.0.1:{penstock_session.port}"}
+
+    async def scenario() -> None:
+        node = make_node(local_settings("/data", port=0, overrides=taken), MemoryDisk())
+        node.http.optional = True
+        format_if_new(node)
+        await node.start()
+        try:
+            assert node.http.url is None
+            assert "the port is taken" in str(node.http.problem)
+        finally:
+            await node.stop()
+
+    asyncio.run(scenario())
 
 
 def test_a_directory_in_use_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

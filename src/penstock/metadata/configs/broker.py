@@ -106,10 +106,17 @@ replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] c
     Bytes a second that moves between log directories may take.
 """
 
+# Kafka has none of these.
+_OWN = """
+penstock.http.listener STRING =
+    Where metrics, JSON and the console are served over HTTP, as host:port; empty is nowhere.
+"""
+
 _ALL = [row for part in (cluster, connections, coordinators, security, storage) for row in _rows(part.ROWS)]
 _DYNAMIC = list(_rows(_DYNAMIC_ONLY))
 
 BROKER_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _ALL)
+OWN_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _rows(_OWN))
 DYNAMIC_ONLY_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _DYNAMIC)
 UPDATE_MODES: dict[str, UpdateMode] = {
     row.key.name: row.mode for row in [*_ALL, *_DYNAMIC] if row.mode is not UpdateMode.READ_ONLY
@@ -150,7 +157,7 @@ def broker_key(name: str) -> ConfigKey | None:
     """The row of a property, found through `listener.name.<listener>.` too."""
     listener = _LISTENER.fullmatch(name)
     base = name if listener is None else _without_mechanism(listener[1])
-    return BROKER_CONFIGS.get(base) or DYNAMIC_ONLY_CONFIGS.get(base)
+    return BROKER_CONFIGS.get(base) or DYNAMIC_ONLY_CONFIGS.get(base) or OWN_CONFIGS.get(base)
 
 
 def update_mode(name: str) -> UpdateMode:

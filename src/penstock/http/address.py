@@ -1,0 +1,71 @@
+"""Where HTTP listens, and under which names it may be asked for. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+PROPERTY = "penstock.http.listener"
+LOOPBACK = "127.0.0.1"
+LOCAL_NAMES = frozenset({"localhost", LOOPBACK, "::1"})
+_PATTERN = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]/@\s]*):)?(?P<port>\d{1,5})")
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAddress:
+    host: str
+    port: int
+    """0 takes a free one."""
+
+    @property
+    def is_any(self) -> bool:
+        """Every address of the machine."""
+        return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+
+    def url(self, port: int) -> str:
+        """How to reach it from this machine, at the port that it got."""
+        host = "localhost" if self.is_any else self.host
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def parse_address(text: str) -> HttpAddress | None:
+    """`host:port`, or a port on loopback; None for nothing. Raises ValueError with what to write instead."""
+    if not text.strip():
+        return None
+    match = _PATTERN.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65_535:
+        raise ValueError(f"{PROPERTY} can't be {text.strip()!r}: write host:port, such as 127.0.0.1:9644.")
+    return HttpAddress((match["host"] or LOOPBACK).strip("[]"), int(match["port"]))
+
+
+class Names:
+    """The hosts that a request may name.
+
+    A page on the web can have its own name resolve to this machine (DNS rebinding), and would then read what it likes;
+    its name is what gives it away. Addresses can't be rebound: where HTTP listens on all of them, any will do.
+    """
+
+    __slots__ = ("_any_address", "_names")
+
+    def __init__(self, address: HttpAddress, more: Iterable[str] = ()) -> None:
+        self._any_address = address.is_any
+        own = () if address.is_any else (address.host,)
+        self._names = LOCAL_NAMES | {name.lower().rstrip(".") for name in (*own, *more) if name}
+
+    def allow(self, header: str) -> bool:
+        match = _HOST.fullmatch(header.strip())
+        if match is None:
+            return False
+        host = match["host"].strip("[]").lower().rstrip(".")
+        return host in self._names or (self._any_address and _is_address(host))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,220 @@
+"""One HTTP connection: bytes to a request, a response back, then the next. h11 knows the protocol, this the limits.
+
+    idle ──bytes──► receiving ──request whole──► answering ──all sent──► idle
+      │ IDLE_S          │ RECEIVE_S: 408             │ ANSWER_S: cut off
+      └► closed         └► refused: said, then closed once the peer has read it, or after LINGER_S
+
+One request is answered at a time; what a peer sends ahead waits in h11, at most one read of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, cast
+
+import h11
+
+from penstock.http.messages import FAILED, HEADER_MAX_BYTES, SAFE_HEADERS, Request, Response, parse_request, text
+
+if TYPE_CHECKING:
+    from penstock.http.server import HttpServer
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 60.0
+RECEIVE_S = 10.0
+ANSWER_S = 30.0
+#: A refused peer may still be sending: closed at once, it would lose the answer with what it sent.
+LINGER_S = 1.0
+LINGER_MAX_BYTES = 256 * 1024
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+class HttpConnection(asyncio.Protocol):
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_MAX_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._request: Request | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_only = False
+        self._receiving = False
+        self._unsent = False
+        self._lingering = 0
+
+    # --- what the transport says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)  # to be told when everything has gone out
+        refusal = self._server.admit(self)
+        if refusal is not None:
+            self._refuse(refusal)
+        else:
+            self._within(IDLE_S, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._server.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            self._lingering += len(data)
+            if self._lingering > LINGER_MAX_BYTES:
+                self.abort()
+            return
+        self._http.receive_data(data)
+        self._go_on()
+
+    def eof_received(self) -> bool:
+        if self._lingering:
+            return False
+        self._http.receive_data(b"")
+        self._go_on()
+        return self._task is not None or self._unsent  # what was asked is still answered
+
+    def pause_writing(self) -> None:
+        self._unsent = True
+
+    def resume_writing(self) -> None:
+        self._unsent = False
+        if self._task is None:
+            self._answered()
+
+    # --- requests
+
+    def _go_on(self) -> None:
+        """As far as what has arrived allows, while nothing is being answered."""
+        while self._task is None and not self._unsent and not self._lingering and self._transport is not None:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                too_large = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                status = 431 if too_large else 400
+                self._refuse(text(status, f"The request can't be taken: {error}."))
+                return
+            match event:
+                case h11.NEED_DATA:
+                    if not self._receiving and self._http.trailing_data[0]:
+                        self._receiving = True
+                        self._within(RECEIVE_S, self._too_slow)
+                    return
+                case h11.Request():
+                    self._requested(event)
+                case h11.EndOfMessage():
+                    self._receiving = False
+                    self._task = asyncio.get_running_loop().create_task(self._answer(), name="http")
+                    self._within(ANSWER_S, self.abort)
+                case h11.ConnectionClosed():
+                    self._close()
+                    return
+                case _:  # a body was refused with its headers; h11 has nothing else to tell
+                    return
+
+    def _requested(self, event: h11.Request) -> None:
+        self._head_only = event.method == b"HEAD"
+        size = sum(len(name) + len(value) + 4 for name, value in event.headers)
+        if size > HEADER_MAX_BYTES:  # h11 minds the limit only while they arrive
+            self._refuse(text(431, f"Headers have at most {HEADER_MAX_BYTES} bytes here."))
+            return
+        found = parse_request(event.method, event.target, event.headers, self._server.names)
+        if isinstance(found, Response):
+            self._refuse(found)
+        else:
+            self._request = found
+
+    async def _answer(self) -> None:
+        request, self._request = self._request, None
+        assert request is not None
+        try:
+            response = await self._server.respond(request)
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.path)
+            response = FAILED
+        self._task = None
+        self._send(response)
+        if not self._unsent:
+            self._answered()
+
+    def _answered(self) -> None:
+        """Everything has gone out."""
+        if self._lingering or self._transport is None:
+            return
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:
+            self._http.start_next_cycle()
+            self._within(IDLE_S, self.abort)
+            self._go_on()
+        else:
+            self._close()
+
+    # --- responses
+
+    def _send(self, response: Response, *, last: bool = False) -> None:
+        if self._transport is None:
+            return
+        headers = [
+            ("Content-Type", response.content_type),
+            ("Content-Length", str(len(response.body))),
+            ("Date", http_date(time.time())),
+            ("Cache-Control", response.cache),
+            *SAFE_HEADERS,
+            *response.headers,
+        ]
+        if last or self._server.stopping:
+            headers.append(("Connection", "close"))
+        reason = HTTPStatus(response.status).phrase
+        parts = [self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason.encode()))]
+        if not self._head_only:
+            parts.append(self._http.send(h11.Data(data=response.body)))
+        parts.append(self._http.send(h11.EndOfMessage()))
+        self._transport.write(b"".join(part for part in parts if part))
+
+    def _refuse(self, response: Response) -> None:
+        if self._transport is None:
+            return
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._send(response, last=True)
+        self._lingering = 1
+        self._within(LINGER_S, self._close)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _too_slow(self) -> None:
+        self._refuse(text(408, f"The request did not arrive within {RECEIVE_S:.0f} s."))
+
+    # --- the end
+
+    def finish(self) -> None:
+        """The node stops: what is being answered still goes out."""
+        if self._task is None and not self._unsent:
+            self._close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _within(self, seconds: float, otherwise: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, otherwise)
+
+
+def http_date(seconds: float) -> str:
+    """In English whatever the locale."""
+    at = time.gmtime(seconds)
+    day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
+    return f"{day}, {at.tm_mday:02} {month} {at.tm_year} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"

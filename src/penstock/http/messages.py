@@ -1,0 +1,92 @@
+"""A request as pages see it, a response as they give it, and what is refused before any page is asked. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock.http.address import Names
+
+#: Of request line and headers together.
+HEADER_MAX_BYTES = 16 * 1024
+TARGET_MAX_BYTES = 2 * 1024
+QUERY_MAX_FIELDS = 8
+METHODS = ("GET", "HEAD")
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+#: Nothing from elsewhere is loaded, nobody may frame the page or be told where its reader came from. No CORS headers:
+#: pages of other origins can't read what is answered.
+SAFE_HEADERS: tuple[tuple[str, str], ...] = (
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    cache: str = "no-store"
+
+
+def text(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
+    return Response(status, TEXT, f"{sentence}\n".encode(), headers)
+
+
+def as_json(value: Any, status: int = 200) -> Response:
+    return Response(status, JSON, json.dumps(value, separators=(",", ":")).encode())
+
+
+NOT_FOUND = text(404, "There is nothing here: / is the console, /metrics the metrics, /api/ lists the rest.")
+NOT_READY = text(503, "The broker is starting: try again in a moment.", ("Retry-After", "1"))
+TOO_MANY = text(503, "Too many connections are open here: try again later.", ("Retry-After", "5"))
+FAILED = text(500, "This page failed; the broker's log says why.")
+
+
+def parse_request(
+    method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], names: Names
+) -> Request | Response:
+    """The request, or why there is none. Header names are in lower case, as h11 gives them."""
+    found = dict(headers)
+    if not names.allow(found.get(b"host", b"").decode("latin-1")):
+        return text(421, "This server isn't called that: ask for it by its address, or by localhost.")
+    if method.decode("latin-1") not in METHODS:
+        return text(405, "Only GET and HEAD are taken here.", ("Allow", ", ".join(METHODS)))
+    if b"transfer-encoding" in found or found.get(b"content-length", b"0").strip(b"0"):
+        return text(413, "A request takes no body here.")
+    if len(target) > TARGET_MAX_BYTES:
+        return text(414, f"An address has at most {TARGET_MAX_BYTES} bytes here.")
+    return _parse_target(method.decode("latin-1"), target)
+
+
+def _parse_target(method: str, target: bytes) -> Request | Response:
+    wrong = text(400, "The address can't be understood.")
+    if not target.startswith(b"/") or target.startswith(b"//"):
+        return wrong
+    try:
+        parts = urlsplit(target.decode("ascii"))
+        path = unquote(parts.path, errors="strict")
+        query = dict(parse_qsl(parts.query, max_num_fields=QUERY_MAX_FIELDS, errors="strict"))
+    except ValueError:  # not ASCII, not UTF-8 behind its percents, or too many fields
+        return wrong
+    return Request(method, path, query)

@@ -1,0 +1,135 @@
+"""What a node counts of itself, as metrics: the process, connections, the quorum, replication, failovers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock.http.exposition import Family, counter, gauge
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.controller import Controller
+    from penstock.http.pipelines import Pipeline
+    from penstock.http.view import View
+    from penstock.net.server import Server
+
+
+def node_families(view: View) -> Iterator[Family]:
+    yield from _process(view)
+    yield from _connections(view.server)
+    yield from _quorum(view.broker)
+    yield from _replication(view.broker)
+    yield from _failovers(view.broker.controller)
+    yield from _directories(view.broker)
+
+
+def _process(view: View) -> Iterator[Family]:
+    from importlib.metadata import version
+
+    broker = view.broker
+    info = gauge("penstock_info", "This node: always 1.")
+    info.add(1, version=version("penstock"), node=broker.node_id, cluster=broker.cluster_id)
+    yield info
+    yield gauge("process_start_time_seconds", "When this node was started, since 1970.", view.started_ms / 1000)
+    yield counter("process_cpu_seconds_total", "Processor time of this process.", time.process_time())
+    resident = resident_bytes()
+    if resident is not None:
+        yield gauge("process_resident_memory_bytes", "Memory of this process.", resident)
+
+
+def resident_bytes() -> int | None:
+    """None where the system doesn't tell."""
+    if sys.platform != "linux":
+        return None
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _connections(server: Server) -> Iterator[Family]:
+    now = gauge("penstock_connections", "Connections that are open.")
+    for listener in sorted(server.listeners, key=lambda each: each.name):
+        now.add(listener.connections, listener=listener.name)
+    yield now
+    yield counter("penstock_connections_accepted_total", "Connections that were accepted.", server.accepted)
+    yield counter("penstock_connections_refused_total", "Connections over a limit.", server.refused)
+    yield gauge("penstock_requests_in_progress", "Requests that wait for something.", len(server.in_progress))
+
+
+def _quorum(broker: Broker) -> Iterator[Family]:
+    view = broker.metadata.quorum()
+    voter = any(each.node_id == broker.node_id for each in view.voters)
+    role = "leader" if broker.metadata.leading else "voter" if voter else "observer"
+    roles = gauge("penstock_quorum_role", "The part that this node plays in the metadata quorum: 1 for the one it has.")
+    for each in ("leader", "voter", "observer"):
+        roles.add(int(each == role), role=each)
+    yield roles
+    yield gauge("penstock_quorum_leader", "The node that is the active controller, -1 for none.", view.leader_id)
+    yield gauge("penstock_quorum_epoch", "The quorum's epoch.", view.leader_epoch)
+    yield gauge("penstock_quorum_voters", "Nodes that vote.", len(view.voters))
+    yield gauge("penstock_quorum_high_watermark", "Where the metadata log is committed to.", view.high_watermark)
+    yield gauge("penstock_quorum_log_end_offset", "Where this node's metadata log ends.", view.log_end_offset)
+    yield gauge(
+        "penstock_metadata_applied_offset", "The last metadata record in force here.", broker.metadata.image.offset
+    )
+    lag = gauge("penstock_quorum_replica_lag_records", "How far a node's metadata log is behind, as the leader knows.")
+    for replica in sorted((*view.replicas, *view.observers), key=lambda each: each.key.node_id):
+        if replica.log_end_offset >= 0:
+            lag.add(max(0, view.log_end_offset - replica.log_end_offset), replica=replica.key.node_id)
+    yield lag
+
+
+def _replication(broker: Broker) -> Iterator[Family]:
+    changes, counts = broker.replicas.isr_changes, broker.replicas.counts
+    yield counter("penstock_isr_shrinks_total", "In-sync sets led here that lost a follower.", changes.shrinks)
+    yield counter("penstock_isr_expands_total", "In-sync sets that gained one.", changes.expands)
+    yield counter("penstock_isr_refusals_total", "Such changes that the controller refused.", changes.refusals)
+    yield counter("penstock_replica_fetch_bytes_total", "Bytes copied from leaders.", counts.bytes_in)
+    yield counter("penstock_replica_fetch_requests_total", "Fetches from leaders.", counts.requests)
+    yield counter("penstock_replica_fetch_errors_total", "Partitions for which that failed.", counts.errors)
+    yield counter("penstock_replica_truncations_total", "Logs cut back to their leader's.", counts.truncations)
+    yield counter("penstock_replica_truncated_records_total", "Records that went with that.", counts.truncated_records)
+    yield counter("penstock_replica_resets_total", "Logs that began anew at their leader's start.", counts.resets)
+
+
+def _failovers(controller: Controller) -> Iterator[Family]:
+    """Counted where they are decided: by the node that was the active controller then."""
+    yield gauge("penstock_controller_active", "Whether this node is the active controller.", int(controller.active))
+    yield counter("penstock_failovers_total", "Brokers that this controller found gone.", controller.failover_count)
+    unclean = controller.unclean_elections
+    yield counter("penstock_unclean_elections_total", "Leaders elected outside of the in-sync set.", unclean)
+    if controller.failovers:
+        last = controller.failovers[-1]
+        took_ms = max(0, last.elected_ms - last.detected_ms)
+        yield gauge(
+            "penstock_failover_last_timestamp_seconds", "When the last one was noticed.", last.detected_ms / 1000
+        )
+        yield gauge("penstock_failover_last_duration_seconds", "From then until others led.", took_ms / 1000)
+        yield gauge("penstock_failover_last_partitions", "Partitions that it changed.", last.partitions)
+
+
+def _directories(broker: Broker) -> Iterator[Family]:
+    offline = gauge("penstock_log_directory_offline", "Whether a log directory has failed.")
+    for directory in sorted(broker.logs.dirs, key=lambda each: each.path):
+        offline.add(int(directory.offline), directory=directory.path)
+    yield offline
+
+
+def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:
+    up = gauge("penstock_pipeline_running", "Whether a pipeline of this machine runs.")
+    lag = gauge("penstock_pipeline_lag_records", "Offsets that are there and that the query has not read.")
+    rate = gauge("penstock_pipeline_rows_per_second", "Of the query's last batch.")
+    batch = gauge("penstock_pipeline_batch_milliseconds", "How long the query's last batch took.")
+    rows = counter("penstock_pipeline_rows_total", "Rows that the query has processed since it was started.")
+    for pipeline in pipelines:
+        up.add(int(pipeline.state == "running"), pipeline=pipeline.name)
+        for query in pipeline.queries:
+            labels = {"pipeline": pipeline.name, "query": query.name}
+            lag.add(query.lag, **labels)
+            rate.add(query.rows_per_second, **labels)
+            batch.add(query.batch_ms, **labels)
+            rows.add(query.total_rows, **labels)
+    yield from (up, lag, rate, batch, rows)

@@ -1,0 +1,104 @@
+"""The HTTP listener of a node. What parses and what answers is loaded when somebody connects: most brokers start, and
+many run, without anybody looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.http.address import HttpAddress, Names
+
+if TYPE_CHECKING:
+    from penstock.http.connection import HttpConnection
+    from penstock.http.messages import Request, Response
+    from penstock.net.network import Listening, Network
+
+MAX_CONNECTIONS = 64
+STOP_S = 1.0
+
+
+class Site(Protocol):
+    async def __call__(self, request: Request) -> Response: ...
+
+    async def close(self) -> None: ...
+
+
+class HttpServer:
+    """`start` it, give it a site with `serve` once there is something to show, `stop` it."""
+
+    def __init__(self, address: HttpAddress, network: Network, names: Iterable[str] = ()) -> None:
+        self.names = Names(address, names)
+        self.stopping = False
+        self._address = address
+        self._network = network
+        self._listening: Listening | None = None
+        self._connections: set[HttpConnection] = set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._make: Callable[[], Site] | None = None
+        self._site: Site | None = None
+
+    async def start(self) -> None:
+        """Raises OSError when the address can't be had."""
+        self._listening = await self._network.listen(self._address.host, self._address.port, self._connection)
+
+    @property
+    def url(self) -> str:
+        assert self._listening is not None
+        return self._address.url(self._listening.port)
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def serve(self, make: Callable[[], Site]) -> None:
+        """The site is made when it is first asked for."""
+        self._make = make
+
+    async def stop(self) -> None:
+        self.stopping = True
+        if self._listening is not None:
+            self._listening.close()
+        for connection in list(self._connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._quiet.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+        if self._site is not None:
+            await self._site.close()
+
+    # --- what connections ask
+
+    def _connection(self) -> HttpConnection:
+        from penstock.http.connection import HttpConnection
+
+        return HttpConnection(self)
+
+    def admit(self, connection: HttpConnection) -> Response | None:
+        """Why this one is too many."""
+        from penstock.http.messages import TOO_MANY
+
+        if len(self._connections) >= MAX_CONNECTIONS:
+            return TOO_MANY
+        self._connections.add(connection)
+        self._quiet.clear()
+        return None
+
+    def forget(self, connection: HttpConnection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._quiet.set()
+
+    async def respond(self, request: Request) -> Response:
+        from penstock.http.messages import NOT_READY
+
+        if self._site is None:
+            if self._make is None:
+                return NOT_READY
+            self._site = self._make()
+        return await self._site(request)

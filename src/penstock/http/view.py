@@ -1,0 +1,77 @@
+"""What pages look at: a running node's parts, and how long one look is good for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from penstock.http.pipelines import Pipelines, no_pipelines
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.net.network import Network
+    from penstock.net.server import Server
+
+T = TypeVar("T")
+
+#: Partitions between two breaths: going through thousands must not hold requests up for more than a millisecond or so.
+SLICE = 200
+FRESH_S = 1.0
+#: A look that takes long is kept for so many times as long, up to a bound: looking never takes most of the loop.
+KEPT_TIMES = 10
+LONGEST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    broker: Broker
+    server: Server
+    network: Network
+    started_ms: int
+    pipelines: Pipelines = field(default=no_pipelines)
+
+
+async def breathe(number: int) -> None:
+    """Called with each item's number: lets the loop serve others now and then."""
+    if number % SLICE == SLICE - 1:
+        await asyncio.sleep(0)
+
+
+class Shared(Generic[T]):
+    """One look for all who ask at about the same time."""
+
+    __slots__ = ("_look", "_task", "_until", "_value")
+
+    def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
+        self._look = look
+        self._task: asyncio.Task[T] | None = None
+        self._until = 0.0
+        self._value: list[T] = []
+
+    async def get(self) -> T:
+        now = asyncio.get_running_loop().time()
+        if self._value and now < self._until:
+            return self._value[0]
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(now), name="http-look")
+            self._task.add_done_callback(self._ended)
+        # Shielded: whoever asked first may hang up while others wait.
+        return await asyncio.shield(self._task)
+
+    async def _run(self, began: float) -> T:
+        value = await self._look()
+        ended = asyncio.get_running_loop().time()
+        self._value = [value]
+        self._until = ended + min(LONGEST_S, max(FRESH_S, KEPT_TIMES * (ended - began)))
+        return value
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # all who waited have been told
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

@@ -1,0 +1,70 @@
+"""An HTTP server on loopback with a site of the test's own, and raw bytes to and from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from penstock.http.address import HttpAddress
+from penstock.http.messages import Request, Response, text
+from penstock.http.server import HttpServer
+from penstock.net.network import RealNetwork
+
+LIMIT_S = 30.0
+
+
+class Site:
+    """Says what it was asked for."""
+
+    def __init__(self, answer: Callable[[Request], Awaitable[Response]] | None = None) -> None:
+        self.asked: list[Request] = []
+        self._answer = answer
+
+    async def __call__(self, request: Request) -> Response:
+        self.asked.append(request)
+        return text(200, request.path) if self._answer is None else await self._answer(request)
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def serving(site: Site | None) -> AsyncIterator[tuple[HttpServer, int]]:
+    """The server and its port; without a site it is one that is not ready."""
+    server = HttpServer(HttpAddress("127.0.0.1", 0), RealNetwork())
+    await server.start()
+    if site is not None:
+        server.serve(lambda: site)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            yield server, int(server.url.rstrip("/").rpartition(":")[2])
+    finally:
+        await server.stop()
+
+
+async def ask(port: int, sent: bytes, *, eof: bool = False) -> bytes:
+    """Everything that the server says to these bytes, until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        if eof:
+            writer.write_eof()
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+    finally:
+        writer.close()
+
+
+def get(path: str = "/", host: str = "localhost", method: str = "GET", more: str = "Connection: close\r\n") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n".encode()
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def body(answer: bytes) -> bytes:
+    return answer.partition(b"\r\n\r\n")[2]

@@ -1,0 +1,236 @@
+"""What a connection takes, refuses and survives."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from http_harness import Site, ask, body, get, serving, status
+
+from penstock.http import connection as connections
+from penstock.http import server as servers
+from penstock.http.connection import http_date
+from penstock.http.messages import HEADER_MAX_BYTES, TARGET_MAX_BYTES, Request, Response, text
+
+
+def answer_to(sent: bytes, site: Site | None = None) -> bytes:
+    async def scenario() -> bytes:
+        async with serving(site or Site()) as (_, port):
+            return await ask(port, sent)
+
+    return asyncio.run(scenario())
+
+
+def test_a_page_comes_with_its_length_and_headers_that_keep_others_out() -> None:
+    answer = answer_to(get("/some%20page?a=1&b="))
+    head = answer.partition(b"\r\n\r\n")[0].decode().lower()
+    assert status(answer) == 200
+    assert body(answer) == b"/some page\n"
+    assert f"content-length: {len(body(answer))}" in head
+    assert "x-content-type-options: nosniff" in head
+    assert "content-security-policy: default-src 'none'" in head
+    assert "frame-ancestors 'none'" in head
+    assert "cache-control: no-store" in head
+    assert "access-control" not in head
+
+
+def test_head_is_get_without_the_body() -> None:
+    site = Site()
+    answer = answer_to(get("/page", method="HEAD"), site)
+    assert status(answer) == 200
+    assert b"content-length: 6" in answer.lower()
+    assert body(answer) == b""
+    assert site.asked == [Request("HEAD", "/page")]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "10.1.2.3", "localhost.evil.example"])
+def test_a_foreign_host_name_gets_nothing(host: str) -> None:
+    site = Site()
+    assert status(answer_to(get(host=host), site)) == 421
+    assert site.asked == []
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_nothing_can_be_changed(method: str) -> None:
+    site = Site()
+    answer = answer_to(get(method=method), site)
+    assert status(answer) == 405
+    assert b"allow: get, head" in answer.lower()
+    assert site.asked == []
+
+
+@pytest.mark.parametrize("more", ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"])
+def test_a_body_is_refused_before_it_comes(more: str) -> None:
+    assert status(answer_to(get(more=more))) == 413
+
+
+def test_an_announced_body_of_nothing_is_none() -> None:
+    assert status(answer_to(get(more="Content-Length: 0\r\nConnection: close\r\n"))) == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (get("*", method="GET"), 400),
+        (get("//evil.example/"), 400),
+        (get("http://localhost/"), 400),
+        (get("/%ff"), 400),
+        (get("/?" + "&".join(f"a{number}=1" for number in range(100))), 400),
+        (get("/" + "a" * TARGET_MAX_BYTES), 414),
+        (get(more=f"X-Long: {'a' * HEADER_MAX_BYTES}\r\n"), 431),
+        (get(more="X-Many: a\r\n" * 2000), 431),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Endless: " + b"a" * 4 * HEADER_MAX_BYTES, 431),
+    ],
+)
+def test_what_is_wrong_or_too_long_is_refused_and_closed(sent: bytes, expected: int) -> None:
+    site = Site()
+    assert status(answer_to(sent, site)) == expected
+    assert site.asked == []
+
+
+def test_requests_of_one_connection_are_answered_in_order() -> None:
+    first, last = get("/1", more=""), get("/2")
+
+    async def scenario() -> None:
+        async with serving(Site()) as (_, port):
+            answer = await ask(port, first + last)
+            assert answer.index(b"/1\n") < answer.index(b"/2\n")
+            assert answer.count(b"HTTP/1.1 200") == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_request_in_pieces_is_one_request() -> None:
+    async def scenario() -> None:
+        async with serving(Site()) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for byte in get("/page"):
+                writer.write(bytes([byte]))
+                await writer.drain()
+            assert body(await reader.read()) == b"/page\n"
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_stops_sending_still_gets_the_answer() -> None:
+    async def slowly(request: Request) -> Response:
+        await asyncio.sleep(0.01)
+        return text(200, "late")
+
+    async def scenario() -> None:
+        async with serving(Site(slowly)) as (_, port):
+            assert body(await ask(port, get(more=""), eof=True)) == b"late\n"
+
+    asyncio.run(scenario())
+
+
+def test_an_old_client_is_answered_and_closed() -> None:
+    assert status(answer_to(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")) == 200
+
+
+def test_a_page_that_fails_is_said_and_logged_and_the_next_one_works(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails(request: Request) -> Response:
+        if request.path == "/bad":
+            raise ZeroDivisionError
+        return text(200, "fine")
+
+    async def scenario() -> None:
+        async with serving(Site(fails)) as (_, port):
+            assert status(await ask(port, get("/bad"))) == 500
+            assert status(await ask(port, get("/good"))) == 200
+
+    asyncio.run(scenario())
+    assert "GET /bad failed" in caplog.text
+
+
+def test_before_the_broker_is_ready_it_says_so() -> None:
+    async def scenario() -> None:
+        async with serving(None) as (_, port):
+            assert status(await ask(port, get())) == 503
+
+    asyncio.run(scenario())
+
+
+def test_too_many_connections_are_told_and_room_is_made_when_one_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "MAX_CONNECTIONS", 1)
+
+    async def scenario() -> None:
+        async with serving(Site()) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(get("/", more=""))
+            await reader.readuntil(b"\r\n\r\n")
+            assert status(await ask(port, get())) == 503
+            writer.write(get())
+            await reader.read()
+            writer.close()
+            while status(await ask(port, get())) != 200:
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "RECEIVE_S", 0.01)
+    assert status(answer_to(b"GET / HTTP/1.1\r\nHost: loc")) == 408
+
+
+def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "IDLE_S", 0.01)
+    assert answer_to(b"") == b""
+
+
+def test_a_page_that_never_comes_and_a_peer_that_never_reads_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "ANSWER_S", 0.05)
+
+    async def never(request: Request) -> Response:
+        if request.path == "/large":
+            return Response(200, "text/plain", b"x" * (64 << 20))
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario() -> None:
+        async with serving(Site(never)) as (server, port):
+            assert await ask(port, get("/never")) == b""
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)  # receives on only when read
+            writer.write(get("/large"))
+            await reader.readexactly(1)
+            while server.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(64 << 20)
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_answers_what_was_asked_and_closes_the_rest() -> None:
+    async def scenario() -> None:
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def held(request: Request) -> Response:
+            entered.set()
+            await leave.wait()
+            return text(200, "done")
+
+        async with serving(Site(held)) as (server, port):
+            idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+            asking = asyncio.ensure_future(ask(port, get(more="")))
+            await entered.wait()
+            stopping = asyncio.ensure_future(server.stop())
+            await asyncio.sleep(0)
+            leave.set()
+            assert body(await asking) == b"done\n"
+            assert await idle_reader.read() == b""
+            idle_writer.close()
+            await stopping
+
+    asyncio.run(scenario())
+
+
+def test_dates_are_as_http_wants_them() -> None:
+    assert http_date(784_111_777) == "Sun, 06 Nov 1994 08:49:37 GMT"

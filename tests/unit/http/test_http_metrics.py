@@ -1,0 +1,119 @@
+"""/metrics of a real broker, over a real socket, read by Prometheus' own client."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.http import partition_metrics
+from penstock.protocol.messages.api_08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from penstock.testing import Broker
+
+Series = dict[str, dict[frozenset[tuple[str, str]], float]]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"orders": 2, "bare": 1}, config={"penstock.http.listener": "127.0.0.1:0"}) as running:
+        yield running
+
+
+def url(broker: Broker, path: str) -> str:
+    found = broker.node.http.url
+    assert found is not None
+    return found.rstrip("/") + path
+
+
+def series(broker: Broker) -> Series:
+    with urllib.request.urlopen(url(broker, "/metrics"), timeout=30) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        text = answer.read().decode()
+    found: Series = {}
+    for metric in text_string_to_metric_families(text):
+        assert metric.documentation.endswith("."), metric.name
+        for sample in metric.samples:
+            assert (metric.type == "counter") == sample.name.endswith("_total"), sample.name
+            labels = frozenset(sample.labels.items())
+            assert labels not in found.setdefault(sample.name, {}), f"{sample.name} {labels} comes twice"
+            found[sample.name][labels] = sample.value
+    return found
+
+
+def of(**labels: str) -> frozenset[tuple[str, str]]:
+    return frozenset(labels.items())
+
+
+def test_offsets_sizes_and_lag_are_the_brokers(broker: Broker) -> None:
+    with broker.client() as client:
+        with client.producer() as producer:
+            for number in range(10):
+                producer.send("orders", b"%d" % number, partition=number % 2)
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=0, committed_offset=2),
+            OffsetCommitRequestPartition(partition_index=1, committed_offset=5),
+        ]
+        topics = [OffsetCommitRequestTopic(name="orders", partitions=partitions)]
+        coordinator = client.run(client.asynchronous.coordinator("readers"))
+        answer = client.request(OffsetCommitRequest(group_id="readers", topics=topics), node=coordinator, version=8)
+        assert [each.error_code for each in answer.topics[0].partitions] == [0, 0]
+    found = series(broker)
+    assert found["penstock_partition_log_end_offset"][of(topic="orders", partition="0")] == 5
+    assert found["penstock_partition_high_watermark"][of(topic="orders", partition="1")] == 5
+    assert found["penstock_partition_in_sync_replicas"][of(topic="orders", partition="1")] == 1
+    assert found["penstock_topic_log_end_offset"][of(topic="orders")] == 10
+    assert found["penstock_topic_records"][of(topic="bare")] == 0
+    assert found["penstock_topic_size_bytes"][of(topic="orders")] > 0
+    assert found["penstock_group_lag_records"] == {of(group="readers", topic="orders"): 3}
+    assert found["penstock_groups"][of()] == 1
+
+
+def test_the_node_the_quorum_and_the_cluster_are_told(broker: Broker) -> None:
+    found = series(broker)
+    assert found["penstock_quorum_role"][of(role="leader")] == 1
+    assert found["penstock_quorum_role"][of(role="voter")] == 0
+    assert found["penstock_quorum_leader"][of()] == 1
+    assert found["penstock_controller_active"][of()] == 1
+    assert found["penstock_cluster_brokers"][of(state="up")] == 1
+    assert found["penstock_cluster_partitions"][of()] == 3
+    assert found["penstock_partitions"][of(role="leader")] == 3
+    assert found["penstock_partitions_under_replicated"][of()] == 0
+    assert found["penstock_connections_accepted_total"][of()] >= 1
+    assert found["process_start_time_seconds"][of()] > 1_600_000_000
+    assert found["process_cpu_seconds_total"][of()] > 0
+    assert sum(found["penstock_info"].values()) == 1
+
+
+def test_too_many_partitions_are_told_by_topic_and_too_many_topics_by_node(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_metrics, "PARTITIONS_MAX", 2)
+    found = series(broker)
+    assert "penstock_partition_log_end_offset" not in found
+    assert found["penstock_topic_log_end_offset"].keys() == {of(topic="orders"), of(topic="bare")}
+    assert found["penstock_series_left_out"] == {of(of="partition"): 3}
+    monkeypatch.setattr(partition_metrics, "TOPICS_MAX", 1)
+    broker.restart()  # what was shown is kept for a second
+    found = series(broker)
+    assert "penstock_topic_log_end_offset" not in found
+    assert found["penstock_series_left_out"] == {of(of="partition"): 3, of(of="topic"): 2}
+    assert found["penstock_partitions"][of(role="leader")] == 3
+
+
+def test_what_is_not_there_says_what_is(broker: Broker) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+        urllib.request.urlopen(url(broker, "/elsewhere"), timeout=30)
+    with refused.value as answer:
+        assert b"/metrics" in answer.read()
+
+
+def test_a_broker_without_the_property_listens_nowhere() -> None:
+    with Broker() as broker:
+        assert broker.node.http.url is None

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
-from penstock.cli.cluster_view import Facts, readable
 from penstock.cli.exit import Exit, Failure
+from penstock.client.cluster_facts import Facts, readable
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker

@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
-from penstock.cli.cluster_view import (
+from penstock.cli.exit import Exit
+from penstock.client.cluster_facts import (
     Facts,
     NodeFacts,
     PartitionFacts,
@@ -18,7 +19,6 @@ from penstock.cli.cluster_view import (
     readable,
     summary,
 )
-from penstock.cli.exit import Exit
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker

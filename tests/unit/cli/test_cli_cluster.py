@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.cluster_view import Facts, NodeFacts, PartitionFacts, healthy, node_rows, partition_rows, readable
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
+from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts, healthy, node_rows, partition_rows, readable
 from penstock.testing import Broker
 
 

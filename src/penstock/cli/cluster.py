@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from penstock.cli.options import connection, positive_float, positive_int, size, verb
+from penstock.cli.pipeline_session import spark_options
 
 DEFAULT_AT_ONCE = 50
 DEFAULT_RANGE = 10_000
@@ -57,6 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how many offsets one digest is over (default: %(default)s)",
     )
     verify.add_argument("--rate", type=size, metavar="BYTES", help="read at most so much a second, e.g. 20M")
+    verify.add_argument("--spark", action="store_true", help="let tasks of Spark read, for what is large; or --master")
+    spark_options(verify)
 
     reset = verb(verbs, "reset", "drop one replica and copy it anew from the leader", cluster_moves.run_reset)
     connection(reset)

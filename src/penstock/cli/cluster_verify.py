@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from penstock.cli.exit import Exit, Failure
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
-    from penstock.client.comparison import Comparison
+    from penstock.client.comparison import Comparison, Target
 
 COLUMNS = ["partition", "result", "replica", "first_offset", "last_offset", "at_offset", "what"]
 
@@ -22,11 +21,9 @@ def run_verify(args: argparse.Namespace) -> int:
 
     with connect(args) as broker:
         targets = _targets(broker, args.topics)
-        found: list[Comparison] = []
-        with output.Progress("compared", total=len(targets), unit="partitions") as progress:
-            for target in targets:
-                found += broker.run(_compare(broker, target, args.range, args.rate))
-                progress.add()
+        found = [] if _by_spark(args) else _here(broker, targets, args)
+    if _by_spark(args):
+        found = _spread(targets, args)
     differences = sum(len(each.differences) for each in found)
     if args.output == "json":
         output.rows("json", [], [_as_json(each) for each in found])
@@ -38,8 +35,13 @@ def run_verify(args: argparse.Namespace) -> int:
     return Exit.FAILED if differences else Exit.OK
 
 
-def _targets(broker: Broker, wanted: Sequence[str]) -> list[Any]:
-    """(topic, partition metadata, compacted) of all that is asked for."""
+def _by_spark(args: argparse.Namespace) -> bool:
+    return bool(args.spark or args.master)
+
+
+def _targets(broker: Broker, wanted: Sequence[str]) -> list[Target]:
+    from penstock.client.comparison import Target
+
     topics = {topic.name or "": topic for topic in broker.topics()}
     chosen: list[tuple[Any, Any]] = []
     for word in wanted or sorted(topics):
@@ -56,40 +58,49 @@ def _targets(broker: Broker, wanted: Sequence[str]) -> list[Any]:
     names = sorted({topic.name for topic, _ in chosen})
     policies = broker.run(broker.cluster.topic_configs(names, "cleanup.policy")) if names else {}
     return [
-        (topic, part, "compact" in (policies.get(topic.name, {}).get("cleanup.policy") or ""))
+        Target(
+            (topic.name, part.partition_index),
+            topic.topic_id,
+            part.leader_id,
+            tuple(part.replica_nodes),
+            compacted="compact" in (policies.get(topic.name, {}).get("cleanup.policy") or ""),
+        )
         for topic, part in sorted(chosen, key=lambda each: (each[0].name, each[1].partition_index))
     ]
 
 
-async def _compare(broker: Broker, target: Any, range_offsets: int, rate: int | None) -> list[Comparison]:
-    from penstock.client.comparison import Comparison, compare_replicas
+def _here(broker: Broker, targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
+    """One partition after the other, by this process."""
+    found = []
+    with output.Progress("compared", total=len(targets), unit="partitions") as progress:
+        for target in targets:
+            found.append(broker.run(_compare(broker, target, args.range, args.rate)))
+            progress.add()
+    return found
+
+
+async def _compare(broker: Broker, target: Target, range_offsets: int, rate: int | None) -> Comparison:
+    from penstock.client.comparison import at_rate, compare_replicas, unread
     from penstock.protocol.errors import KafkaError
 
-    topic, part, compacted = target
-    partition = (topic.name, part.partition_index)
-    others = [node for node in part.replica_nodes if node != part.leader_id]
-
-    async def paced(size: int) -> None:
-        if rate:
-            await asyncio.sleep(size / rate)
-
     try:
-        return [
-            await compare_replicas(
-                broker.client.asynchronous,
-                partition,
-                leader=part.leader_id,
-                replicas=others,
-                topic_id=topic.topic_id,
-                compacted=compacted,
-                range_offsets=range_offsets,
-                paced=paced,
-            )
-        ]
+        client = broker.client.asynchronous
+        return await compare_replicas(client, target, range_offsets=range_offsets, paced=at_rate(rate))
     except KafkaError as error:
-        nothing = Comparison(partition, part.leader_id)
-        nothing.left_out = dict.fromkeys(part.replica_nodes, error.message or error.code.name)
-        return [nothing]
+        return unread(target, error.message or error.code.name)
+
+
+def _spread(targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
+    """By tasks of Spark, wherever those run."""
+    from penstock.cli.pipeline_session import Lines, job_progress, spark_session
+    from penstock.pipelines.verify import verify
+    from penstock.pipelines.watching import Work, told
+
+    def tell(work: Work, seconds: float) -> str:
+        return told("compared", work.tasks, work.all_tasks, "parts", seconds)
+
+    with spark_session(args, "cluster verify") as spark, job_progress(spark, Lines(), tell):
+        return verify(spark, args.bootstrap, targets, range_offsets=args.range, rate=args.rate, timeout_s=args.timeout)
 
 
 def _rows(found: Comparison) -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ import argparse
 import os
 import signal
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from penstock.cli.options import connection, pairs, positive_int
 
 if TYPE_CHECKING:
     from penstock.pipelines.runs import Recording
+    from penstock.pipelines.watching import Work
 
 #: A laptop's share: the driver is the executor, too.
 QUIET = {
@@ -125,11 +127,11 @@ class Lines:
     """What happens, on stderr: progress is a line that moves on a terminal, and plain lines elsewhere."""
 
     def __init__(self) -> None:
-        self._moving = sys.stderr.isatty()
+        self.moving = sys.stderr.isatty()
         self._drawn = False
 
     def progress(self, text: str) -> None:
-        if not self._moving:
+        if not self.moving:
             self.say(text)
             return
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
@@ -161,6 +163,20 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
         yield
     finally:
         spark.streams.removeListener(watcher)
+        lines.end()
+
+
+@contextmanager
+def job_progress(spark: Any, lines: Lines, tell: Callable[[Work, float], str]) -> Iterator[None]:
+    """Meanwhile, says how far the jobs of this thread are: often on a terminal, now and then elsewhere."""
+    from penstock.pipelines.watching import LOOK_EVERY_S, watched
+
+    began = time.monotonic()
+    every = LOOK_EVERY_S if lines.moving else output.PROGRESS_EVERY_S
+    try:
+        with watched(spark, lambda work: lines.progress(tell(work, time.monotonic() - began)), every_s=every):
+            yield
+    finally:
         lines.end()
 
 

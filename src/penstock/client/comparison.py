@@ -44,6 +44,18 @@ Paced = Callable[[int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """A partition whose replicas are to be compared."""
+
+    partition: TopicPartition
+    topic_id: bytes
+    leader: int
+    replicas: tuple[int, ...]
+    """The leader among them."""
+    compacted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A batch, or of a compacted topic a record, that was read from a replica."""
 
@@ -84,11 +96,9 @@ class Comparison:
 class Share:
     """Ranges of one partition that follow each other."""
 
-    partition: TopicPartition
-    topic_id: bytes
+    target: Target
     nodes: tuple[int, ...]
     """The leader is the first."""
-    compacted: bool
     spans: tuple[tuple[int, int], ...]
     begins: bool
     """No other share is before it: a batch that begins before its first offset and reaches into it counts here."""
@@ -158,9 +168,12 @@ class Survivors:
         return sorted(self._latest.values(), key=lambda piece: piece.first)
 
 
-def shares(
-    outlined: Comparison, *, topic_id: bytes, compacted: bool, range_offsets: int, most_ranges: int | None = None
-) -> list[Share]:
+def unread(target: Target, why: str) -> Comparison:
+    """Of a partition that could not be compared."""
+    return Comparison(target.partition, target.leader, left_out=dict.fromkeys(target.replicas, why))
+
+
+def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ranges: int | None = None) -> list[Share]:
     """What there is to compare, in parts of at most so many ranges, in order.
 
     Of a compacted topic a record counts that may have its like anywhere before it: that is one range.
@@ -168,13 +181,10 @@ def shares(
     if outlined.first >= outlined.end:
         return []
     whole = (outlined.first, outlined.end)
-    spans = [whole] if compacted else _spans(*whole, range_offsets)
+    spans = [whole] if target.compacted else _spans(*whole, range_offsets)
     nodes = (outlined.leader, *(node for node in outlined.compared if node != outlined.leader))
     size = most_ranges or len(spans)
-    return [
-        Share(outlined.partition, topic_id, nodes, compacted, tuple(spans[at : at + size]), begins=at == 0)
-        for at in range(0, len(spans), size)
-    ]
+    return [Share(target, nodes, tuple(spans[at : at + size]), begins=at == 0) for at in range(0, len(spans), size)]
 
 
 def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
@@ -200,15 +210,23 @@ def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
+def at_rate(bytes_per_second: float | None) -> Paced:
+    """Waits for as long as what was read may take."""
+
+    async def paced(size: int) -> None:
+        if bytes_per_second:
+            await asyncio.sleep(size / bytes_per_second)
+
+    return paced
+
+
 class _Reader:
     """One replica, read onward. Pieces are kept until a range asks for them."""
 
-    def __init__(
-        self, client: AsyncClient, partition: TopicPartition, topic_id: bytes, node: int, paced: Paced
-    ) -> None:
+    def __init__(self, client: AsyncClient, target: Target, node: int, paced: Paced) -> None:
         self.client = client
-        self.partition = partition
-        self.topic_id = topic_id
+        self.partition = target.partition
+        self.topic_id = target.topic_id
         self.node = node
         self.paced = paced
         self.position = 0
@@ -258,8 +276,17 @@ class _Reader:
 
     async def batches_until(self, end: int, take: Callable[[int, int, memoryview], None]) -> None:
         """Every batch that begins before `end`, in order."""
+        size = FETCH_BYTES
         while self.position < end:
-            data = await self.fetch(self.position)
+            try:
+                data = await self.fetch(self.position, size)
+            except KafkaError as error:
+                if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                    raise
+                if size == 1:
+                    raise _DamagedError(self.position) from None
+                size = 1  # brokers may refuse all of what has damage in it: batch by batch then, to find where it is
+                continue
             moved = False
             for header, batch in iter_batches(memoryview(data.records or b""), allow_partial=True):
                 if header.next_offset <= self.position:
@@ -300,19 +327,13 @@ class _DamagedError(Exception):
         self.offset = offset
 
 
-async def outline(
-    client: AsyncClient,
-    partition: TopicPartition,
-    *,
-    leader: int,
-    replicas: Sequence[int],
-    topic_id: bytes,
-    paced: Paced,
-) -> Comparison:
+async def outline(client: AsyncClient, target: Target, paced: Paced) -> Comparison:
     """Which replicas can be compared, and from where to where. Raises KafkaError if the leader can't be read."""
+    partition, leader = target.partition, target.leader
     found = Comparison(partition, leader)
     start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
-    readers = {node: _Reader(client, partition, topic_id, node, paced) for node in (leader, *replicas)}
+    nodes = (leader, *(node for node in target.replicas if node != leader))
+    readers = {node: _Reader(client, target, node, paced) for node in nodes}
     for node in list(readers):
         try:
             await readers[node].bounds(start, readers[leader].high_watermark)
@@ -333,44 +354,34 @@ async def outline(
 async def compare_share(client: AsyncClient, share: Share, paced: Paced) -> Found:
     """Raises KafkaError if a replica can't be read."""
     found = Found()
-    leader = share.nodes[0]
-    readers = {node: _Reader(client, share.partition, share.topic_id, node, paced) for node in share.nodes}
+    partition, compacted, leader = share.target.partition, share.target.compacted, share.nodes[0]
+    readers = {node: _Reader(client, share.target, node, paced) for node in share.nodes}
     for reader in readers.values():
         reader.go_to(share.spans[0][0], begins=share.begins)
     for first, end in share.spans:
         try:
             if found.log_start < end:
-                await _compare_span(found, readers, (max(first, found.log_start), end), share.compacted, leader)
+                await _compare_span(found, readers, (max(first, found.log_start), end), compacted, leader)
         except KafkaError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
             # Retention may be faster than we are: what it took from all replicas needs no comparing.
-            start = (await list_offsets(client, {share.partition: EARLIEST}))[share.partition].offset
+            start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
             if start <= first:
                 raise
             found.log_start = start
             for reader in readers.values():
                 reader.go_to(start, begins=True)
             if start < end:
-                await _compare_span(found, readers, (start, end), share.compacted, leader)
+                await _compare_span(found, readers, (start, end), compacted, leader)
     found.read_bytes = sum(reader.read_bytes for reader in readers.values())
     return found
 
 
-async def compare_replicas(
-    client: AsyncClient,
-    partition: TopicPartition,
-    *,
-    leader: int,
-    replicas: Sequence[int],
-    topic_id: bytes,
-    compacted: bool,
-    range_offsets: int,
-    paced: Paced,
-) -> Comparison:
-    """All of it, here and now."""
-    found = await outline(client, partition, leader=leader, replicas=replicas, topic_id=topic_id, paced=paced)
-    parts = shares(found, topic_id=topic_id, compacted=compacted, range_offsets=range_offsets)
+async def compare_replicas(client: AsyncClient, target: Target, *, range_offsets: int, paced: Paced) -> Comparison:
+    """All of it, here and now. Raises KafkaError as the two above do."""
+    found = await outline(client, target, paced)
+    parts = shares(target, found, range_offsets=range_offsets)
     return gathered(found, [await compare_share(client, part, paced) for part in parts])
 
 

@@ -88,10 +88,10 @@ def line(state: QueryState) -> str:
     """How far a query is, and how long it still takes at the pace of its last batch."""
     if not state.running or state.lag <= 0 or state.rows_per_second <= 0:
         return str(state)
-    return f"{state}, {_duration(state.lag / state.rows_per_second)} to go"
+    return f"{state}, {duration(state.lag / state.rows_per_second)} to go"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from penstock.client.comparison import (
     Comparison,
     Difference,
     Piece,
-    Share,
     Survivors,
+    Target,
     _spans,
+    at_rate,
     compare_pieces,
     compare_replicas,
     compare_share,
@@ -20,6 +22,7 @@ from penstock.client.comparison import (
     shares,
 )
 from penstock.client.sync import Client
+from penstock.records.batches import iter_batches
 from penstock.records.build import build_batch
 from penstock.testing import Broker
 
@@ -75,24 +78,14 @@ def test_of_a_compacted_topic_only_what_compaction_promises_counts() -> None:
 # --- in parts -------------------------------------------------------------------------------------------------------
 
 
-async def at_once(_: int) -> None:
-    pass
+def target(client: Client) -> Target:
+    [found] = client.metadata(["t"]).topics
+    leader = found.partitions[0].leader_id
+    return Target(("t", 0), found.topic_id, leader, (leader,), compacted=False)
 
 
-def where(client: Client, topic: str) -> tuple[int, bytes]:
-    [found] = client.metadata([topic]).topics
-    return found.partitions[0].leader_id, found.topic_id
-
-
-def outlined(client: Client, topic: str) -> Comparison:
-    leader, topic_id = where(client, topic)
-    work = outline(client.asynchronous, (topic, 0), leader=leader, replicas=(), topic_id=topic_id, paced=at_once)
-    return client.run(work)
-
-
-def cut(client: Client, topic: str, found: Comparison, most_ranges: int | None) -> list[Share]:
-    _, topic_id = where(client, topic)
-    return shares(found, topic_id=topic_id, compacted=False, range_offsets=10, most_ranges=most_ranges)
+def outlined(client: Client) -> Comparison:
+    return client.run(outline(client.asynchronous, target(client), at_rate(None)))
 
 
 def test_the_same_is_found_however_the_ranges_are_shared_out() -> None:
@@ -102,27 +95,15 @@ def test_the_same_is_found_however_the_ranges_are_shared_out() -> None:
                 producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(first, first + 7)])
                 producer.flush()
         client.delete_records({("t", 0): 3})  # the first one begins before the log does
-        leader, topic_id = where(client, "t")
-        whole = client.run(
-            compare_replicas(
-                client.asynchronous,
-                ("t", 0),
-                leader=leader,
-                replicas=(),
-                topic_id=topic_id,
-                compacted=False,
-                range_offsets=10,
-                paced=at_once,
-            )
-        )
+        whole = client.run(compare_replicas(client.asynchronous, target(client), range_offsets=10, paced=at_rate(None)))
         assert (whole.first, whole.end, whole.ranges) == (3, 98, 10)
         for most_ranges in (1, 3, 10):
-            found = outlined(client, "t")
-            parts = cut(client, "t", found, most_ranges)
+            found = outlined(client)
+            parts = shares(target(client), found, range_offsets=10, most_ranges=most_ranges)
             assert len(parts) == -(-10 // most_ranges)
             tasks = list(enumerate(parts))
             random.Random(most_ranges).shuffle(tasks)
-            done = {at: client.run(compare_share(client.asynchronous, part, at_once)) for at, part in tasks}
+            done = {at: client.run(compare_share(client.asynchronous, part, at_rate(None))) for at, part in tasks}
             assert gathered(found, [done[at] for at in sorted(done)]).digest == whole.digest
 
 
@@ -132,11 +113,30 @@ def test_what_retention_takes_meanwhile_is_not_compared() -> None:
             producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(50)])
             producer.flush()
             producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(50)])
-        found = outlined(client, "t")
-        parts = cut(client, "t", found, 2)
+        found = outlined(client)
+        parts = shares(target(client), found, range_offsets=10, most_ranges=2)
         client.delete_records({("t", 0): 55})
-        done = [client.run(compare_share(client.asynchronous, part, at_once)) for part in parts]
+        done = [client.run(compare_share(client.asynchronous, part, at_rate(None))) for part in parts]
         assert [len(each.digests) for each in done] == [0, 0, 1, 2, 2]
         assert gathered(found, done).first == 55
-        again = outlined(client, "t")
+        again = outlined(client)
         assert (again.first, again.end) == (55, 100)
+
+
+def test_damage_is_found_at_its_batch_though_the_broker_serves_nothing_around_it(tmp_path: Path) -> None:
+    with Broker(data=tmp_path, topics={"t": 1}) as broker:
+        with broker.client() as client, client.producer() as producer:
+            for first in range(0, 60, 5):
+                producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(first, first + 5)])
+                producer.flush()
+        broker.stop()
+        [log] = tmp_path.glob("**/t-0/*.log")
+        data = bytearray(log.read_bytes())
+        batches = list(iter_batches(bytes(data), allow_partial=True))
+        data[sum(len(batch) for _, batch in batches[:6]) - 1] ^= 1
+        log.write_bytes(data)
+        broker.start()
+        with broker.client() as client:
+            work = compare_replicas(client.asynchronous, target(client), range_offsets=100, paced=at_rate(None))
+            [difference] = client.run(work).differences
+    assert (difference.offset, difference.what) == (batches[5][0].base_offset, "damaged: its checksum is wrong")

@@ -1,0 +1,126 @@
+"""Replicas compared by Spark's tasks, for clusters that one process would read for too long.
+
+What is compared and how is the client's own (`penstock.client.comparison`): first every partition is looked at, then
+its ranges are shared out, some to a task, and here what tasks found is put together. The result is that of
+`penstock cluster verify` without Spark, to the digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from penstock.client.comparison import (
+    Comparison,
+    Found,
+    Share,
+    Target,
+    at_rate,
+    compare_share,
+    gathered,
+    outline,
+    shares,
+    unread,
+)
+from penstock.client.connection import ConnectionSettings
+from penstock.client.sync import Client
+from penstock.pipelines.spread import cores_of, spread
+from penstock.protocol.errors import KafkaError
+
+#: Tasks for each core: the last ones to end should not be long.
+TASKS_PER_CORE = 4
+#: Ranges of one task at most: what is lost when an executor is.
+MOST_RANGES = 100
+#: Partitions that one task looks at together: most of that is waiting for answers.
+AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a task gets at the brokers."""
+
+    bootstrap: str
+    timeout_s: float
+    rate: float | None
+
+    def client(self) -> Client:
+        settings = ConnectionSettings(
+            client_id="penstock-verify",
+            connect_timeout_s=min(self.timeout_s, 10.0),
+            request_timeout_s=self.timeout_s,
+        )
+        return Client(self.bootstrap, settings=settings)
+
+
+def verify(
+    spark: Any,
+    bootstrap: str,
+    targets: Sequence[Target],
+    *,
+    range_offsets: int,
+    rate: float | None = None,
+    timeout_s: float = 30.0,
+) -> list[Comparison]:
+    """In the order of the targets. `rate` is how many bytes all tasks together read in a second."""
+    cores = cores_of(spark)
+    reach = Reach(bootstrap, timeout_s, rate / cores if rate else None)
+    count = max(1, min(len(targets), cores * TASKS_PER_CORE))
+    slices = [targets[at::count] for at in range(count)]
+    looked = spread(spark, slices, partial(look, reach)) if targets else []
+    outlines = [looked[at % count][at // count] for at in range(len(targets))]
+    parts = shared_out(targets, outlines, range_offsets, cores * TASKS_PER_CORE)
+    found: dict[Target, list[Found | str]] = defaultdict(list)
+    for part, result in zip(parts, spread(spark, parts, partial(compare, reach))):
+        found[part.target].append(result)
+    return [put_together(target, seen, found[target]) for target, seen in zip(targets, outlines)]
+
+
+def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
+    """A task: what there is to compare of each, or why there is nothing."""
+
+    async def each(client: Client, target: Target, room: asyncio.Semaphore) -> Comparison | str:
+        async with room:
+            try:
+                return await outline(client.asynchronous, target, at_rate(reach.rate))
+            except KafkaError as error:
+                return error.message or error.code.name
+
+    async def all_of_them(client: Client) -> list[Comparison | str]:
+        room = asyncio.Semaphore(AT_ONCE)
+        return await asyncio.gather(*(each(client, target, room) for target in targets))
+
+    with reach.client() as client:
+        return client.run(all_of_them(client))
+
+
+def compare(reach: Reach, share: Share) -> Found | str:
+    """A task."""
+    with reach.client() as client:
+        try:
+            return client.run(compare_share(client.asynchronous, share, at_rate(reach.rate)))
+        except KafkaError as error:
+            return error.message or error.code.name
+
+
+def shared_out(
+    targets: Sequence[Target], outlines: Sequence[Comparison | str], range_offsets: int, tasks: int
+) -> list[Share]:
+    """About so many tasks in all, unless that would make them too long."""
+    known = [(target, seen) for target, seen in zip(targets, outlines) if isinstance(seen, Comparison)]
+    ranges = sum((seen.end - seen.first) // range_offsets + 1 for _, seen in known)
+    most = min(MOST_RANGES, max(1, -(-ranges // tasks)))
+    return [
+        share for target, seen in known for share in shares(target, seen, range_offsets=range_offsets, most_ranges=most)
+    ]
+
+
+def put_together(target: Target, seen: Comparison | str, parts: Sequence[Found | str]) -> Comparison:
+    for each in (seen, *parts):
+        if isinstance(each, str):
+            return unread(target, each)
+    assert isinstance(seen, Comparison)
+    return gathered(seen, [each for each in parts if isinstance(each, Found)])

@@ -1,0 +1,103 @@
+"""How far jobs are that have no query to report on them: from what Spark counts of their stages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from penstock.pipelines.running import duration
+
+LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of all jobs together so far."""
+
+    tasks: int = 0
+    all_tasks: int = 0
+    """Of the stages that Spark knows of: more may come."""
+    records_read: int = 0
+    records_shuffled: int = 0
+
+
+class Watch:
+    """Of the jobs that one thread starts."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.group = f"penstock {uuid4()}"
+        self._stages: dict[int, Work] = {}  # Spark forgets old ones
+
+    def look(self) -> Work:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        try:
+            tracker = self._context.statusTracker()
+            store = self._context._jsc.sc().statusStore()
+            for job in tracker.getJobIdsForGroup(self.group):
+                info = tracker.getJobInfo(job)
+                for stage in info.stageIds if info else ():
+                    self._note(store, stage)
+        except Py4JError:  # the session ends: what was known is what there is
+            pass
+        known = self._stages.values()
+        return Work(
+            sum(each.tasks for each in known),
+            sum(each.all_tasks for each in known),
+            sum(each.records_read for each in known),
+            sum(each.records_shuffled for each in known),
+        )
+
+    def _note(self, store: Any, stage: int) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            data = store.lastStageAttempt(stage)
+        except Py4JJavaError:  # not begun yet, or long over
+            return
+        if data.status().toString() != "SKIPPED":
+            self._stages[stage] = Work(
+                data.numCompleteTasks(), data.numTasks(), data.inputRecords(), data.shuffleReadRecords()
+            )
+
+
+@contextmanager
+def watched(spark: Any, on_look: Callable[[Work], None], *, every_s: float = LOOK_EVERY_S) -> Iterator[None]:
+    """Meanwhile, says now and then how far this thread's jobs are; the last time when they are done.
+
+    A session of Spark Connect has its driver elsewhere: there nothing is said.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        yield
+        return
+    watch = Watch(context)
+    before = context.getLocalProperty("spark.jobGroup.id")
+    context.setLocalProperty("spark.jobGroup.id", watch.group)
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(every_s):
+            on_look(watch.look())
+
+    thread = threading.Thread(target=look, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        context.setLocalProperty("spark.jobGroup.id", before)
+    on_look(watch.look())
+
+
+def told(label: str, done: int, total: int, unit: str, seconds: float) -> str:
+    """How far something is that began so long ago: with its rate, and how long the rest takes at that."""
+    rate = done / max(seconds, 1e-9)
+    said = f"{label}: {done:,} of {total:,} {unit}, {rate:,.0f} {unit}/s"
+    return said if not 0 < done < total else f"{said}, {duration((total - done) / rate)} to go"

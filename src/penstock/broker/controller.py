@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.tasks import Tasks
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
 from penstock.metadata.controller.broker_states import HeartbeatReply, State, fence_broker, heartbeat, unregister_broker
 from penstock.metadata.controller.brokers import check_cluster, register_broker, registration_of
@@ -98,7 +99,7 @@ class Controller:
         self.unclean_elections = 0
         self._watched: dict[int, tuple[Connection, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._closed = False
 
     @property
@@ -114,17 +115,14 @@ class Controller:
     async def close(self) -> None:
         self._closed = True
         self._stop()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
 
     def _leadership_changed(self, leads: bool) -> None:
         self._stop()
         if leads and not self._closed:
             self.active = True
             self.beats.begin(self._metadata.image, self._now_ms())
-            self._spawn(self._take_over(), "controller-take-over")
+            self._tasks.start(self._take_over(), "controller-take-over")
 
     def _stop(self) -> None:
         self.active = False
@@ -243,7 +241,7 @@ class Controller:
             self._suspect(broker_id, epoch, "closed its connection and refused another")
 
     def _suspect(self, broker_id: int, epoch: int, how: str) -> None:
-        self._spawn(self._probe(broker_id, epoch, how), f"probe-broker-{broker_id}")
+        self._tasks.start(self._probe(broker_id, epoch, how), f"probe-broker-{broker_id}")
 
     async def _probe(self, broker_id: int, epoch: int, how: str) -> None:
         """Fences the broker if its listener refuses connections, unless it is heard of again."""
@@ -321,7 +319,7 @@ class Controller:
             logger.warning("the controller was held up for %d ms: no broker is blamed for them", now_ms - due_ms)
             self.beats.forgive(now_ms - due_ms, now_ms)
         elif self.beats.stale(self._metadata.image, now_ms):
-            self._spawn(self._fence_silent(now_ms), "fence-silent-brokers")
+            self._tasks.start(self._fence_silent(now_ms), "fence-silent-brokers")
         self._check_sessions_later()
 
     async def _fence_silent(self, now_ms: int) -> None:
@@ -352,7 +350,7 @@ class Controller:
             return
         kinds = {kind for kind, _ in new.changes.configs}
         if kinds & {ResourceType.TOPIC, ResourceType.BROKER} and _any_leaderless(new):
-            self._spawn(self._elect(elect_unclean), "unclean-elections")
+            self._tasks.start(self._elect(elect_unclean), "unclean-elections")
 
     # --- timers and tasks -------------------------------------------------------------------------------
 
@@ -378,20 +376,10 @@ class Controller:
 
     def _every(self, name: str, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         def due(when_ms: int) -> None:
-            self._spawn(work(), f"controller-{name}")
+            self._tasks.start(work(), f"controller-{name}")
             self._at(name, self._now_ms() + int(seconds * 1000), due)
 
         self._at(name, self._now_ms() + int(seconds * 1000), due)
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("%s failed", task.get_name(), exc_info=task.exception())
 
 
 class _Probe(asyncio.Protocol):

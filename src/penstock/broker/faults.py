@@ -80,7 +80,7 @@ class FaultRule:
 class Faults:
     def __init__(self) -> None:
         self.rules: tuple[FaultRule, ...] = ()  # replaced whole: another thread may be reading it
-        self._silent: set[asyncio.Future[None]] = set()
+        self._silent: dict[asyncio.Future[None], None] = {}
 
     def add(
         self,
@@ -177,12 +177,12 @@ class Faults:
     async def _stay_silent(self, ctx: RequestContext) -> None:
         """One request at a time: this one gets no answer, and its connection no further request, until it is gone."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._silent.add(waiting)
+        self._silent[waiting] = None
         ctx.connection.on_close(lambda: None if waiting.done() else waiting.set_result(None))
         try:
             await waiting
         finally:
-            self._silent.discard(waiting)
+            del self._silent[waiting]
 
 
 async def _with_error(

@@ -8,13 +8,14 @@ the coordinator.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.broker.auto_topics import CONSUMER_OFFSETS
 from penstock.broker.coordinator import Coordinator, Phase
 from penstock.broker.coordinators import Coordinators
+from penstock.broker.tasks import Tasks
 from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.shard import GroupShard
@@ -60,7 +61,7 @@ class Groups:
             compression=settings.int("offsets.topic.compression.codec"),
             commit_timeout_s=settings.int("offsets.commit.timeout.ms") / 1000,
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def _make_shard(self) -> GroupShard:
         shard = GroupShard(self._config, self._random)
@@ -73,18 +74,15 @@ class Groups:
         """Call when the image is loaded and `partitions` follows it: this listens after them."""
         self._metadata.subscribe(self.apply)
         self.apply(None, self._metadata.image)
-        self._spawn(self._expire_forever())
+        self._tasks.start(self._expire_forever())
 
     async def close(self) -> None:
         self._coordinators.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
         if self._coordinators.apply(new):
-            self._spawn(self._coordinators.load())
+            self._tasks.start(self._coordinators.load())
         if old is None:
             return
         changes = topic_changes(old, new)
@@ -93,11 +91,6 @@ class Groups:
             coordinator.machine.see(new, changes)
             if deleted and coordinator.phase is Phase.ACTIVE:
                 coordinator.post(partial(_forget, deleted))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # --- finding
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.quorum_files import QuorumFiles
 from penstock.broker.quorum_peers import QuorumPeers
+from penstock.broker.tasks import Tasks
 from penstock.check import InvariantError, check
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.raft.describe import QuorumView, describe
@@ -103,7 +104,7 @@ class Quorum:
         self._news: deque[Callable[[], None]] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._flushing = False
         self._waiting: dict[int, tuple[Request, asyncio.Future[Any]]] = {}
         self._next_ticket = 0
@@ -258,7 +259,7 @@ class Quorum:
                 logger.info("the metadata log is cut at offset %d, where the leader's differs", offset)
                 self._files.truncate(offset)
             case Send():
-                self._start(self._ask(effect))
+                self._tasks.start(self._ask(effect), "quorum")
             case Reply(ticket, answer):
                 self._reply(ticket, answer)
             case Refuse(proposal):
@@ -283,7 +284,7 @@ class Quorum:
     def _flush(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self._start(self._flush_all())
+            self._tasks.start(self._flush_all(), "quorum")
 
     async def _flush_all(self) -> None:
         """One at a time; what is appended meanwhile is covered by the next."""
@@ -309,11 +310,6 @@ class Quorum:
             self._follower.failed(error)
 
     # --- peers ------------------------------------------------------------------------------------------
-
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="quorum")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, effect: Send) -> None:
         try:
@@ -357,17 +353,14 @@ class Quorum:
     async def abandon(self) -> None:
         """Stop as a crash does."""
         self._stop_everything()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.ended()
 
     def _stop_everything(self) -> None:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._peers.close()
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+        self._tasks.cancel()
         for _, future in self._waiting.values():
             if not future.done():
                 future.set_exception(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node is stopping."))

@@ -13,6 +13,7 @@ from penstock.broker.readers import FOLLOWER_RATE, Throttle
 from penstock.broker.replica_fetcher import Counts, ReplicaFetcher
 from penstock.broker.replica_figures import figures_of
 from penstock.broker.replica_places import ReplicaPlaces
+from penstock.broker.tasks import Tasks
 from penstock.metadata.image import EMPTY_IMAGE, NO_LEADER, topic_changes
 from penstock.protocol.errors import KafkaError
 
@@ -57,7 +58,7 @@ class ReplicaManager:
         self.throttle = Throttle(FOLLOWER_RATE, partitions.hosting, settings)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._followed: dict[Key, tuple[Partition, ReplicaFetcher]] = {}
-        self._retired: set[asyncio.Task[None]] = set()
+        self._retired = Tasks()
         self._timer: asyncio.Task[None] | None = None
         self._fetchers_per_leader = settings.int("num.replica.fetchers")
         partitions.hosting.propose = self.isr_changes.submit
@@ -77,7 +78,7 @@ class ReplicaManager:
             await asyncio.gather(self._timer, return_exceptions=True)
         fetchers, self._fetchers = list(self._fetchers.values()), {}
         self._followed.clear()
-        await asyncio.gather(*(fetcher.close() for fetcher in fetchers), *self._retired)
+        await asyncio.gather(*(fetcher.close() for fetcher in fetchers), self._retired.ended())
         await self.isr_changes.close()
         await self._places.close()
 
@@ -172,9 +173,7 @@ class ReplicaManager:
 
     def _retire_idle(self) -> None:
         for key in [key for key, fetcher in self._fetchers.items() if not len(fetcher)]:
-            task = asyncio.get_running_loop().create_task(self._fetchers.pop(key).close())
-            self._retired.add(task)
-            task.add_done_callback(self._retired.discard)
+            self._retired.start(self._fetchers.pop(key).close())
 
     # --- figures
 

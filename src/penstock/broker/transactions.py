@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from penstock.broker.coordinator import Coordinator, Phase, set_result
 from penstock.broker.coordinators import Coordinators
 from penstock.broker.group_calls import committed
 from penstock.broker.marker_sender import Ending, MarkerSender, PeerCalls
+from penstock.broker.tasks import Tasks
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.transactions import ending
 from penstock.transactions import partitions as decide
@@ -78,11 +79,11 @@ class Transactions:
             deliver=self._deliver,
             commit_timeout_s=COMMIT_TIMEOUT_SECONDS,
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.sender = MarkerSender(
-            node_id, metadata=metadata, writer=self.markers, peers=peers, done=self._complete, spawn=self._spawn
+            node_id, metadata=metadata, writer=self.markers, peers=peers, done=self._complete, spawn=self._tasks.start
         )
-        self._elsewhere = Admission(peers, self._spawn) if peers is not None else None
+        self._elsewhere = Admission(peers, self._tasks.start) if peers is not None else None
 
     # --- life
 
@@ -90,25 +91,17 @@ class Transactions:
         """Call when `partitions` and `groups` follow the image: this listens after them."""
         self._metadata.subscribe(self.apply)
         self.apply(None, self._metadata.image)
-        self._spawn(self._expire_forever())
+        self._tasks.start(self._expire_forever())
 
     async def close(self) -> None:
         self.coordinators.close()
         self.sender.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
         if self.coordinators.apply(new):
-            self._spawn(self.coordinators.load())
+            self._tasks.start(self.coordinators.load())
         self.sender.image_changed()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def server_version(self) -> int:
         return self._metadata.image.features.get(TRANSACTION_VERSION, 0)

@@ -358,14 +358,14 @@ class Connection(asyncio.BufferedProtocol):
         self._task = future
         self._held_bytes = size
         self._server.budget.take(size)
-        self._server.in_progress.add(self)
+        self._server.in_progress[self] = None
         future.add_done_callback(self._finished)
 
     def _finished(self, future: "asyncio.Future[Any]") -> None:
         self._busy = False
         self._task = None
         server = self._server
-        server.in_progress.discard(self)
+        server.in_progress.pop(self, None)
         self._answer(future)
         held, self._held_bytes = self._held_bytes, 0
         if self._queue is not None:

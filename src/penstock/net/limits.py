@@ -137,7 +137,7 @@ class IdleWheel:
     def __init__(self) -> None:
         self.now = 0
         # One slot more than the period has ticks: activity just before a tick still gets the whole period.
-        self._slots: list[set[Idler]] = [set() for _ in range(self.SLOTS + 1)]
+        self._slots: list[dict[Idler, None]] = [{} for _ in range(self.SLOTS + 1)]
 
     def add(self, idler: Idler) -> None:
         idler.active_tick = self.now
@@ -146,10 +146,10 @@ class IdleWheel:
     def _put(self, idler: Idler) -> None:
         # The slot that `now` has just visited is visited again in a full turn.
         idler.idle_slot = idler.active_tick % len(self._slots)
-        self._slots[idler.idle_slot].add(idler)
+        self._slots[idler.idle_slot][idler] = None
 
     def remove(self, idler: Idler) -> None:
-        self._slots[idler.idle_slot].discard(idler)
+        self._slots[idler.idle_slot].pop(idler, None)
 
     def tick(self) -> None:
         """A sixteenth of the idle period has passed."""

@@ -57,10 +57,11 @@ class Server:
         self.budget = ByteBudget(self.limits.queued_max_request_bytes)
         self.wheel = IdleWheel()
         self.receive_view = memoryview(bytearray(self.limits.receive_buffer_bytes))
-        self.in_progress: set[Connection] = set()
+        self.in_progress: dict[Connection, None] = {}
         """Those with a request in progress, hung up or not."""
         self.accepted = 0
         self.refused = 0
+        self._requests_of_the_gone = 0
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
         self.log: LimitedLog
@@ -107,7 +108,7 @@ class Server:
             connection.finish()
         if await self._quiet_within(grace_s):
             return
-        left = {*self.connections.values(), *self.in_progress}
+        left = dict.fromkeys((*self.connections.values(), *self.in_progress))
         self.logger.warning("%d connections cut off after %.1f s of grace", len(left), grace_s)
         for connection in left:
             connection.abort()
@@ -140,6 +141,11 @@ class Server:
                 for address in await self.network.resolve(host):
                     self.counts.addresses[address] = host
 
+    @property
+    def requests(self) -> int:
+        """How many were received. Connections count theirs, so this is for those who ask now and then."""
+        return self._requests_of_the_gone + sum(each.requests for each in self.connections.values())
+
     # What connections report
 
     def admit(self, connection: Connection) -> bool:
@@ -159,6 +165,7 @@ class Server:
 
     def forget(self, connection: Connection) -> None:
         if self.connections.pop(connection.id, None) is not None:
+            self._requests_of_the_gone += connection.requests
             self.counts.remove(connection.peer_host)
             connection.listener.connections -= 1
             self.wheel.remove(connection)

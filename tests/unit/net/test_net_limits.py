@@ -50,6 +50,23 @@ def test_the_wheel_asks_again_soon_when_something_keeps_a_connection() -> None:
     assert held.expired_at == [41]
 
 
+def test_the_wheel_expires_in_the_order_of_coming() -> None:
+    wheel = IdleWheel()
+    order: list[Sleeper] = []
+
+    class Noted(Sleeper):
+        def idle_expired(self) -> bool:
+            order.append(self)
+            return True
+
+    sleepers = [Noted(wheel=wheel) for _ in range(50)]
+    for sleeper in reversed(sleepers):
+        wheel.add(sleeper)
+    for _ in range(40):
+        wheel.tick()
+    assert order == sleepers[::-1]
+
+
 def test_the_wheel_forgets_what_is_removed() -> None:
     wheel = IdleWheel()
     gone = Sleeper(wheel=wheel)

@@ -258,6 +258,10 @@ class Consumer:
             aborted=(data.aborted_transactions or ()) if committed_only else None,
             check_crc=self._settings.check_crc,
         )
+        if data.records and next_offset == offset:  # a broker sends one whole batch at least
+            name = f"{partition[0]}-{partition[1]}"
+            sentence = f"The batch at offset {offset} of {name} came damaged: it says that it is longer than it is."
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, sentence)
         return Fetched(
             partition[0],
             partition[1],

@@ -186,6 +186,19 @@ def test_a_refusal_that_stays_is_raised() -> None:
     run(scenario())
 
 
+def test_a_batch_that_says_it_is_longer_than_what_came_is_raised_and_not_asked_for_again() -> None:
+    async def scenario() -> None:
+        async with consuming(5) as (consumer, _, broker):
+            rotten = bytearray(build_batch([(1000, None, b"0", ())], base_offset=0))
+            rotten[9] ^= 0x80  # of its length: no checksum covers it
+            broker.on[1] = lambda request, version: fetched(bytes(rotten), offset=5)
+            await consumer.assign({T0: 0})
+            with pytest.raises(KafkaError, match="offset 0 of t-0 came damaged"):
+                await read(consumer, 1)
+
+    run(scenario())
+
+
 def test_the_isolation_level_is_passed_on() -> None:
     async def scenario() -> None:
         async with consuming(5, ConsumerSettings(isolation_level=READ_COMMITTED)) as (consumer, _, broker):

@@ -432,17 +432,15 @@ class LogManager:
         return [log for log in self._logs.values() if log.log_dir == directory.path]
 
     def _recovery_points(self, directory: LogDir) -> dict[TopicPartition, int]:
-        return {(log.topic, log.partition): log.recovery_point for log in self._logs_in(directory)}
+        return {key: log.recovery_point for key, log in self._logs.items() if log.log_dir == directory.path}
 
     def _checkpoints(self, directory: LogDir) -> dict[str, dict[TopicPartition, int]]:
-        logs = self._logs_in(directory)
+        logs = [(key, log) for key, log in self._logs.items() if log.log_dir == directory.path]
         return {
-            RECOVERY_POINT_FILE: self._recovery_points(directory),
+            RECOVERY_POINT_FILE: {key: log.recovery_point for key, log in logs},
             # Kafka leaves out logs that start with their first segment; but a crash may bring a deleted one back.
-            LOG_START_FILE: {
-                (log.topic, log.partition): log.log_start_offset for log in logs if log.log_start_offset > 0
-            },
-            HIGH_WATERMARK_FILE: {(log.topic, log.partition): log.high_watermark for log in logs},
+            LOG_START_FILE: {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0},
+            HIGH_WATERMARK_FILE: {key: log.high_watermark for key, log in logs},
         }
 
     def write_checkpoints(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.protocol.uuid import ZERO_UUID
 from penstock.raft.voters import ReplicaKey, VoterSet
 
 
@@ -59,12 +60,12 @@ class Replicas:
 
     def of_voters(self, voters: VoterSet) -> list[Replica]:
         """Every voter but the leader. A voter's id with another directory is not that voter."""
-        found = []
-        for voter in voters:
-            if voter.node_id == self.me.node_id:
+        found, me = [], self.me.node_id
+        for voter in voters.voters:
+            if voter.node_id == me:
                 continue
             replica = self.table.get(voter.node_id)
-            if replica is None or not voters.has(replica.key):
+            if replica is None or voter.directory_id not in (ZERO_UUID, replica.key.directory_id):
                 replica = Replica(voter.key)
             found.append(replica)
         return found

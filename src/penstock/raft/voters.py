@@ -58,7 +58,10 @@ class VoterSet:
         return len(self.voters) // 2 + 1
 
     def find(self, node_id: int) -> Voter | None:
-        return next((voter for voter in self.voters if voter.node_id == node_id), None)
+        for voter in self.voters:
+            if voter.node_id == node_id:
+                return voter
+        return None
 
     def has(self, key: ReplicaKey) -> bool:
         """A voter that the properties name, and not the log, has no directory: then the id alone decides."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, topic_changes
 from penstock.protocol.errors import KafkaError
@@ -43,8 +43,7 @@ class Led:
     isr: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """How far a partition was."""
 
     time: float
@@ -211,15 +210,17 @@ class Watcher:
             for partition in broker.partitions:
                 if partition.is_open and not partition.log.offline:
                     hosted.setdefault((partition.topic_id, partition.index), {})[machine] = partition
+        now = self._now()
         for key, replicas in hosted.items():
             for machine, partition in replicas.items():
                 log = partition.log
-                if log.high_watermark > log.log_end_offset:
-                    what = f"{machine.name} has {log.log_end_offset} of {partition.topic}-{partition.index}"
-                    self._broken("within the log", key, f"{what} and takes {log.high_watermark} for committed")
+                high, end = log.high_watermark, log.log_end_offset
+                if high > end:
+                    what = f"{machine.name} has {end} of {partition.topic}-{partition.index}"
+                    self._broken("within the log", key, f"{what} and takes {high} for committed")
                 if partition.image.leader == machine.node_id:
                     name = (partition.topic, partition.index)
-                    self.levels.setdefault(name, []).append(Level(self._now(), log.high_watermark, log.log_end_offset))
+                    self.levels.setdefault(name, []).append(Level(now, high, end))
                     if not excuses.all and name not in excuses.damaged:
                         self._leader(key, machine, partition, replicas, excuses.lost)
                         self._enough(key, machine, partition)

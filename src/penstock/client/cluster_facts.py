@@ -41,6 +41,7 @@ class Facts:
     ends: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
     moving: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # to the replicas that are being added
     cordoned: set[int] = field(default_factory=set)  # nodes that take no new replicas
+    not_asked: set[int] = field(default_factory=set)  # nodes of which nothing but the metadata is known
 
     def lag(self, partition: TopicPartition, replica: int) -> int | None:
         """How many records a replica's log ends before its leader's; None if either didn't tell."""
@@ -61,9 +62,12 @@ def problem(facts: PartitionFacts) -> str | None:
     return None
 
 
-def partition_rows(facts: Facts) -> list[dict[str, Any]]:
+def partition_rows(
+    facts: Facts, partitions: Mapping[TopicPartition, PartitionFacts] | None = None
+) -> list[dict[str, Any]]:
+    """Of these, or of all."""
     rows = []
-    for (topic, index), part in sorted(facts.partitions.items()):
+    for (topic, index), part in sorted((facts.partitions if partitions is None else partitions).items()):
         lags = {replica: facts.lag((topic, index), replica) for replica in part.replicas if replica != part.leader}
         known = [lag for lag in lags.values() if lag is not None]
         sizes: Mapping[TopicPartition, int] = facts.sizes.get(part.leader, {})
@@ -121,7 +125,7 @@ def _state(facts: Facts, node: NodeFacts) -> str:
         return "fenced"
     if node.node_id in facts.cordoned:
         return "cordoned"
-    return "up" if node.node_id in facts.sizes else "silent"
+    return "up" if node.node_id in facts.sizes or node.node_id in facts.not_asked else "silent"
 
 
 def summary(facts: Facts) -> dict[str, Any]:

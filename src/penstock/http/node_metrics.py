@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.http.exposition import Family, counter, gauge
@@ -28,17 +29,22 @@ def node_families(view: View) -> Iterator[Family]:
 
 
 def _process(view: View) -> Iterator[Family]:
-    from importlib.metadata import version
-
     broker = view.broker
     info = gauge("penstock_info", "This node: always 1.")
-    info.add(1, version=version("penstock"), node=broker.node_id, cluster=broker.cluster_id)
+    info.add(1, version=version(), node=broker.node_id, cluster=broker.cluster_id)
     yield info
     yield gauge("process_start_time_seconds", "When this node was started, since 1970.", view.started_ms / 1000)
     yield counter("process_cpu_seconds_total", "Processor time of this process.", time.process_time())
     resident = resident_bytes()
     if resident is not None:
         yield gauge("process_resident_memory_bytes", "Memory of this process.", resident)
+
+
+@cache
+def version() -> str:
+    from importlib.metadata import version as of
+
+    return of("penstock")
 
 
 def resident_bytes() -> int | None:

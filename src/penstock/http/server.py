@@ -39,6 +39,7 @@ class HttpServer:
         self._quiet.set()
         self._make: Callable[[], Site] | None = None
         self._site: Site | None = None
+        self._making = asyncio.Lock()
 
     async def start(self) -> None:
         """Raises OSError when the address can't be had."""
@@ -54,7 +55,7 @@ class HttpServer:
         return len(self._connections)
 
     def serve(self, make: Callable[[], Site]) -> None:
-        """The site is made when it is first asked for."""
+        """The site is made when it is first asked for, in a thread: what it imports takes a while."""
         self._make = make
 
     async def stop(self) -> None:
@@ -97,8 +98,11 @@ class HttpServer:
     async def respond(self, request: Request) -> Response:
         from penstock.http.messages import NOT_READY
 
-        if self._site is None:
-            if self._make is None:
-                return NOT_READY
-            self._site = self._make()
-        return await self._site(request)
+        site = self._site or await self._made()
+        return NOT_READY if site is None else await site(request)
+
+    async def _made(self) -> Site | None:
+        async with self._making:  # one for all who come first
+            if self._site is None and self._make is not None:
+                self._site = await asyncio.to_thread(self._make)
+        return self._site

@@ -3,34 +3,117 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pkgutil import get_data
+from typing import TYPE_CHECKING, Any
 
+from penstock.http.cluster import ClusterLook
+from penstock.http.console import Seen, page
 from penstock.http.exposition import CONTENT_TYPE, render
-from penstock.http.messages import NOT_FOUND, Request, Response
-from penstock.http.node_metrics import node_families, pipeline_families
+from penstock.http.messages import NOT_FOUND, Request, Response, as_json
+from penstock.http.node_metrics import node_families, pipeline_families, version
+from penstock.http.overview import TOPICS_MAX, Overview, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
+from penstock.http.rates import Rates
 from penstock.http.view import Shared, View
 
 if TYPE_CHECKING:
+    from penstock.client.cluster_facts import Facts
     from penstock.http.pipelines import Pipeline
+
+HTML = "text/html; charset=utf-8"
+STATIC = {
+    "/console.css": "text/css; charset=utf-8",
+    "/console.js": "text/javascript; charset=utf-8",
+    "/favicon.svg": "image/svg+xml",
+}
+API = {
+    "/api/cluster": "nodes, the quorum, and partitions that need attention",
+    "/api/topics": "topics with their sizes and rates",
+    "/api/topics/NAME": "the partitions of one topic",
+    "/api/pipelines": "pipelines of this machine with rows, rate, batch time and lag",
+}
+TOPIC_PREFIX = "/api/topics/"
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    facts: Facts
+    overview: Overview
 
 
 class Site:
     def __init__(self, view: View) -> None:
         self._view = view
+        self._cluster = ClusterLook(view)
+        self._rates = Rates()
         self._pipelines: Shared[list[Pipeline]] = Shared(lambda: asyncio.to_thread(view.pipelines))
         self._metrics: Shared[bytes] = Shared(self._render_metrics)
+        self._look: Shared[_Look] = Shared(self._look_at_cluster)
 
     async def __call__(self, request: Request) -> Response:
-        match request.path:
+        path = request.path
+        match path:
+            case "/":
+                return await self._console()
             case "/metrics":
                 return Response(200, CONTENT_TYPE, await self._metrics.get())
-            case _:
-                return NOT_FOUND
+            case "/api" | "/api/":
+                return as_json(API)
+            case "/api/cluster":
+                return await self._api_cluster()
+            case "/api/topics":
+                topics = (await self._look.get()).overview.topics
+                return await _json({"total": len(topics), "topics": topics[:TOPICS_MAX]})
+            case "/api/pipelines":
+                return await _json({"pipelines": pipeline_rows(await self._pipelines.get())})
+        if path.startswith(TOPIC_PREFIX):
+            found = one_topic((await self._look.get()).facts, path.removeprefix(TOPIC_PREFIX))
+            return NOT_FOUND if found is None else await _json(found)
+        return _static(path) if path in STATIC else NOT_FOUND
 
     async def close(self) -> None:
-        for shared in (self._pipelines, self._metrics):
+        for shared in (self._pipelines, self._metrics, self._look):
             shared.cancel()
+        await self._cluster.close()
+
+    # --- pages
+
+    async def _console(self) -> Response:
+        look, pipelines = await self._look.get(), await self._pipelines.get()
+        seen = Seen(self._view.broker.node_id, version())
+        # In a thread, as all that may be long: it shares the processor with the broker, and lets it go first.
+        html = await asyncio.to_thread(page, seen, look.overview, pipelines)
+        return Response(200, HTML, html.encode(errors="replace"))
+
+    async def _api_cluster(self) -> Response:
+        look, broker = await self._look.get(), self._view.broker
+        quorum = broker.metadata.quorum()
+        return await _json(
+            {
+                **look.overview.summary,
+                "seen_by": broker.node_id,
+                "version": version(),
+                "quorum": {
+                    "leader": quorum.leader_id,
+                    "epoch": quorum.leader_epoch,
+                    "high_watermark": quorum.high_watermark,
+                    "voters": [voter.node_id for voter in quorum.voters],
+                },
+                "brokers": look.overview.nodes,
+                "partitions_that_need_attention": look.overview.attention,
+                "failovers": [
+                    {
+                        "broker": each.broker_id,
+                        "how": each.how,
+                        "detected_ms": each.detected_ms,
+                        "elected_ms": each.elected_ms,
+                        "partitions": each.partitions,
+                    }
+                    for each in broker.controller.failovers
+                ],
+            }
+        )
 
     async def _render_metrics(self) -> bytes:
         partitions = await partition_families(self._view.broker)
@@ -40,3 +123,21 @@ class Site:
             rendered.append(render([family]))
             await asyncio.sleep(0)  # one has up to a few thousand series
         return b"".join(rendered)
+
+    async def _look_at_cluster(self) -> _Look:
+        facts = await self._cluster()
+        at_s = asyncio.get_running_loop().time()
+        sums = await asyncio.to_thread(topic_sums, facts)
+        rates = self._rates.see(at_s, sums)
+        history = tuple(self._rates.history)
+        return _Look(facts, await asyncio.to_thread(overview, facts, sums, rates, history))
+
+
+async def _json(value: Any) -> Response:
+    return await asyncio.to_thread(as_json, value)
+
+
+def _static(path: str) -> Response:
+    """From the package, read anew each time: it is small, and seldom asked for."""
+    content = get_data("penstock.http", f"static{path}")
+    return NOT_FOUND if content is None else Response(200, STATIC[path], content, cache="no-cache")

@@ -1,0 +1,142 @@
+"""One look at the whole cluster from one node: its own image and logs, and what the other nodes say of theirs.
+
+Who leads, who is in sync and who is gone stands in the metadata that every node has. Only sizes and ends of logs are
+asked of the others, over Kafka's protocol, and only while the cluster has at most ASK_MAX_PARTITIONS: beyond that,
+asking every node for all it holds is too much for a page that refreshes itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.client.client import AsyncClient
+from penstock.client.cluster_admin import ClusterAdmin
+from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
+from penstock.client.connection import ConnectionSettings
+from penstock.http.view import View, breathe
+from penstock.metadata.configs.topic import effective_log_config
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.metadata_log import QuorumView
+    from penstock.metadata.image import BrokerImage, MetadataImage
+
+ASK_MAX_PARTITIONS = 5000
+ASK_S = 2.0
+
+
+class ClusterLook:
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._client: AsyncClient | None = None
+
+    async def __call__(self) -> Facts:
+        broker = self._view.broker
+        image, quorum = broker.metadata.image, broker.metadata.quorum()
+        facts = Facts(
+            broker.cluster_id,
+            quorum.leader_id,
+            quorum.leader_epoch,
+            [
+                NodeFacts(each.broker_id, _address(each), each.rack, each.fenced)
+                for _, each in sorted(image.brokers.items())
+            ],
+            await self._partitions(image),
+            [voter.node_id for voter in quorum.voters],
+            metadata_lags(quorum),
+        )
+        facts.moving = {
+            (topic.name, index): partition.adding_replicas
+            for topic in image.topics.values()
+            for index, partition in topic.partitions.items()
+            if partition.adding_replicas or partition.removing_replicas
+        }
+        await self._own(facts)
+        others = [each.node_id for each in facts.nodes if not each.fenced and each.node_id != broker.node_id]
+        if len(facts.partitions) > ASK_MAX_PARTITIONS:
+            facts.not_asked.update(others)
+        elif others:
+            await self._ask(facts, image, others)
+        return facts
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _partitions(self, image: MetadataImage) -> dict[tuple[str, int], PartitionFacts]:
+        found: dict[tuple[str, int], PartitionFacts] = {}
+        settings = self._view.broker.settings
+        for topic in image.topics.values():
+            need = effective_log_config(image, topic.name, settings).min_insync_replicas
+            for index, each in topic.partitions.items():
+                await breathe(len(found))
+                found[topic.name, index] = PartitionFacts(each.leader, each.leader_epoch, each.replicas, each.isr, need)
+        return found
+
+    async def _own(self, facts: Facts) -> None:
+        broker = self._view.broker
+        if broker.node_id not in {each.node_id for each in facts.nodes}:
+            return  # a controller holds no logs
+        sizes = facts.sizes.setdefault(broker.node_id, {})
+        ends = facts.ends.setdefault(broker.node_id, {})
+        for number, partition in enumerate(list(broker.partitions)):
+            await breathe(number)
+            if partition.is_open:
+                key = (partition.topic, partition.index)
+                sizes[key], ends[key] = partition.log.size, partition.log.log_end_offset
+        working = [each.path for each in broker.logs.dirs if not each.offline]
+        if working and broker.logs.cordoned.issuperset(working):
+            facts.cordoned.add(broker.node_id)
+
+    # --- the others
+
+    async def _ask(self, facts: Facts, image: MetadataImage, others: Iterable[int]) -> None:
+        """Each has so long; what a node doesn't tell in time is left out."""
+        if self._client is None:
+            addresses = [_address(each) for each in image.brokers.values() if not each.fenced]
+            settings = ConnectionSettings(client_id="console", connect_timeout_s=ASK_S, request_timeout_s=ASK_S)
+            self._client = AsyncClient(addresses, settings=settings, network=self._view.network)
+        admin = ClusterAdmin(self._client)
+        asked = [self._ask_one(facts, admin, node) for node in others]
+        if not facts.metadata_lag:
+            asked.append(self._ask_quorum(facts, admin))
+        await asyncio.gather(*asked)
+
+    async def _ask_one(self, facts: Facts, admin: ClusterAdmin, node: int) -> None:
+        try:
+            async with asyncio.timeout(ASK_S):
+                holdings = await admin.holdings(node)
+                ends = await admin.end_offsets(node, holdings.replicas)
+        except (KafkaError, TimeoutError):
+            return  # shown as silent
+        if holdings.cordoned:
+            facts.cordoned.add(node)
+        facts.sizes[node] = {each: replica.size for each, replica in holdings.replicas.items()}
+        facts.ends[node] = ends
+
+    async def _ask_quorum(self, facts: Facts, admin: ClusterAdmin) -> None:
+        try:
+            async with asyncio.timeout(ASK_S):
+                quorum = (await admin.describe_quorum()).topics[0].partitions[0]
+        except (KafkaError, TimeoutError):
+            return
+        told = {each.replica_id: each.log_end_offset for each in (*quorum.current_voters, *quorum.observers)}
+        facts.metadata_lag = behind(told)
+
+
+def metadata_lags(quorum: QuorumView) -> dict[int, int]:
+    """Empty where this node doesn't lead the quorum: it doesn't know."""
+    return behind({each.key.node_id: each.log_end_offset for each in (*quorum.replicas, *quorum.observers)})
+
+
+def behind(ends: dict[int, int]) -> dict[int, int]:
+    last = max(ends.values(), default=0)
+    return {node: last - end for node, end in ends.items() if end >= 0}
+
+
+def _address(broker: BrokerImage) -> str:
+    """Of its first listener, for people and for the client."""
+    endpoint = next(iter(broker.endpoints.values()))
+    return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"

@@ -1,0 +1,297 @@
+"""The console: one page, rendered here from what the API tells. Pure.
+
+Its script fetches the page again every two seconds and puts in place what has changed, so that there is one renderer
+and it works without a script too. Everything that comes from outside passes `escape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from penstock.client.cluster_facts import readable
+from penstock.http.overview import Overview, Row
+from penstock.http.pipelines import Pipeline
+
+TOPICS_SHOWN = 100
+ATTENTION_SHOWN = 12
+LAST_SHOWN = 160
+SPARK_WIDTH, SPARK_HEIGHT = 120, 28
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<link rel="icon" href="/favicon.svg">
+<link rel="stylesheet" href="/console.css">
+<script src="/console.js" defer></script>
+</head>
+<body>
+<header>
+<h1>Penstock</h1>
+<p id="health" class="pill {mood}">{health}</p>
+<p class="who">cluster <code>{cluster}</code> as node {node} sees it</p>
+</header>
+<p id="silence" hidden>No answer from this node. What you see is old.</p>
+<main id="live">
+{body}
+</main>
+<footer><a href="/metrics">metrics</a> <a href="/api/">JSON</a> <span>Penstock {version}</span></footer>
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """By whom, and what of it only this node knows."""
+
+    node_id: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    cell: Callable[[Row], str]
+    """Escaped already."""
+    kind: str = ""
+    """A class: `number`, or one for the look of it."""
+
+
+def page(seen: Seen, overview: Overview, pipelines: Sequence[Pipeline]) -> str:
+    mood, health = _health(overview.summary)
+    parts = [
+        _cards(overview),
+        _attention(overview),
+        _nodes(overview.nodes),
+        _topics(overview.topics),
+        _pipelines(pipelines),
+    ]
+    return PAGE.format(
+        title=escape(f"{health} · Penstock"),
+        mood=mood,
+        health=escape(health),
+        cluster=escape(str(overview.summary["cluster_id"])),
+        node=seen.node_id,
+        version=escape(seen.version),
+        body="\n".join(parts),
+    )
+
+
+def _health(summary: Row) -> tuple[str, str]:
+    wrong = [
+        f"{summary[name]:,} {words}"
+        for name, words in (
+            ("offline", "offline"),
+            ("under_min_isr", "under min ISR"),
+            ("under_replicated", "under-replicated"),
+            ("fenced", "node fenced" if summary["fenced"] == 1 else "nodes fenced"),
+        )
+        if summary[name]
+    ]
+    if summary["offline"] or summary["under_min_isr"]:
+        return "bad", ", ".join(wrong)
+    return ("warn", ", ".join(wrong)) if wrong else ("good", "all in sync")
+
+
+# --- cells ----------------------------------------------------------------------------------------------------------
+
+
+def _text(name: str) -> Callable[[Row], str]:
+    return lambda row: "" if row[name] is None else escape(str(row[name]))
+
+
+def _number(name: str) -> Callable[[Row], str]:
+    return lambda row: "–" if row[name] is None else f"{row[name]:,}"
+
+
+def _rate(name: str) -> Callable[[Row], str]:
+    return lambda row: "–" if row[name] is None else f"{row[name]:,.0f}/s"
+
+
+def _bytes(name: str) -> Callable[[Row], str]:
+    return lambda row: escape(readable(row[name]) or "–")
+
+
+def _bytes_rate(row: Row) -> str:
+    rate = row["bytes_per_second"]
+    return "–" if rate is None else f"{escape(readable(round(rate)) or '')}/s"
+
+
+def _ids(name: str) -> Callable[[Row], str]:
+    return lambda row: escape(", ".join(map(str, row[name])))
+
+
+def _pill(word: str, mood: str) -> str:
+    return f'<span class="pill {mood}">{escape(word)}</span>'
+
+
+def _node_state(row: Row) -> str:
+    return _pill(row["state"], {"up": "good", "cordoned": "warn", "silent": "warn"}.get(row["state"], "bad"))
+
+
+def _problem(row: Row) -> str:
+    return _pill(row["problem"], "warn" if row["problem"] == "under-replicated" else "bad")
+
+
+def _moods(state: str) -> str:
+    return {"running": "good", "done": "", "stopped": ""}.get(state, "bad")
+
+
+NODES = (
+    Column("node", _text("node"), "name id"),
+    Column("state", _node_state),
+    Column("controller", _text("controller")),
+    Column("address", _text("address")),
+    Column("rack", _text("rack")),
+    Column("leads", _number("leaders"), "number"),
+    Column("replicas", _number("replicas"), "number"),
+    Column("out of sync", _number("out_of_sync"), "number"),
+    Column("lag", _number("lag"), "number"),
+    Column("metadata lag", _number("metadata_lag"), "number"),
+    Column("on disk", _bytes("bytes"), "number"),
+)
+ATTENTION = (
+    Column("partition", lambda row: escape(f"{row['topic']}-{row['partition']}"), "name"),
+    Column("problem", _problem),
+    Column("leader", lambda row: "none" if row["leader"] is None else str(row["leader"])),
+    Column("replicas", _ids("replicas")),
+    Column("in sync", _ids("isr")),
+    Column("lag", _number("lag"), "number"),
+)
+TOPICS = (
+    Column("topic", _text("topic"), "name"),
+    Column("partitions", _number("partitions"), "number"),
+    Column("replicas", _number("replicas"), "number"),
+    Column("end offsets", _number("end_offset"), "number"),
+    Column("records in", _rate("records_per_second"), "number"),
+    Column("bytes in", _bytes_rate, "number"),
+    Column("on disk", _bytes("bytes"), "number"),
+)
+PIPELINES = (
+    Column("pipeline", _text("pipeline"), "name"),
+    Column("state", lambda row: _pill(row["state"], _moods(row["state"]))),
+    Column("query", _text("query")),
+    Column("batch", _number("batch"), "number"),
+    Column("rows", _number("total_rows"), "number"),
+    Column("rate", _rate("rows_per_second"), "number"),
+    Column("batch time", lambda row: "–" if row["batch_ms"] is None else f"{row['batch_ms']:,} ms", "number"),
+    Column("lag", _number("lag"), "number"),
+    Column("last", _text("last"), "last"),
+)
+
+
+# --- sections -------------------------------------------------------------------------------------------------------
+
+
+def _cards(overview: Overview) -> str:
+    told = overview.summary
+    up = told["nodes"] - told["fenced"]
+    rate = told["records_per_second"]
+    cards = (
+        ("nodes", f"{up} of {told['nodes']} up", ""),
+        ("controller", f"node {told['controller']}" if told["controller"] >= 0 else "none", ""),
+        ("partitions", f"{told['partitions']:,} in {told['topics']:,} topics", ""),
+        ("records in", "…" if rate is None else f"{rate:,.0f}/s", sparkline(overview.history)),
+        ("on disk", readable(told["bytes"]) or "–", ""),
+    )
+    shown = "".join(
+        f'<div class="card"><dt>{escape(title)}</dt><dd>{escape(value)}{drawn}</dd></div>'
+        for title, value, drawn in cards
+    )
+    return f'<dl class="cards">{shown}</dl>'
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The last minutes as a line; nothing while there are too few points for one."""
+    if len(values) < 3:
+        return ""
+    most = max(values) or 1.0
+    step = SPARK_WIDTH / (len(values) - 1)
+    high = SPARK_HEIGHT - 2
+    points = " ".join(
+        f"{number * step:.1f},{1 + high - high * value / most:.1f}" for number, value in enumerate(values)
+    )
+    return (
+        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" role="img" aria-label="records in, lately">'
+        f'<polyline points="{points}"/></svg>'
+    )
+
+
+def _attention(overview: Overview) -> str:
+    if not overview.attention:
+        return _section("Needs attention", '<p class="calm">Nothing does.</p>')
+    shown = overview.attention[:ATTENTION_SHOWN]
+    more = overview.summary["attention"] - len(shown)
+    rest = f'<p class="calm">and {more:,} more: <code>penstock cluster status --problems</code></p>' if more else ""
+    return _section("Needs attention", _table(ATTENTION, shown) + rest)
+
+
+def _nodes(nodes: Sequence[Row]) -> str:
+    racks = any(row["rack"] for row in nodes)
+    return _section("Nodes", _table([each for each in NODES if racks or each.title != "rack"], nodes))
+
+
+def _topics(topics: Sequence[Row]) -> str:
+    if not topics:
+        return _section("Topics", '<p class="calm">There is none yet.</p>')
+    shown, rest = topics, ""
+    if len(topics) > TOPICS_SHOWN:
+        shown = sorted(topics, key=lambda row: (-(row["records_per_second"] or 0), -(row["bytes"] or 0), row["topic"]))
+        shown = shown[:TOPICS_SHOWN]
+        rest = f'<p class="calm">the busiest {TOPICS_SHOWN} of {len(topics):,}: <a href="/api/topics">more</a></p>'
+    return _section("Topics", _table(TOPICS, shown) + rest)
+
+
+def _pipelines(pipelines: Sequence[Pipeline]) -> str:
+    rows = [row for pipeline in pipelines for row in _pipeline(pipeline)]
+    if not rows:
+        return _section("Pipelines", '<p class="calm">None has run on this machine.</p>')
+    return _section("Pipelines", _table(PIPELINES, rows))
+
+
+def _pipeline(pipeline: Pipeline) -> list[Row]:
+    """A row for each of its queries, or one to say that it is there."""
+    last = pipeline.last if len(pipeline.last) <= LAST_SHOWN else pipeline.last[: LAST_SHOWN - 1] + "…"
+    known: Row = {"pipeline": pipeline.name, "state": pipeline.state, "last": "" if pipeline.queries else last}
+    if pipeline.state == "failed":
+        known["last"] = last
+    nothing: dict[str, Any] = dict.fromkeys(("query", "batch", "total_rows", "rows_per_second", "batch_ms", "lag"))
+    if not pipeline.queries:
+        return [{**known, **nothing}]
+    return [
+        {
+            **known,
+            "query": each.name,
+            "batch": each.batch,
+            "total_rows": each.total_rows,
+            "rows_per_second": each.rows_per_second,
+            "batch_ms": each.batch_ms,
+            "lag": each.lag,
+        }
+        for each in pipeline.queries
+    ]
+
+
+def _section(title: str, inside: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{inside}</section>"
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """On a narrow screen each row becomes a block: then cells say what they are."""
+    head = "".join(f'<th scope="col" class="{each.kind}">{escape(each.title)}</th>' for each in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<td class="{each.kind}" data-title="{escape(each.title)}">{each.cell(row)}</td>' for each in columns
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,87 @@
+"""What JSON and the console show of a look: rows, sorted and bounded. Pure, and fit for a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.client.cluster_facts import Facts, node_rows, partition_rows, problem, summary
+from penstock.http.pipelines import Pipeline
+from penstock.http.rates import Rate, Sums
+
+ATTENTION_MAX = 100
+TOPICS_MAX = 1000
+PARTITIONS_MAX = 1000
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    summary: Row
+    nodes: list[Row]
+    attention: list[Row]
+    """Partitions that are offline, under min ISR or under-replicated: the worst first, at most ATTENTION_MAX."""
+    topics: list[Row]
+    """By name, those that Kafka keeps for itself last."""
+    history: Sequence[float]
+    """Records a second, look by look."""
+
+
+def topic_sums(facts: Facts) -> dict[str, Sums]:
+    """As far as leaders have told."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for (topic, index), part in facts.partitions.items():
+        count, end, size = found.get(topic, (0, 0, 0))
+        told = facts.ends.get(part.leader, {}).get((topic, index))
+        if told is not None:
+            count, end = count + 1, end + told
+            size += facts.sizes.get(part.leader, {}).get((topic, index), 0)
+        found[topic] = (count, end, size)
+    return {topic: Sums(*sums) for topic, sums in found.items()}
+
+
+def overview(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate], history: Sequence[float]) -> Overview:
+    order = ("offline", "under min ISR", "under-replicated")
+    wrong = {key: part for key, part in facts.partitions.items() if problem(part) is not None}
+    rows = partition_rows(facts, wrong)
+    rows.sort(key=lambda row: (order.index(row["problem"]), row["topic"], row["partition"]))
+    told = {**summary(facts), "attention": len(rows)}
+    told["records_per_second"] = sum(rate.records for rate in rates.values()) if rates else None
+    return Overview(told, node_rows(facts), rows[:ATTENTION_MAX], _topics(facts, sums, rates), tuple(history))
+
+
+def _topics(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate]) -> list[Row]:
+    rows: dict[str, Row] = {}
+    for (topic, _), part in facts.partitions.items():
+        row = rows.get(topic)
+        if row is None:
+            known, rate = sums[topic], rates.get(topic)
+            row = rows[topic] = {
+                "topic": topic,
+                "internal": topic.startswith("__"),
+                "partitions": 0,
+                "replicas": 0,
+                "end_offset": known.end if known.partitions else None,
+                "bytes": known.size if known.partitions else None,
+                "records_per_second": None if rate is None else rate.records,
+                "bytes_per_second": None if rate is None else rate.bytes,
+                "problems": 0,
+            }
+        row["partitions"] += 1
+        row["replicas"] = max(row["replicas"], len(part.replicas))
+        row["problems"] += problem(part) is not None
+    return sorted(rows.values(), key=lambda row: (row["internal"], row["topic"]))
+
+
+def one_topic(facts: Facts, topic: str) -> Row | None:
+    parts = {key: part for key, part in facts.partitions.items() if key[0] == topic}
+    if not parts:
+        return None
+    shown = dict(sorted(parts.items())[:PARTITIONS_MAX])
+    return {"topic": topic, "partitions": len(parts), "partition_states": partition_rows(facts, shown)}
+
+
+def pipeline_rows(pipelines: Sequence[Pipeline]) -> list[Row]:
+    return [asdict(each) for each in pipelines]

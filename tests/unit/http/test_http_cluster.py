@@ -1,0 +1,120 @@
+"""The API and the console of real nodes, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from test_http_console import Tables
+
+from penstock.http import cluster as looks
+from penstock.node.node import Node
+from penstock.testing import Broker, Cluster
+
+HTTP = {"penstock.http.listener": "127.0.0.1:0"}
+LIMIT_S = 60.0
+
+
+def read(node: Node, path: str) -> bytes:
+    assert node.http.url is not None
+    with urllib.request.urlopen(node.http.url.rstrip("/") + path, timeout=LIMIT_S) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def api(node: Node, path: str) -> Any:
+    return json.loads(read(node, f"/api/{path}"))
+
+
+def until(what: Callable[[], bool], sentence: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not what():
+        assert time.monotonic() < deadline, sentence
+        time.sleep(0.05)
+
+
+def produce(running: Broker | Cluster, count: int) -> None:
+    with running.client() as client, client.producer() as producer:
+        producer.send_many("orders", [(None, b"%d" % number, (), None) for number in range(count)])
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"orders": 2}, config=HTTP) as running:
+        yield running
+
+
+def test_the_page_of_a_broker_has_its_numbers(broker: Broker) -> None:
+    produce(broker, 10)
+
+    def page() -> Tables:
+        return Tables(read(broker.node, "/").decode())
+
+    until(lambda: page().rows["Topics"]["orders"]["end offsets"] == "10", "the page doesn't show what was produced")
+    tables = page().rows
+    assert tables["Topics"]["orders"]["partitions"] == "2"
+    assert tables["Nodes"]["1"]["address"] == broker.bootstrap
+    assert tables["Nodes"]["1"]["leads"] == "2"
+    assert api(broker.node, "topics")["topics"][0]["end_offset"] == 10
+    assert sum(each["end_offset"] for each in api(broker.node, "topics/orders")["partition_states"]) == 10
+
+
+def test_what_the_page_loads_is_there(broker: Broker) -> None:
+    for path, kind in (("/console.css", "text/css"), ("/console.js", "text/javascript"), ("/favicon.svg", "image/svg")):
+        assert broker.node.http.url is not None
+        with urllib.request.urlopen(broker.node.http.url.rstrip("/") + path, timeout=LIMIT_S) as answer:
+            assert answer.headers["Content-Type"].startswith(kind)
+            assert answer.read()
+
+
+def test_the_api_says_what_it_has_and_only_that(broker: Broker) -> None:
+    assert "/api/cluster" in api(broker.node, "")
+    assert api(broker.node, "pipelines") == {"pipelines": []}
+    for path in ("elsewhere", "topics/elsewhere", "topics/", "topics/orders/0", "../secrets"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+            api(broker.node, path)
+        refused.value.close()
+
+
+def test_every_node_shows_all_nodes_and_one_that_dies_needs_attention() -> None:
+    with Cluster(nodes=3, topics={"orders": 3}, config=HTTP) as cluster:
+        produce(cluster, 30)
+        for number in (1, 2, 3):
+            node = cluster.node(number)
+
+            def same(node: Node = node) -> bool:
+                found = api(node, "cluster")
+                ends = api(node, "topics")["topics"][0]["end_offset"]
+                rows = [
+                    (each["state"], each["replicas"], each["lag"], each["metadata_lag"]) for each in found["brokers"]
+                ]
+                return rows == [("up", 3, 0, 0)] * 3 and ends == 30
+
+            until(same, f"node {number} doesn't show what all of them have")
+        victim = cluster.leader("orders", 0)
+        cluster.kill(victim)
+        other = cluster.node(victim % 3 + 1)
+
+        def noticed() -> bool:
+            tables = Tables(read(other, "/").decode()).rows
+            states = {name: row["state"] for name, row in tables["Nodes"].items()}
+            wrong = {name: row["problem"] for name, row in tables.get("Needs attention", {}).items()}
+            return states[str(victim)] == "fenced" and wrong == {
+                f"orders-{index}": "under-replicated" for index in range(3)
+            }
+
+        until(noticed, "nobody says that a node is gone")
+
+
+def test_a_cluster_too_large_to_ask_is_shown_as_the_metadata_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "ASK_MAX_PARTITIONS", 0)
+    with Cluster(nodes=2, topics={"orders": 1}, config=HTTP) as cluster:
+        rows = {row["node"]: row for row in api(cluster.node(1), "cluster")["brokers"]}
+        assert rows[2]["state"] == "up"
+        assert rows[2]["bytes"] is None
+        assert rows[1]["bytes"] is not None

@@ -1,0 +1,175 @@
+"""The console's page: what stands in it, that nothing in it is anybody's markup, and that it is bounded."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
+from penstock.http.console import ATTENTION_SHOWN, TOPICS_SHOWN, Seen, page, sparkline
+from penstock.http.overview import ATTENTION_MAX, Overview, one_topic, overview, topic_sums
+from penstock.http.pipelines import Pipeline, Query
+from penstock.http.rates import Rate
+
+EVIL = '<script>alert("1")</script>'
+
+
+def facts(topics: int = 1, *, isr: tuple[int, ...] = (1, 2), leader: int = 1, rack: str | None = None) -> Facts:
+    partitions = {
+        (f"topic{number:04}", index): PartitionFacts(leader, 3, (1, 2), isr)
+        for number in range(topics)
+        for index in range(2)
+    }
+    nodes = [NodeFacts(1, "10.0.0.1:9092", rack, False), NodeFacts(2, "10.0.0.2:9092", None, 2 not in isr)]
+    found = Facts("the-cluster", 1, 7, nodes, partitions, [1])
+    for node in (1, 2):
+        found.sizes[node] = dict.fromkeys(partitions, 1024)
+        found.ends[node] = dict.fromkeys(partitions, 50)
+    return found
+
+
+def seen(found: Facts, rates: dict[str, Rate] | None = None) -> Overview:
+    return overview(found, topic_sums(found), rates or {}, [1.0, 2.0, 3.0])
+
+
+class Tables(HTMLParser):
+    """The cells of every table, by the title above it and the name in the first column."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: dict[str, dict[str, dict[str, str]]] = {}
+        self.tags: set[str] = set()
+        self._section = self._title = self._name = ""
+        self._inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.tags |= {f"{tag}.{name}" for name, _ in attrs}
+        if tag == "h2":
+            self._inside = tag
+        elif tag == "tr":
+            self._name = ""
+        elif tag == "td":
+            self._inside = tag
+            self._title = dict(attrs)["data-title"] or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "h2":
+            self._section = data
+        elif self._inside == "td":
+            self._name = self._name or data
+            self.rows.setdefault(self._section, {}).setdefault(self._name, {})[self._title] = data
+
+
+def shown(found: Facts, pipelines: list[Pipeline] | None = None, rates: dict[str, Rate] | None = None) -> str:
+    return page(Seen(1, "1.2.3"), seen(found, rates), pipelines or [])
+
+
+def test_nodes_topics_and_totals_are_those_of_the_cluster() -> None:
+    html = shown(facts(), rates={"topic0000": Rate(1234.4, 2048.0)})
+    tables = Tables(html).rows
+    assert tables["Nodes"]["1"] == {
+        "node": "1",
+        "state": "up",
+        "controller": "active",
+        "address": "10.0.0.1:9092",
+        "leads": "2",
+        "replicas": "2",
+        "out of sync": "0",
+        "lag": "–",
+        "metadata lag": "–",
+        "on disk": "2.0 KiB",
+    }
+    assert tables["Topics"]["topic0000"] == {
+        "topic": "topic0000",
+        "partitions": "2",
+        "replicas": "2",
+        "end offsets": "100",
+        "records in": "1,234/s",
+        "bytes in": "2.0 KiB/s",
+        "on disk": "2.0 KiB",
+    }
+    assert "all in sync" in html
+    assert "Nothing does." in html
+
+
+def test_what_is_wrong_comes_first_and_worst_first() -> None:
+    html = shown(facts(isr=(1,)))
+    assert Tables(html).rows["Needs attention"]["topic0000-0"]["problem"] == "under-replicated"
+    assert '<p id="health" class="pill warn">2 under-replicated, 1 node fenced</p>' in html
+    html = shown(facts(leader=-1, isr=()))
+    assert Tables(html).rows["Needs attention"]["topic0000-1"]["leader"] == "none"
+    assert 'class="pill bad">2 offline' in html
+
+
+def test_nobodys_name_is_markup() -> None:
+    query = Query(EVIL, True, 1, 2, 3, 4.0, 5, 6)
+    pipelines = [Pipeline(EVIL, "running", EVIL, EVIL, EVIL, (query,)), Pipeline("x", EVIL, "", "", EVIL)]
+    found = facts(rack=EVIL)
+    found.partitions[EVIL, 0] = PartitionFacts(-1, 0, (1,), ())
+    html = shown(found, pipelines)
+    assert EVIL not in html
+    assert "&lt;script&gt;" in html
+    assert html.count("<script") == 1
+
+
+def test_the_page_needs_nothing_that_its_policy_forbids() -> None:
+    """No inline script or style, and nothing from elsewhere."""
+    html = shown(facts(), [Pipeline("p", "done", "", "", "")])
+    parsed = Tables(html)
+    assert "style" not in parsed.tags
+    assert not [tag for tag in parsed.tags if tag.partition(".")[2].startswith("on") or tag.endswith(".style")]
+    assert re.search(r"<script src=\"/console.js\" defer></script>", html)
+    assert not re.search(r"(src|href)=\"(?!/)", html)
+
+
+def test_pipelines_are_shown_with_their_queries() -> None:
+    query = Query("clicks", True, 12, 300, 4500, 150.6, 1999, 7)
+    failed = Pipeline("other", "failed", "", "", "topic t is not there")
+    rows = Tables(shown(facts(), [Pipeline("demo", "running", "", "", "…", (query,)), failed])).rows["Pipelines"]
+    assert rows["demo"] == {
+        "pipeline": "demo",
+        "state": "running",
+        "query": "clicks",
+        "batch": "12",
+        "rows": "4,500",
+        "rate": "151/s",
+        "batch time": "1,999 ms",
+        "lag": "7",
+    }
+    assert rows["other"]["state"] == "failed"
+    assert rows["other"]["last"] == "topic t is not there"
+
+
+def test_a_large_cluster_makes_no_large_page() -> None:
+    found = facts(2000, isr=(1,))
+    told = seen(found)
+    html = page(Seen(1, "1"), told, [])
+    assert len(told.attention) == ATTENTION_MAX
+    assert f"and {4000 - ATTENTION_SHOWN:,} more" in html
+    assert f"the busiest {TOPICS_SHOWN} of 2,000" in html
+    assert html.count("<tr>") == 3 + ATTENTION_SHOWN + TOPICS_SHOWN + 2
+    assert len(html) < 200_000
+
+
+def test_one_topic_has_its_partitions_and_an_unknown_one_none() -> None:
+    found = one_topic(facts(), "topic0000")
+    assert found is not None
+    assert [row["partition"] for row in found["partition_states"]] == [0, 1]
+    assert one_topic(facts(), "elsewhere") is None
+
+
+@pytest.mark.parametrize("values", [(), (1.0,), (1.0, 2.0)])
+def test_too_few_points_are_no_line(values: tuple[float, ...]) -> None:
+    assert sparkline(values) == ""
+
+
+def test_a_line_of_nothing_lies_at_the_bottom() -> None:
+    assert 'points="0.0,27.0 60.0,27.0 120.0,27.0"' in sparkline((0.0, 0.0, 0.0))

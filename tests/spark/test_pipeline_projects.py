@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock import runs
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
-from penstock.pipelines import runs
 from penstock.testing import Broker
 
 

@@ -92,6 +92,8 @@ def run_demo(args: argparse.Namespace) -> int:
     seconds = seconds_to_run(args.seconds, os.environ.get("RUN_SECONDS"), terminal=sys.stdout.isatty())
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as place, own_broker(args.port, place) as broker:
         output.note(f"broker    {broker.bootstrap}, for any Kafka client; what is in it goes when this stops")
+        if broker.console is not None:
+            output.note(f"console   {broker.console}")
         create_like(broker.bootstrap, demo.TOPIC, PARTITIONS)
         generator = demo.Generator(broker.bootstrap, args.rate)
         generator.start()
@@ -118,13 +120,15 @@ class _Show:
         self._in_table = 0
 
     def run(self, ending: Ending) -> int:
+        from penstock import runs
         from penstock.pipelines import demo
         from penstock.pipelines.running import run
         from penstock.pipelines.table import start_table
-        from penstock.spark.progress import watch
+        from penstock.spark.progress import figures, watch
 
-        watcher = watch(self._spark)
-        with _signals(ending.on_signal):
+        recording = runs.Recording(runs.begin(runs.free_name("demo"), f"{demo.TOPIC} to {self._path}"))
+        watcher = watch(self._spark, lambda state: recording.progressed(state.query_id, figures(state), str(state)))
+        with recording, _signals(ending.on_signal):
             with _screen() as draw:
 
                 def refresh() -> None:
@@ -268,7 +272,9 @@ class _Broker:
         if not told:
             self._end()
             raise Failure(self._last_words(), self._code())
-        self.bootstrap = str(json.loads(told)["bootstrap"])
+        ready = json.loads(told)
+        self.bootstrap = str(ready["bootstrap"])
+        self.console: str | None = ready["console"]
 
     def check(self) -> None:
         if self._process.poll() is not None:

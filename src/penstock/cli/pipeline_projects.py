@@ -14,7 +14,7 @@ from penstock.cli.options import DEFAULT_BOOTSTRAP, verb
 from penstock.cli.pipeline_session import Lines, progress, spark_options, spark_session
 
 if TYPE_CHECKING:
-    from penstock.pipelines.runs import Run
+    from penstock.runs import Run
 
 
 def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,7 +68,8 @@ def run_run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, *, dry: bool) -> int:
-    from penstock.pipelines import declarative, runs
+    from penstock import runs
+    from penstock.pipelines import declarative
     from penstock.spark.errors import SourceError
 
     try:
@@ -99,7 +100,7 @@ def _run(args: argparse.Namespace, *, dry: bool) -> int:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    from penstock.pipelines.runs import load_all
+    from penstock.runs import load_all
 
     output.rows(args.output, ("pipeline", "state", "began", "last"), map(_row, load_all()), empty="no pipelines")
     return Exit.OK
@@ -112,7 +113,7 @@ def run_status(args: argparse.Namespace) -> int:
 
 
 def run_stop(args: argparse.Namespace) -> int:
-    from penstock.pipelines.runs import stop
+    from penstock.runs import stop
 
     run = _known(args.name)
     if not run.alive:
@@ -123,7 +124,7 @@ def run_stop(args: argparse.Namespace) -> int:
 
 
 def _known(name: str) -> Run:
-    from penstock.pipelines.runs import load
+    from penstock.runs import load
 
     run = load(name)
     if run is None:

@@ -17,8 +17,8 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int
 
 if TYPE_CHECKING:
-    from penstock.pipelines.runs import Recording
     from penstock.pipelines.watching import Work
+    from penstock.runs import Recording
 
 #: A laptop's share: the driver is the executor, too.
 QUIET = {
@@ -151,12 +151,12 @@ class Lines:
 def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
     """Meanwhile, says how far every query of this session is, and keeps it for `pipeline status`."""
     from penstock.pipelines.running import line
-    from penstock.spark.progress import QueryState, watch
+    from penstock.spark.progress import QueryState, figures, watch
 
     def show(state: QueryState) -> None:
         if state.running:
             lines.progress(line(state))
-            recording.note(last=line(state))
+            recording.progressed(state.query_id, figures(state), line(state))
 
     watcher = watch(spark, show)
     try:
@@ -182,7 +182,7 @@ def job_progress(spark: Any, lines: Lines, tell: Callable[[Work, float], str]) -
 
 def follow(spark: Any, name: str, spec: str, start: Any) -> int:
     """Runs a query to its end, and says how far it is."""
-    from penstock.pipelines import runs
+    from penstock import runs
     from penstock.pipelines.running import run
 
     recording = runs.Recording(runs.begin(runs.free_name(name), spec), on_problem=output.note)

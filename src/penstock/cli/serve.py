@@ -24,6 +24,7 @@ from penstock.cli.exit import Exit, Failure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.http.pipelines import Pipeline
     from penstock.node.node import Node
 
 STILL_STARTING_S = 5.0
@@ -48,8 +49,15 @@ def _end_at_once(error: Exception) -> None:
     os._exit(Exit.STORAGE)
 
 
+def _pipelines() -> list[Pipeline]:
+    from penstock.http.pipelines import pipelines_here
+
+    return pipelines_here()
+
+
 async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> int:
     node.on_fatal = _end_at_once
+    node.http.pipelines = _pipelines
     with told_in_one_line(node):
         await node.start()
     _calm_the_collector()

@@ -17,6 +17,7 @@ from penstock.http.pipelines import Pipeline
 
 TOPICS_SHOWN = 100
 ATTENTION_SHOWN = 12
+PIPELINES_SHOWN = 20
 LAST_SHOWN = 160
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 
@@ -250,10 +251,12 @@ def _topics(topics: Sequence[Row]) -> str:
 
 
 def _pipelines(pipelines: Sequence[Pipeline]) -> str:
-    rows = [row for pipeline in pipelines for row in _pipeline(pipeline)]
+    rows = [row for pipeline in pipelines[:PIPELINES_SHOWN] for row in _pipeline(pipeline)]
     if not rows:
         return _section("Pipelines", '<p class="calm">None has run on this machine.</p>')
-    return _section("Pipelines", _table(PIPELINES, rows))
+    more = len(pipelines) - PIPELINES_SHOWN
+    rest = f'<p class="calm">and {more} earlier ones: <code>penstock pipeline list</code></p>' if more > 0 else ""
+    return _section("Pipelines", _table(PIPELINES, rows) + rest)
 
 
 def _pipeline(pipeline: Pipeline) -> list[Row]:

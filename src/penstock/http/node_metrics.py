@@ -62,6 +62,7 @@ def _connections(server: Server) -> Iterator[Family]:
     yield now
     yield counter("penstock_connections_accepted_total", "Connections that were accepted.", server.accepted)
     yield counter("penstock_connections_refused_total", "Connections over a limit.", server.refused)
+    yield counter("penstock_requests_total", "Requests that were received.", server.requests)
     yield gauge("penstock_requests_in_progress", "Requests that wait for something.", len(server.in_progress))
 
 
@@ -125,6 +126,7 @@ def _directories(broker: Broker) -> Iterator[Family]:
 
 
 def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:
+    """Of those that run: what others said last is no figure of now."""
     up = gauge("penstock_pipeline_running", "Whether a pipeline of this machine runs.")
     lag = gauge("penstock_pipeline_lag_records", "Offsets that are there and that the query has not read.")
     rate = gauge("penstock_pipeline_rows_per_second", "Of the query's last batch.")
@@ -132,7 +134,7 @@ def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:
     rows = counter("penstock_pipeline_rows_total", "Rows that the query has processed since it was started.")
     for pipeline in pipelines:
         up.add(int(pipeline.state == "running"), pipeline=pipeline.name)
-        for query in pipeline.queries:
+        for query in pipeline.queries if pipeline.state == "running" else ():
             labels = {"pipeline": pipeline.name, "query": query.name}
             lag.add(query.lag, **labels)
             rate.add(query.rows_per_second, **labels)

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.runs import Query, Run, recent
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A streaming query of a pipeline, after its last batch."""
-
-    name: str
-    running: bool
-    batch: int
-    rows: int
-    """In the last batch."""
-    total_rows: int
-    rows_per_second: float
-    batch_ms: int
-    lag: int
-    """Offsets that are there and not read."""
+MAX_PIPELINES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +28,17 @@ Pipelines = Callable[[], list[Pipeline]]
 
 def no_pipelines() -> list[Pipeline]:
     return []
+
+
+def pipelines_here() -> list[Pipeline]:
+    """Those of this user on this machine: who runs comes first, then who was heard of last. One of each name."""
+    found: dict[str, Pipeline] = {}
+    for run in recent(MAX_PIPELINES):
+        found.setdefault(run.name, _pipeline(run))
+    return sorted(found.values(), key=lambda each: each.state != "running")
+
+
+def _pipeline(run: Run) -> Pipeline:
+    queries = sorted(run.queries.items(), key=lambda each: (each[1].name, each[0]))
+    by_name = {query.name: query for _, query in queries}  # a query that was started again has another id
+    return Pipeline(run.name, run.shown, run.began, run.spec, run.last, tuple(by_name.values()))

@@ -2,12 +2,14 @@
 
     watcher = watch(spark)                     # or watch(spark, on_progress=print)
     watcher.queries["…"].lag
+    watch(spark, publish="my-job")             # for `penstock pipeline list`, and a broker's console and metrics here
 
 Python sources can't report metrics of their own, so lag is what the source said is there less what the batch ended at.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from penstock import runs
 from penstock.spark.ranges import TopicPartition, from_json
 
 #: Queries that are remembered after they have ended.
@@ -113,6 +116,21 @@ def _ended(known: QueryState, exception: str | None) -> QueryState:
     return replace(known, running=False, problem=sentence_in(exception) if exception else None)
 
 
+def _published(name: str, then: Callable[[QueryState], object] | None) -> Callable[[QueryState], None]:
+    if runs.NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} can't be published under: use letters, digits, '.', '_' and '-'")
+    recording = runs.Recording(runs.begin(runs.free_name(name), "watch"))
+    recording.__enter__()
+    atexit.register(recording.note, state="done")
+
+    def progressed(state: QueryState) -> None:
+        recording.progressed(state.query_id, figures(state), str(state))
+        if then is not None:
+            then(state)
+
+    return progressed
+
+
 def sentence_in(exception: str) -> str:
     """Our own sentence, if it is somewhere in Spark's account of what happened; else the first line."""
     marker = "SourceError: "
@@ -122,8 +140,26 @@ def sentence_in(exception: str) -> str:
     return exception.splitlines()[0] if exception else ""
 
 
-def watch(spark: Any, on_progress: Callable[[QueryState], object] | None = None) -> QueryWatcher:
-    """Follows every query of this session from now on."""
+def figures(state: QueryState) -> runs.Query:
+    """For the file of a run."""
+    return runs.Query(
+        name=state.name or state.query_id[:8],
+        running=state.running,
+        batch=max(0, state.batch_id),
+        rows=state.rows,
+        total_rows=state.total_rows,
+        rows_per_second=state.rows_per_second,
+        batch_ms=state.batch_ms,
+        lag=state.lag,
+    )
+
+
+def watch(
+    spark: Any, on_progress: Callable[[QueryState], object] | None = None, *, publish: str | None = None
+) -> QueryWatcher:
+    """Follows every query of this session from now on. `publish` is a name to be seen under on this machine."""
+    if publish is not None:
+        on_progress = _published(publish, on_progress)
     watcher = QueryWatcher(on_progress)
     spark.streams.addListener(watcher)
     return watcher

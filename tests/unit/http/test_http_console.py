@@ -10,8 +10,9 @@ import pytest
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
 from penstock.http.console import ATTENTION_SHOWN, TOPICS_SHOWN, Seen, page, sparkline
 from penstock.http.overview import ATTENTION_MAX, Overview, one_topic, overview, topic_sums
-from penstock.http.pipelines import Pipeline, Query
+from penstock.http.pipelines import Pipeline
 from penstock.http.rates import Rate
+from penstock.runs import Query
 
 EVIL = '<script>alert("1")</script>'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.http import partition_metrics
+from penstock.http.pipelines import Pipeline
 from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from penstock.runs import Query
 from penstock.testing import Broker
 
 Series = dict[str, dict[frozenset[tuple[str, str]], float]]
@@ -86,6 +89,7 @@ def test_the_node_the_quorum_and_the_cluster_are_told(broker: Broker) -> None:
     assert found["penstock_partitions"][of(role="leader")] == 3
     assert found["penstock_partitions_under_replicated"][of()] == 0
     assert found["penstock_connections_accepted_total"][of()] >= 1
+    assert found["penstock_requests_total"][of()] >= 1
     assert found["process_start_time_seconds"][of()] > 1_600_000_000
     assert found["process_cpu_seconds_total"][of()] > 0
     assert sum(found["penstock_info"].values()) == 1
@@ -105,6 +109,25 @@ def test_too_many_partitions_are_told_by_topic_and_too_many_topics_by_node(
     assert "penstock_topic_log_end_offset" not in found
     assert found["penstock_series_left_out"] == {of(of="partition"): 3, of(of="topic"): 2}
     assert found["penstock_partitions"][of(role="leader")] == 3
+
+
+def test_pipelines_are_told_with_their_lag_while_they_run(broker: Broker) -> None:
+    query = Query('my "query"', True, 3, 100, 350, 49.5, 2010, 7)
+    broker.node.http.pipelines = lambda: [
+        Pipeline("demo", "running", "", "", "", (query,)),
+        Pipeline("old", "killed", "", "", "", (query,)),
+    ]
+    found = series(broker)
+    labels = of(pipeline="demo", query='my "query"')
+    assert found["penstock_pipeline_running"] == {of(pipeline="demo"): 1, of(pipeline="old"): 0}
+    assert found["penstock_pipeline_lag_records"] == {labels: 7}
+    assert found["penstock_pipeline_rows_per_second"] == {labels: 49.5}
+    assert found["penstock_pipeline_batch_milliseconds"] == {labels: 2010}
+    assert found["penstock_pipeline_rows_total"] == {labels: 350}
+    with urllib.request.urlopen(url(broker, "/api/pipelines"), timeout=30) as answer:
+        told = json.load(answer)["pipelines"]
+    assert [each["name"] for each in told] == ["demo", "old"]
+    assert told[0]["queries"][0]["lag"] == 7
 
 
 def test_what_is_not_there_says_what_is(broker: Broker) -> None:

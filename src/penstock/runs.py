@@ -1,0 +1,199 @@
+"""Which pipelines run on this machine, and how far their queries are: a small file for each, in the user's state
+directory. Pipelines write them; `penstock pipeline list|status|stop` and a node's console read them.
+
+What is read may be anybody's: a file that is too large or says something else than a run is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 256 * 1024
+MAX_QUERIES = 100
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A streaming query of a pipeline, as of its last batch."""
+
+    name: str
+    running: bool
+    batch: int
+    rows: int
+    """In that batch."""
+    total_rows: int
+    """Since it was started."""
+    rows_per_second: float
+    batch_ms: int
+    lag: int
+    """Offsets that are there and not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    name: str
+    pid: int
+    spec: str
+    """The project's file, or what is copied where."""
+    began: str
+    state: str = "running"
+    last: str = ""
+    """The newest event, or why it failed."""
+    queries: Mapping[str, Query] = field(default_factory=dict)
+    """By their ids."""
+
+    @property
+    def alive(self) -> bool:
+        if self.state != "running":
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    @property
+    def shown(self) -> str:
+        return "killed" if self.state == "running" and not self.alive else self.state
+
+
+def directory() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "penstock" / "pipelines"
+
+
+def save(run: Run) -> None:
+    place = directory()
+    place.mkdir(parents=True, exist_ok=True)
+    aside = place / f".{run.name}.{run.pid}"
+    aside.write_text(json.dumps(asdict(run)))
+    aside.replace(place / f"{run.name}.json")
+
+
+def begin(name: str, spec: str) -> Run:
+    return Run(name, os.getpid(), spec, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def load(name: str) -> Run | None:
+    return _read(directory() / f"{name}.json")
+
+
+def load_all() -> list[Run]:
+    return [run for path in sorted(directory().glob("*.json")) if (run := _read(path)) is not None]
+
+
+def recent(count: int) -> list[Run]:
+    """The latest that were heard of, newest first."""
+    written: list[tuple[float, Path]] = []
+    for path in directory().glob("*.json"):
+        try:
+            written.append((path.stat().st_mtime, path))
+        except OSError:
+            continue  # gone since it was listed
+    written.sort(reverse=True)
+    return [run for _, path in written[:count] if (run := _read(path)) is not None]
+
+
+def _read(path: Path) -> Run | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        return None if len(content) > MAX_BYTES else _parse(json.loads(content))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _parse(told: Any) -> Run | None:
+    if not isinstance(told, dict):
+        return None
+    texts = [told.get(name, "") for name in ("name", "spec", "began", "last")]
+    pid, state, queries = told.get("pid"), told.get("state", "running"), told.get("queries", {})
+    if not all(isinstance(each, str) for each in (*texts, state)) or not isinstance(queries, dict):
+        return None
+    if type(pid) is not int or not 0 < pid < 2**31:  # others mean many processes to whoever sends them a signal
+        return None
+    name, spec, began, last = texts
+    figures = {key: query for key, each in queries.items() if (query := _parse_query(each)) is not None}
+    return Run(name, pid, spec, began, state, last, figures)
+
+
+def _parse_query(told: Any) -> Query | None:
+    if not isinstance(told, dict) or not isinstance(told.get("name"), str):
+        return None
+    numbers = {each.name: told.get(each.name) for each in fields(Query) if each.name != "name"}
+    if not all(isinstance(value, int | float) and 0 <= value < 2**63 for value in numbers.values()):
+        return None
+    return Query(told["name"], **numbers)  # type: ignore[arg-type]
+
+
+def free_name(wanted: str) -> str:
+    """The name, with a number if a pipeline of that name runs."""
+    name, number = wanted, 1
+    while (run := load(name)) is not None and run.alive and run.pid != os.getpid():
+        number += 1
+        name = f"{wanted}-{number}"
+    return name
+
+
+class Recording:
+    """Keeps a run's file current. Where none can be written the pipeline runs all the same, and nobody can list it."""
+
+    def __init__(self, run: Run, *, keep: bool = True, on_problem: Callable[[str], None] = lambda _: None) -> None:
+        self._run = run
+        self._keep = keep
+        self._on_problem = on_problem
+        self._lock = threading.Lock()  # progress comes from a thread of Spark's, the end from the command's own
+
+    def __enter__(self) -> Recording:
+        self._save()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, where: object) -> None:
+        if problem is None:
+            self.note(state="done")
+        elif isinstance(problem, KeyboardInterrupt):
+            self.note(state="stopped")
+        else:
+            self.note(state="failed", last=str(problem))
+
+    def note(self, **changes: str) -> None:
+        with self._lock:
+            self._run = replace(self._run, **changes)  # type: ignore[arg-type]
+            self._save()
+
+    def progressed(self, query_id: str, query: Query, last: str) -> None:
+        """A batch of one of its queries is done."""
+        with self._lock:
+            known = {each: found for each, found in self._run.queries.items() if each != query_id}
+            for each in list(known)[: max(0, len(known) + 1 - MAX_QUERIES)]:
+                del known[each]
+            self._run = replace(self._run, queries={**known, query_id: query}, last=last)
+            self._save()
+
+    def _save(self) -> None:
+        if not self._keep:
+            return
+        try:
+            save(self._run)
+        except OSError as problem:
+            self._keep = False
+            self._on_problem(
+                f"{directory()} can't be written ({problem.strerror}): `pipeline list` won't know this run"
+            )
+
+
+def stop(run: Run) -> None:
+    """Asks for a clean stop: what was not committed is done by the next run."""
+    os.kill(run.pid, signal.SIGTERM)

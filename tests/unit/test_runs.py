@@ -1,0 +1,103 @@
+"""Files of runs: what pipelines write, and what is made of files that nobody should have written."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock import runs
+from penstock.http.pipelines import MAX_PIPELINES, pipelines_here
+
+QUERY = runs.Query("clicks", True, 3, 100, 350, 49.5, 2010, 7)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = runs.directory()
+    found.mkdir(parents=True)
+    return found
+
+
+def test_what_a_query_said_last_is_there_for_others() -> None:
+    with runs.Recording(runs.begin("demo", "clicks to a table")) as recording:
+        recording.progressed("a", replace(QUERY, batch=2), "earlier")
+        recording.progressed("a", QUERY, "batch 3")
+        found = runs.load("demo")
+        assert found is not None
+        assert (found.queries, found.last, found.shown) == ({"a": QUERY}, "batch 3", "running")
+        (shown,) = pipelines_here()
+        assert (shown.name, shown.state, shown.queries) == ("demo", "running", (QUERY,))
+    (shown,) = pipelines_here()
+    assert shown.state == "done"
+
+
+def test_queries_of_a_run_are_bounded() -> None:
+    with runs.Recording(runs.begin("demo", "")) as recording:
+        for number in range(runs.MAX_QUERIES + 20):
+            recording.progressed(str(number), QUERY, "")
+    found = runs.load("demo")
+    assert found is not None
+    assert len(found.queries) == runs.MAX_QUERIES
+    assert str(runs.MAX_QUERIES + 19) in found.queries
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "[" * 100_000,
+        '"' + "x" * runs.MAX_BYTES,
+        "{}",
+        json.dumps({"name": "x", "pid": 0, "spec": "", "began": ""}),
+        json.dumps({"name": "x", "pid": -1, "spec": "", "began": ""}),
+        json.dumps({"name": "x", "pid": 10**30, "spec": "", "began": ""}),
+        json.dumps({"name": "x", "pid": True, "spec": "", "began": ""}),
+        json.dumps({"name": ["x"], "pid": 5, "spec": "", "began": ""}),
+        json.dumps({"name": "x", "pid": 5, "spec": "", "began": "", "queries": []}),
+        json.dumps({"name": "x", "pid": 5, "spec": "", "began": "", "state": {}}),
+    ],
+)
+def test_a_file_that_is_no_run_is_passed_over(place: Path, content: str) -> None:
+    (place / "bad.json").write_text(content)
+    (place / "directory.json").mkdir()
+    runs.save(runs.Run("good", os.getpid(), "", ""))
+    assert runs.load("bad") is None
+    assert [run.name for run in runs.load_all()] == ["good"]
+    assert [pipeline.name for pipeline in pipelines_here()] == ["good"]
+
+
+@pytest.mark.parametrize("wrong", [{}, {"lag": -1}, {"lag": "7"}, {"rows": None}, {"batch_ms": 2**70}, {"name": 5}])
+def test_figures_that_are_none_are_left_out(place: Path, wrong: dict[str, object]) -> None:
+    told = {**{name: getattr(QUERY, name) for name in QUERY.__slots__}, **wrong}
+    told.update({} if wrong else {"rows_per_second": float("nan")})
+    run = {"name": "x", "pid": os.getpid(), "spec": "", "began": "", "queries": {"a": told, "b": 7}}
+    (place / "x.json").write_text(json.dumps(run))
+    found = runs.load("x")
+    assert found is not None
+    assert found.queries == {}
+
+
+def test_of_many_only_the_latest_are_shown_and_those_that_run_come_first(place: Path) -> None:
+    for number in range(MAX_PIPELINES + 10):
+        runs.save(runs.Run(f"run{number}", os.getpid(), "", "", "done"))
+        os.utime(place / f"run{number}.json", (number, number))
+    runs.save(runs.Run("now", os.getpid(), "", ""))
+    os.utime(place / "now.json", (50, 50))
+    shown = [pipeline.name for pipeline in pipelines_here()]
+    assert shown[:2] == ["now", f"run{MAX_PIPELINES + 9}"]
+    assert len(shown) == MAX_PIPELINES
+
+
+def test_a_run_of_an_older_version_is_understood(place: Path) -> None:
+    (place / "old.json").write_text(
+        '{"name": "old", "pid": 1, "spec": "s", "began": "b", "state": "failed", "last": "l"}'
+    )
+    assert runs.load("old") == runs.Run("old", 1, "s", "b", "failed", "l")

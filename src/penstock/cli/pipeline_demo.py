@@ -23,6 +23,8 @@ from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import positive_float, positive_int, verb
 from penstock.cli.pipeline_session import spark_options, spark_session
+from penstock.cli.up import HTTP_PORT
+from penstock.net.ports import is_free
 
 if TYPE_CHECKING:
     from penstock.pipelines.demo import Generator
@@ -92,8 +94,7 @@ def run_demo(args: argparse.Namespace) -> int:
     seconds = seconds_to_run(args.seconds, os.environ.get("RUN_SECONDS"), terminal=sys.stdout.isatty())
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as place, own_broker(args.port, place) as broker:
         output.note(f"broker    {broker.bootstrap}, for any Kafka client; what is in it goes when this stops")
-        if broker.console is not None:
-            output.note(f"console   {broker.console}")
+        output.note(f"console   {broker.console}")
         create_like(broker.bootstrap, demo.TOPIC, PARTITIONS)
         generator = demo.Generator(broker.bootstrap, args.rate)
         generator.start()
@@ -257,7 +258,9 @@ class _Broker:
 
     def __init__(self, port: int, place: str) -> None:
         self._log = os.path.join(place, "broker.log")
-        command = [sys.executable, "-m", "penstock.cli.main", "up", "--port", str(port), "--until-stdin-ends", "--json"]
+        http = HTTP_PORT if port and is_free("127.0.0.1", HTTP_PORT) else 0
+        command = [sys.executable, "-m", "penstock.cli.main", "up", "--port", str(port), "--http", str(http)]
+        command += ["--until-stdin-ends", "--json"]
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 (this very program)
                 [*command, "--data", os.path.join(place, "broker")],
@@ -274,7 +277,7 @@ class _Broker:
             raise Failure(self._last_words(), self._code())
         ready = json.loads(told)
         self.bootstrap = str(ready["bootstrap"])
-        self.console: str | None = ready["console"]
+        self.console = str(ready["console"])
 
     def check(self) -> None:
         if self._process.poll() is not None:

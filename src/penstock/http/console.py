@@ -198,7 +198,7 @@ def _cards(overview: Overview) -> str:
     cards = (
         ("nodes", f"{up} of {told['nodes']} up", ""),
         ("controller", f"node {told['controller']}" if told["controller"] >= 0 else "none", ""),
-        ("partitions", f"{told['partitions']:,} in {told['topics']:,} topics", ""),
+        ("partitions", f"{told['partitions']:,} in {told['topics']:,} topic{'s' * (told['topics'] != 1)}", ""),
         ("records in", "…" if rate is None else f"{rate:,.0f}/s", sparkline(overview.history)),
         ("on disk", readable(told["bytes"]) or "–", ""),
     )
@@ -256,7 +256,8 @@ def _pipelines(pipelines: Sequence[Pipeline]) -> str:
         return _section("Pipelines", '<p class="calm">None has run on this machine.</p>')
     more = len(pipelines) - PIPELINES_SHOWN
     rest = f'<p class="calm">and {more} earlier ones: <code>penstock pipeline list</code></p>' if more > 0 else ""
-    return _section("Pipelines", _table(PIPELINES, rows) + rest)
+    told = any(row["last"] for row in rows)
+    return _section("Pipelines", _table([each for each in PIPELINES if told or each.kind != "last"], rows) + rest)
 
 
 def _pipeline(pipeline: Pipeline) -> list[Row]:

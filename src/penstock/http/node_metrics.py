@@ -10,6 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.http.exposition import Family, counter, gauge
+from penstock.http.view import breathe
+from penstock.net.traffic import KNOWN
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -64,6 +66,25 @@ def _connections(server: Server) -> Iterator[Family]:
     yield counter("penstock_connections_refused_total", "Connections over a limit.", server.refused)
     yield counter("penstock_requests_total", "Requests that were received.", server.requests)
     yield gauge("penstock_requests_in_progress", "Requests that wait for something.", len(server.in_progress))
+
+
+async def traffic_families(server: Server) -> list[Family]:
+    """In slices: the kernel is asked for each connection."""
+    if not KNOWN:
+        return []
+    received = {listener.name: listener.gone.received for listener in server.listeners}
+    sent = {listener.name: listener.gone.sent for listener in server.listeners}
+    for number, connection in enumerate(list(server.connections.values())):
+        await breathe(number)
+        traffic = connection.traffic()
+        received[connection.listener.name] += traffic.received
+        sent[connection.listener.name] += traffic.sent
+    come = counter("penstock_network_received_bytes_total", "Bytes that came in, requests of other nodes included.")
+    gone = counter("penstock_network_sent_bytes_total", "Bytes that went out, answers to other nodes included.")
+    for name in sorted(received):
+        come.add(received[name], listener=name)
+        gone.add(sent[name], listener=name)
+    return [come, gone]
 
 
 def _quorum(broker: Broker) -> Iterator[Family]:

@@ -11,7 +11,7 @@ from penstock.http.cluster import ClusterLook
 from penstock.http.console import Seen, page
 from penstock.http.exposition import CONTENT_TYPE, render
 from penstock.http.messages import NOT_FOUND, Request, Response, as_json
-from penstock.http.node_metrics import node_families, pipeline_families, version
+from penstock.http.node_metrics import node_families, pipeline_families, traffic_families, version
 from penstock.http.overview import TOPICS_MAX, Overview, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
@@ -116,7 +116,7 @@ class Site:
         )
 
     async def _render_metrics(self) -> bytes:
-        partitions = await partition_families(self._view.broker)
+        partitions = [*await traffic_families(self._view.server), *await partition_families(self._view.broker)]
         pipelines = await self._pipelines.get()
         rendered = []
         for family in (*node_families(self._view), *partitions, *pipeline_families(pipelines)):

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.net.framing import SIZE, Buffer, PartialFrame, foreign_protocol
+from penstock.net.traffic import NONE, Traffic, traffic_of
 
 if TYPE_CHECKING:
     from penstock.net.server import Listener, Server
@@ -175,6 +176,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._on_close.append(callback)
 
+    def traffic(self) -> Traffic:
+        return NONE if self._transport is None else traffic_of(self._transport)
+
     # Transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -190,6 +194,7 @@ class Connection(asyncio.BufferedProtocol):
             self._shut(abort=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.listener.leave(self.traffic())
         self._transport = None
         self._congested = False
         self._server.forget(self)

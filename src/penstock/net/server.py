@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from penstock.net.connection import CLOSE, Close, Connection, Dispatch, Reply
 from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits
 from penstock.net.network import Listening, Network, RealNetwork
+from penstock.net.traffic import NONE, Traffic
 
 __all__ = ["CLOSE", "Close", "Connection", "Dispatch", "Limits", "Listener", "Reply", "Server"]
 
@@ -30,6 +31,11 @@ class Listener:
     security_protocol: str = "PLAINTEXT"
     tls: ssl.SSLContext | None = None
     connections: int = field(default=0, init=False)
+    gone: Traffic = field(default=NONE, init=False)
+    """Of connections that were closed."""
+
+    def leave(self, traffic: Traffic) -> None:
+        self.gone = Traffic(self.gone.received + traffic.received, self.gone.sent + traffic.sent)
 
 
 class Server:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.http import partition_metrics
 from penstock.http.pipelines import Pipeline
+from penstock.net.traffic import KNOWN
 from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -76,6 +77,9 @@ def test_offsets_sizes_and_lag_are_the_brokers(broker: Broker) -> None:
     assert found["penstock_topic_size_bytes"][of(topic="orders")] > 0
     assert found["penstock_group_lag_records"] == {of(group="readers", topic="orders"): 3}
     assert found["penstock_groups"][of()] == 1
+    if KNOWN:
+        assert found["penstock_network_received_bytes_total"][of(listener="PLAINTEXT")] > 100
+        assert found["penstock_network_sent_bytes_total"][of(listener="PLAINTEXT")] > 100
 
 
 def test_the_node_the_quorum_and_the_cluster_are_told(broker: Broker) -> None:

@@ -10,6 +10,7 @@ from net_harness import LOOPS, echo, frame, run_on, serving, until
 from penstock.net.connection import CLOSE, Close, Connection, Reply
 from penstock.net.limits import IdleWheel, Limits
 from penstock.net.server import Listener, Server
+from penstock.net.traffic import KNOWN
 
 
 @pytest.fixture(params=sorted(LOOPS))
@@ -522,5 +523,21 @@ def test_a_port_in_use_is_an_error_and_leaves_nothing_open(loop: str) -> None:
             with pytest.raises(OSError):
                 await second.start([Listener("A"), Listener("B", port=harness.port)])
             assert second._open == []
+
+    run_on(loop, scenario())
+
+
+@pytest.mark.skipif(not KNOWN, reason="only Linux counts the bytes of a connection")
+def test_bytes_are_known_while_a_connection_is_open_and_after(loop: str) -> None:
+    async def scenario() -> None:
+        async with serving(echo) as harness:
+            client = await harness.client()
+            assert await client.ask(b"x" * 1000) == b"<" + b"x" * 1000 + b">"
+            assert harness.only_connection.traffic().received == 1004
+            await client.close()
+            await until(lambda: not harness.server.connections)
+            (listener,) = harness.server.listeners
+            assert listener.gone.received - 1004 in (0, 1)  # the kernel may count the end as a byte
+            assert listener.gone.sent == 1006
 
     run_on(loop, scenario())

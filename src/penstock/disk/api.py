@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -119,3 +120,15 @@ class Disk(Protocol):
         """`python -m module` with `request` on its input; returns its output. Only where `shared`."""
 
     def close(self) -> None: ...
+
+
+def make_lasting(disk: Disk, path: str) -> None:
+    """A directory with its parents, found again after a power loss, as all that is synced in it."""
+    parents: list[str] = []
+    here = path
+    while not disk.exists(here) and (above := os.path.dirname(here)) != here:
+        parents.append(above or ".")
+        here = above
+    disk.mkdir(path)
+    for parent in reversed(parents):
+        disk.sync_dir(parent)

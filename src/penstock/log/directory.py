@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.disk.api import make_lasting
 from penstock.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
@@ -76,7 +77,7 @@ class LogDir:
         return f"{self.path}/{name}"
 
     def acquire(self) -> None:
-        self.disk.mkdir(self.path)
+        make_lasting(self.disk, self.path)
         self._lock = self.disk.lock(self.path)
 
     def release(self) -> None:

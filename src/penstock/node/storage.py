@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.broker.metadata_storage import DIRECTORY, StorageError, bootstrap_records
+from penstock.disk.api import make_lasting
 from penstock.log.checkpoints import META_PROPERTIES_FILE, parse_properties, render_properties
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE, checkpoint_name, write_checkpoint
 from penstock.metadata.features import (
@@ -155,7 +156,7 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
         while directory_id in taken and told is None:
             directory_id = random_uuid(random)
         taken.add(directory_id)
-        disk.mkdir(path)
+        make_lasting(disk, path)
         bootstrap = b"".join(write_checkpoint(bootstrap_records(features), epoch=0, timestamp_ms=now_ms))
         disk.write_atomic(f"{path}/{BOOTSTRAP_FILE}", bootstrap)
         if path == metadata_directory and features.get(KRAFT_VERSION, 0) >= 1 and not plan.joins:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.disk import real
-from penstock.disk.api import DirectoryLockedError, Disk, DiskError
+from penstock.disk.api import DirectoryLockedError, Disk, DiskError, make_lasting
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 
@@ -145,3 +145,15 @@ def test_a_directory_has_one_holder_at_a_time(disk: Disk, root: str) -> None:
     lock.release()
     lock.release()
     disk.lock(root).release()
+
+
+def test_a_directory_is_made_with_its_parents_and_synced_into_them(
+    disk: Disk, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(disk, "sync_dir", synced.append)
+    make_lasting(disk, f"{root}/a/b")
+    assert disk.is_dir(f"{root}/a/b")
+    assert synced == [root, f"{root}/a"]
+    make_lasting(disk, f"{root}/a/b")
+    assert len(synced) == 2

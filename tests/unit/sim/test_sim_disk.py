@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.disk.api import DirectoryLockedError, DiskError
+from penstock.disk.api import DirectoryLockedError, DiskError, make_lasting
+from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 from penstock.sim.disk import DiskConditions, SimDisk
 from penstock.sim.loop import ProcessKilled, Timeline
 from penstock.sim.platter import Platter, Severity
@@ -76,6 +77,16 @@ def test_renames_removals_and_directories_are_undone_unless_synced() -> None:
     rig.disk.sync_dir("/d")
     rig.lose_power()
     assert sorted(rig.disk.listdir("/d")) == ["gone", "new"]
+
+
+def test_a_directory_that_was_formatted_stays_after_a_power_cut() -> None:
+    rig = Rig()
+    for path in ("/data", "/deep/down/data"):
+        format_storage(rig.disk, FormatPlan((path,), 1), random=Random(1), now_ms=0)
+    make_lasting(rig.disk, "/")
+    rig.lose_power()
+    for path in ("/data", "/deep/down/data"):
+        assert read_meta_properties(rig.disk, path) is not None
 
 
 def test_some_power_cuts_leave_a_prefix_of_the_writes_and_tear_the_next() -> None:

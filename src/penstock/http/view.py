@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
-
-from penstock.http.pipelines import Pipelines, no_pipelines
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.http.pipelines import Pipelines
     from penstock.net.network import Network
     from penstock.net.server import Server
 
@@ -30,7 +29,7 @@ class View:
     server: Server
     network: Network
     started_ms: int
-    pipelines: Pipelines = field(default=no_pipelines)
+    pipelines: Pipelines
 
 
 async def breathe(number: int) -> None:

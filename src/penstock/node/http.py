@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.http.address import PROPERTY, HttpAddress
-from penstock.http.pipelines import Pipelines, no_pipelines
 from penstock.node.listeners import HttpUnavailableError, ListenerPlan, plan_http
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.http.pipelines import Pipelines
     from penstock.http.server import HttpServer, Site
     from penstock.net.server import Server
     from penstock.node.parts import World
@@ -34,7 +34,7 @@ class HttpSide:
         #: Nobody asked for it by name: a node goes on without it where its address can't be had.
         self.optional = False
         #: Which pipelines there are, for the console.
-        self.pipelines: Pipelines = no_pipelines
+        self.pipelines: Pipelines | None = None
         #: Why there is none, where there should be one.
         self.problem: str | None = None
 
@@ -72,10 +72,12 @@ class HttpSide:
             return
 
         def make() -> Site:
+            from penstock.http.pipelines import no_pipelines
             from penstock.http.site import Site
             from penstock.http.view import View
 
-            return Site(View(broker, server, self._world.network, self._started_ms, self.pipelines))
+            pipelines = self.pipelines or no_pipelines
+            return Site(View(broker, server, self._world.network, self._started_ms, pipelines))
 
         self._server.serve(make)
 

@@ -19,10 +19,11 @@ import pytest
 from penstock.cli import pipeline_demo
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.main import main
-from penstock.cli.pipeline_session import Lines
+from penstock.cli.pipeline_session import Lines, telling
 from penstock.client.sync import Client
 from penstock.pipelines.demo import differences, events
 from penstock.pipelines.running import line, reason
+from penstock.pipelines.watching import told
 from penstock.spark.progress import QueryState
 from penstock.testing import Broker
 
@@ -169,6 +170,24 @@ def test_progress_is_plain_lines_without_a_terminal_and_one_that_moves_on_it(
     assert said() == "batch 1\nbatch 2\nflow done\n"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert said() == "\r\x1b[Kbatch 1\r\x1b[Kbatch 2\r\x1b[Kflow done\n"
+
+
+def test_work_that_is_no_query_says_its_rows_rate_and_time_to_go() -> None:
+    assert told("backfill t", 1500, 6000, "records", 3.0) == (
+        "backfill t: 1,500 of 6,000 records, 500 records/s, 9 s to go"
+    )
+    assert told("compared", 3, 7, "parts", 2.0) == "compared: 3 of 7 parts, 1.5 parts/s, 3 s to go"
+    assert told("report", 60, 60, "records", 2.0) == "report: 60 of 60 records, 30 records/s"
+    assert told("report", 0, 0, "records", 2.0) == ""
+
+
+def test_progress_is_told_at_the_end_and_not_of_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    with telling(lambda _: "done"):
+        pass
+    assert capsys.readouterr().err == "done\n"
+    with pytest.raises(Failure), telling(lambda _: "done"):
+        raise Failure("no")
+    assert capsys.readouterr().err == ""
 
 
 def test_made_up_events_are_the_same_for_the_same_seed() -> None:

@@ -15,7 +15,8 @@ from penstock.pipelines.backfill import BackfillJob, backfill
 from penstock.pipelines.copying import CopyJob, start_mirror, start_repartition, translate
 from penstock.pipelines.report import examine
 from penstock.pipelines.report_page import page
-from penstock.pipelines.running import run
+from penstock.pipelines.running import reason, run
+from penstock.pipelines.segment_archive import archive_segments
 from penstock.pipelines.table import TableJob, start_table
 from penstock.pipelines.topics import Topic
 from penstock.spark.errors import SourceError
@@ -129,16 +130,49 @@ def test_a_report_tells_sizes_keys_duplicates_and_gaps(spark: Any, spark_broker:
     assert topic in shown
 
 
+@pytest.mark.parametrize("kind", ["records", "segments"])
 def test_an_archive_and_the_topic_are_read_as_one(
-    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, kind: str
 ) -> None:
     name = new_topic(2)
     topic, place = Topic(spark_broker.bootstrap, name), str(tmp_path / "archive")
     produce(spark_broker, name, range(50))
-    run(lambda: start_archive(spark, topic, place))
+    if kind == "records":
+        run(lambda: start_archive(spark, topic, place))
+    else:
+        assert sum(each.records for each in archive_segments(spark, topic, place, everything=True)) == 50
+    ends = {(name, index): len(spark_broker.records(name, index)) for index in range(2)}
     with spark_broker.client() as client:  # retention has taken what is in the archive
-        client.delete_records({(name, index): len(spark_broker.records(name, index)) for index in range(2)})
+        client.delete_records(ends)
     produce(spark_broker, name, range(50, 80))
     rows = read_with_archive(spark, topic, place).collect()
     assert sorted(json.loads(row["value"])["n"] for row in rows) == list(range(80))
     assert len({(row["partition"], row["offset"]) for row in rows}) == 80
+    for row in rows:
+        number = json.loads(row["value"])["n"]
+        assert (row["key"], row["topic"]) == (f"k{number % 5}".encode(), name)
+        assert row["timestamp"].timestamp() * 1000 == FIRST_MS + number
+    with spark_broker.client() as client:  # and now what is not
+        client.delete_records({(name, 0): ends[name, 0] + 3})
+    with pytest.raises(Exception, match=f"{name}-0 holds offsets"):
+        read_with_archive(spark, topic, place).collect()
+
+
+def test_segments_are_archived_once_by_spark_and_a_damaged_one_is_one_sentence(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    name = new_topic(2)
+    topic, place = Topic(spark_broker.bootstrap, name), str(tmp_path / "archive")
+    with spark_broker.client() as client, client.producer() as producer:
+        producer.send_many(name, [(b"%d" % n, bytes(900), (("n", b"%d" % n),), FIRST_MS + n) for n in range(5000)])
+    first = archive_segments(spark, topic, place)
+    assert {each.partition for each in first} == {0, 1}
+    assert archive_segments(spark, topic, f"file://{place}") == []
+    rows = read_with_archive(spark, topic, place).select("key", "headers").collect()
+    assert sorted(int(row["key"]) for row in rows) == list(range(5000))
+    assert all(row["headers"][0]["value"] == row["key"] for row in rows)
+    [log, *_] = Path(place).glob("*/*.log")
+    log.write_bytes(log.read_bytes()[:-1])
+    with pytest.raises(Exception, match="is damaged: it is cut off") as caught:
+        read_with_archive(spark, topic, place).count()
+    assert reason(caught.value).startswith(f"{place}/{log.parent.name}/{log.name} is damaged")

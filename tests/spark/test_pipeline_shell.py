@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -180,12 +181,57 @@ def test_an_archive_is_files_by_partition(shell: Shell, broker: Broker, topic: s
     assert "60 rows" in listed[f"archive-{topic}"]["last"]
 
 
+def whole(broker: Broker, topic: str, partition: int) -> list[tuple[bytes | None, bytes | None, int, object]]:
+    """Records of a partition, in order, with all that a producer gave them."""
+    found = broker.records(topic, partition)
+    return [(each.key, each.value, each.timestamp, each.headers) for each in found if each.value is not None]
+
+
+def test_archived_segments_are_restored_with_keys_times_and_headers_after_a_kill(
+    shell: Shell, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "archive"
+    with Client(broker.bootstrap) as client, client.producer() as producer:
+        records = [(b"k%d" % (n % 5), b"%d" % n, (("n", b"%d" % n), ("none", None)), FIRST_MS + n) for n in range(90)]
+        producer.send_many(topic, records)
+    words = ["archive", topic, str(place), "--segments", "-b", broker.bootstrap, *SMALL]
+
+    command = [sys.executable, "-m", "penstock.cli.main", "pipeline", *words, "--all"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list(place.glob(f"{topic}-*/*.json")):
+            time.sleep(0.01)
+        process.kill()
+    expected = [whole(broker, topic, index) for index in range(3)]
+    done = shell.run("pipeline", *words, "--all")
+    assert done.code == Exit.OK, done.err
+    done = shell.run("pipeline", *words, "--all", "--json", "--option", "read.mode=wire")
+    assert (done.code, done.json()) == (Exit.OK, []), done.err
+    with broker.client() as client:
+        client.delete_records({(topic, index): len(expected[index]) for index in range(3)})
+
+    restored = f"{topic}-restored"
+    broker.create_topic(restored, 3)
+    words = ["backfill", str(place), restored, "--format", "archive", "--archived", topic, "--same-partitions"]
+    done = shell.run("pipeline", *words, "-b", broker.bootstrap, *SMALL, "--json")
+    assert done.code == Exit.OK, done.err
+    assert done.json() == {"topic": restored, "records": 150}
+    assert f"backfill {restored}: 15" in done.err
+    assert [whole(broker, restored, index) for index in range(3)] == expected
+
+    [damaged, *_] = place.glob(f"{topic}-0/*.log")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    done = shell.run("pipeline", *words, "-b", broker.bootstrap, *SMALL, "--json")
+    assert (done.code, "is damaged: it is cut off" in done.last) == (Exit.FAILED, True), done.err
+    assert "Traceback" not in done.err
+
+
 def test_a_report_is_a_table_and_a_page(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     done = shell.run("pipeline", "report", topic, "--html", str(page), "-b", broker.bootstrap, *SMALL, "--json")
     assert done.code == Exit.OK, done.err
     [row] = done.json()
     assert (row["topic"], row["partitions"], row["records"], row["duplicates"], row["gaps"]) == (topic, 3, 60, 0, 0)
+    assert "report: 60 of 60 records" in done.err
     assert "<svg" in page.read_text()
 
 
@@ -215,6 +261,11 @@ def test_what_is_wrong_is_one_sentence(shell: Shell, broker: Broker, topic: str,
         (["mirror", topic, *at, "--from", NOBODY], Exit.CANNOT_CONNECT, f"no broker answers at {NOBODY}"),
         (["mirror", topic, *at, "--from", broker.bootstrap], Exit.USAGE, "are the same cluster"),
         (["archive", "missing", here], Exit.NOT_FOUND, "there is no such topic"),
+        (["archive", topic, here, "--segments", "--follow"], Exit.USAGE, "run it again for more"),
+        (["archive", topic, here, "--all"], Exit.USAGE, "--all is for --segments"),
+        (["archive", topic, "ftp://x/y", "--segments"], Exit.FAILED, "is no address for an archive of segments"),
+        (["archive", topic, f"{tmp_path}/file/a", "--segments"], Exit.FAILED, "can't be"),
+        (["backfill", gone, topic, "--format", "archive"], Exit.FAILED, "Path does not exist: file:"),
         (["report", "missing"], Exit.NOT_FOUND, "there is no such topic"),
         (["report", topic, "--html", f"{tmp_path}/file/r.html"], Exit.STORAGE, "can't be written"),
         (["status", "nobody"], Exit.NOT_FOUND, "no pipeline nobody has run here"),

@@ -92,14 +92,15 @@ async def _compare(broker: Broker, target: Target, range_offsets: int, rate: int
 
 def _spread(targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
     """By tasks of Spark, wherever those run."""
-    from penstock.cli.pipeline_session import Lines, job_progress, spark_session
+    from penstock.cli.pipeline_session import spark_session, telling
     from penstock.pipelines.verify import verify
-    from penstock.pipelines.watching import Work, told
+    from penstock.pipelines.watching import told, watched
 
-    def tell(work: Work, seconds: float) -> str:
+    def line(seconds: float) -> str:
+        work = watch.look()
         return told("compared", work.tasks, work.all_tasks, "parts", seconds)
 
-    with spark_session(args, "cluster verify") as spark, job_progress(spark, Lines(), tell):
+    with spark_session(args, "cluster verify") as spark, watched(spark) as watch, telling(line):
         return verify(spark, args.bootstrap, targets, range_offsets=args.range, rate=args.rate, timeout_s=args.timeout)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, positive_int, verb
-from penstock.cli.pipeline_session import follow, pace, spark_options, spark_session, stream_options, topic
+from penstock.cli.pipeline_session import follow, pace, spark_options, spark_session, stream_options, telling, topic
 
 
 def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,7 +36,8 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     spark_options(back)
     back.add_argument("path", metavar="TABLE")
     back.add_argument("topic", metavar="TOPIC")
-    back.add_argument("--format", choices=("delta", "parquet"), default="delta", help="default: %(default)s")
+    back.add_argument("--format", choices=("delta", "parquet", "archive"), default="delta", help="default: %(default)s")
+    back.add_argument("--archived", metavar="NAME", help="the topic that the archive is of (default: TOPIC)")
     back.add_argument("--key", metavar="COLUMN", help="default: _key")
     back.add_argument("--until", metavar="TIME", help="only records up to this timestamp, such as 2026-01-31 12:00:00")
     back.add_argument("--as-of", metavar="VERSION|TIME", help="a Delta table as it was")
@@ -61,13 +62,15 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="afterwards, set its offsets here as they are there",
     )
 
-    archive = verb(
-        verbs, "archive", "keep a topic's records as Parquet files, for longer than the topic does", run_archive
-    )
+    archive = verb(verbs, "archive", "keep a topic's records for longer than the topic does", run_archive)
     stream_options(archive)
     archive.add_argument("topic", metavar="TOPIC")
     archive.add_argument("path", metavar="DIR", help="a directory or an address that Spark can write to")
     archive.add_argument("--checkpoint", metavar="DIR", help="default: DIR.checkpoint")
+    archive.add_argument(
+        "--segments", action="store_true", help="sealed segments, byte for byte, instead of Parquet files of records"
+    )
+    archive.add_argument("--all", action="store_true", help="with --segments: also what is committed and not sealed")
 
     report = verb(verbs, "report", "say what is in topics: sizes, keys, skew, fields, duplicates, gaps", run_report)
     connection(report)
@@ -112,12 +115,14 @@ def run_table(args: argparse.Namespace) -> int:
 
 
 def run_backfill(args: argparse.Namespace) -> int:
-    from penstock.pipelines.backfill import BackfillJob, backfill
+    from penstock.pipelines.backfill import Backfill, BackfillJob
+    from penstock.pipelines.watching import told
 
     job = BackfillJob(
         args.path,
         topic(args, args.topic),
         format=args.format,
+        archived=args.archived,
         key=args.key,
         until=args.until,
         as_of=args.as_of,
@@ -126,7 +131,10 @@ def run_backfill(args: argparse.Namespace) -> int:
         exactly_once=not args.at_least_once,
     )
     with spark_session(args, f"backfill {args.topic}", delta=args.format == "delta") as spark:
-        written = backfill(spark, job)
+        work = Backfill(spark, job)
+        total = work.total()
+        with telling(lambda seconds: told(f"backfill {args.topic}", work.written(), total, "records", seconds)):
+            written = work.run()
     output.record(args.output, {"topic": args.topic, "records": written})
     return Exit.OK
 
@@ -195,6 +203,10 @@ def _translate(args: argparse.Namespace, spark: Any, group: str, target: Any) ->
 def run_archive(args: argparse.Namespace) -> int:
     from penstock.pipelines.archive import start_archive
 
+    if args.segments:
+        return _archive_segments(args)
+    if args.all:
+        raise Failure("--all is for --segments: records are archived as far as they are committed", Exit.USAGE)
     source = topic(args, args.topic)
     with spark_session(args, f"archive {args.topic}") as spark:
         return follow(
@@ -205,10 +217,41 @@ def run_archive(args: argparse.Namespace) -> int:
         )
 
 
+def _archive_segments(args: argparse.Namespace) -> int:
+    from penstock.pipelines.segment_archive import archive_segments
+    from penstock.pipelines.watching import told, watched
+
+    if args.follow or args.checkpoint:
+        raise Failure("--segments takes what is sealed now: run it again for more, without --follow", Exit.USAGE)
+    source = topic(args, args.topic)
+
+    def line(seconds: float) -> str:
+        work = watch.look()
+        return told(f"archive {args.topic}", work.tasks, work.all_tasks, "partitions", seconds)
+
+    with spark_session(args, f"archive {args.topic}") as spark, watched(spark) as watch, telling(line):
+        found = archive_segments(spark, source, args.path, everything=args.all)
+    columns = ("partition", "first_offset", "last_offset", "records", "bytes")
+    rows = [
+        {
+            "partition": each.partition,
+            "first_offset": each.first,
+            "last_offset": each.end - 1,
+            "records": each.records,
+            "bytes": each.bytes,
+        }
+        for each in found
+    ]
+    output.rows(args.output, columns, rows, empty="nothing new is sealed")
+    return Exit.OK
+
+
 def run_report(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect, failure
-    from penstock.pipelines.report import examine
+    from penstock.pipelines.report import PASSES, examine
     from penstock.pipelines.report_page import page
+    from penstock.pipelines.topics import bounds
+    from penstock.pipelines.watching import told, watched
 
     with connect(args) as broker:
         known = broker.topics(args.topics or None)
@@ -225,8 +268,15 @@ def run_report(args: argparse.Namespace) -> int:
     except OSError as problem:
         raise Failure(f"{args.html} can't be written: {problem.strerror}", Exit.STORAGE) from problem
     with file:
-        with spark_session(args, "report") as spark:
-            found = examine(spark, args.bootstrap, names)
+        with spark_session(args, "report") as spark, watched(spark) as watch:
+            total = sum(end - first for name in names for first, end in bounds(args.bootstrap, name).values())
+
+            def line(seconds: float) -> str:
+                read = min(watch.look().records_read // PASSES, total)
+                return told("report", read, total, "records", seconds)
+
+            with telling(line):
+                found = examine(spark, args.bootstrap, names)
         file.truncate(0)
         file.write(page(f"Topics of {args.bootstrap}", found))
     columns = ("topic", "partitions", "records", "bytes", "skew", "duplicates", "gaps")

@@ -6,7 +6,6 @@ import argparse
 import os
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int
 
 if TYPE_CHECKING:
-    from penstock.pipelines.watching import Work
     from penstock.runs import Recording
 
 #: A laptop's share: the driver is the executor, too.
@@ -167,14 +165,19 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 
 @contextmanager
-def job_progress(spark: Any, lines: Lines, tell: Callable[[Work, float], str]) -> Iterator[None]:
-    """Meanwhile, says how far the jobs of this thread are: often on a terminal, now and then elsewhere."""
-    from penstock.pipelines.watching import LOOK_EVERY_S, watched
+def telling(line: Callable[[float], str]) -> Iterator[None]:
+    """Meanwhile, says how far something is that is no query: often on a terminal, now and then elsewhere."""
+    from penstock.pipelines import watching
 
-    began = time.monotonic()
-    every = LOOK_EVERY_S if lines.moving else output.PROGRESS_EVERY_S
+    lines = Lines()
+    every = watching.LOOK_EVERY_S if lines.moving else output.PROGRESS_EVERY_S
+
+    def tell(seconds: float) -> None:
+        if text := line(seconds):
+            lines.progress(text)
+
     try:
-        with watched(spark, lambda work: lines.progress(tell(work, time.monotonic() - began)), every_s=every):
+        with watching.telling(tell, every_s=every):
             yield
     finally:
         lines.end()

@@ -1,7 +1,8 @@
 """Records kept for longer than their topic keeps them, and both read as one.
 
-An archive is Parquet files of whole records, by partition, wherever Spark can write. It holds what is committed, and a
-reader goes on in the topic right after it: no record twice, none left out, or an error if retention was faster.
+Two kinds, wherever Spark can write. Records: Parquet files of whole records, by partition, which a stream writes and
+any tool reads. Segments: the log's own bytes, written once each (`segment_archive`). Both hold what is committed, and a
+reader goes on in the topic right after them: no record twice, none left out, or an error if retention was faster.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import json
 from typing import Any
 
 from penstock.pipelines.running import Pace
+from penstock.pipelines.segment_reading import archived_rows, whole
+from penstock.pipelines.segments import Catalog, catalog
+from penstock.pipelines.stores import place_for
 from penstock.pipelines.topics import Topic, partitions_of, read_batch, read_stream
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -19,6 +23,7 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 def start_archive(
     spark: Any, topic: Topic, path: str, *, checkpoint: str | None = None, pace: Pace | None = None
 ) -> Any:
+    """Of records, as Parquet files."""
     pace = pace or Pace()
     records = read_stream(spark, topic, **_COMMITTED, **pace.limits).select(*COLUMNS)
     writer = records.writeStream.format("parquet").queryName(f"archive {topic.name}").partitionBy("partition")
@@ -27,12 +32,38 @@ def start_archive(
 
 
 def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
-    """One DataFrame: the archive, and what the topic has after it."""
+    """One DataFrame: the archive, of either kind, and what the topic has after it."""
+    found = _segments(spark, topic.name, path)
+    if found is None:
+        archived, ends = _records(spark, path)
+    else:
+        lossy = topic.options.get("failOnDataLoss", "true").lower() == "false"
+        pieces = [(index, [part]) for index, parts in whole(found, lossy=lossy).items() for part in parts]
+        archived = archived_rows(spark, place_for(spark, path), topic.name, pieces)
+        ends = {index: end for index in found.parts if (end := found.end(index)) is not None}
+    starts = {str(index): ends.get(index, -2) for index in range(partitions_of(topic.bootstrap, topic.name))}
+    live = read_batch(spark, topic, **_COMMITTED, startingOffsets=json.dumps({topic.name: starts}))
+    return archived.select(*COLUMNS).unionByName(live.select(*COLUMNS))
+
+
+def read_archive(spark: Any, name: str, path: str) -> Any:
+    """The archive alone, of either kind: each partition's records by one task, in order."""
+    found = _segments(spark, name, path)
+    if found is None:
+        archived, _ = _records(spark, path)
+        return archived.select(*COLUMNS).repartition("partition").sortWithinPartitions("partition", "offset")
+    stretches = [(index, parts) for index, parts in whole(found).items() if parts]
+    return archived_rows(spark, place_for(spark, path), name, stretches).select(*COLUMNS)
+
+
+def _segments(spark: Any, name: str, path: str) -> Catalog | None:
+    place = place_for(spark, path)
+    return catalog(place.open(), name) if place.known else None
+
+
+def _records(spark: Any, path: str) -> tuple[Any, dict[int, int]]:
     from pyspark.sql import functions as f
 
     archived = spark.read.parquet(path).withColumn("partition", f.col("partition").cast("int"))
     last = archived.groupBy("partition").agg(f.max("offset").alias("offset")).collect()
-    ends = {row["partition"]: row["offset"] + 1 for row in last}
-    starts = {str(index): ends.get(index, -2) for index in range(partitions_of(topic.bootstrap, topic.name))}
-    live = read_batch(spark, topic, **_COMMITTED, startingOffsets=json.dumps({topic.name: starts}))
-    return archived.select(*COLUMNS).unionByName(live.select(*COLUMNS))
+    return archived, {row["partition"]: row["offset"] + 1 for row in last}

@@ -6,10 +6,12 @@ in their partition. Of other tables a column is the key, and the rest becomes a 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.pipelines.topics import PLACES, Topic
+from penstock.pipelines.archive import read_archive
+from penstock.pipelines.topics import PLACES, Topic, bounds
 from penstock.spark.errors import SourceError
 
 
@@ -18,6 +20,9 @@ class BackfillJob:
     path: str
     topic: Topic
     format: str = "delta"
+    """Or parquet, or archive: what `archive` wrote, of either kind."""
+    archived: str | None = None
+    """The topic that an archive is of; the target's name if None."""
     key: str | None = None
     """A column; `_key` if the table has it."""
     until: str | None = None
@@ -29,20 +34,55 @@ class BackfillJob:
     exactly_once: bool = True
 
 
+class Backfill:
+    """A job that is ready to run: what is wrong with it has been told."""
+
+    def __init__(self, spark: Any, job: BackfillJob) -> None:
+        """Raises SourceError."""
+        self._job = job
+        self._records = records(_table(spark, job), job)
+        self._before = self._last = _end_of(job.topic)
+
+    def total(self) -> int:
+        """How many records there are to write. Tables know, unless only some of their rows are wanted."""
+        return int(self._records.count())
+
+    def written(self) -> int:
+        """So far, as the topic has it: with what others write to it, and the marks that transactions end with."""
+        with suppress(SourceError):  # the job itself says that the broker has gone
+            self._last = _end_of(self._job.topic)
+        return self._last - self._before
+
+    def run(self) -> int:
+        """How many records were written. Raises SourceError."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        job = self._job
+        seen = Observation()
+        counted = self._records.observe(seen, f.count(f.lit(1)).alias("rows"))
+        options = {"kafka.bootstrap.servers": job.topic.bootstrap, "topic": job.topic.name, **job.topic.options}
+        options["exactlyOnce"] = str(job.exactly_once).lower()
+        counted.write.format("penstock").mode("append").options(**options).save()
+        return int(seen.get["rows"])
+
+
 def backfill(spark: Any, job: BackfillJob) -> int:
     """How many records were written. Raises SourceError."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
+    return Backfill(spark, job).run()
 
-    seen = Observation()
-    counted = records(_table(spark, job), job).observe(seen, f.count(f.lit(1)).alias("rows"))
-    options = {"kafka.bootstrap.servers": job.topic.bootstrap, "topic": job.topic.name, **job.topic.options}
-    options["exactlyOnce"] = str(job.exactly_once).lower()
-    counted.write.format("penstock").mode("append").options(**options).save()
-    return int(seen.get["rows"])
+
+def _end_of(topic: Topic) -> int:
+    return sum(end for _, end in bounds(topic.bootstrap, topic.name).values())
 
 
 def _table(spark: Any, job: BackfillJob) -> Any:
+    if job.format == "archive":
+        if job.as_of is not None:
+            raise SourceError("An archive is what it was when it was written: leave --as-of out, or use --until.")
+        if job.key is not None:
+            raise SourceError("Records of an archive have their keys: leave --key out.")
+        return read_archive(spark, job.archived or job.topic.name, job.path)
     reader = spark.read.format(job.format)
     if job.as_of is not None:
         if job.format != "delta":
@@ -57,6 +97,8 @@ def records(table: Any, job: BackfillJob) -> Any:
     """A table's rows as records, each key's in order."""
     from pyspark.sql import functions as f
 
+    if job.format == "archive":
+        return _archived(table, job)
     there = set(table.columns)
     key = job.key or ("_key" if "_key" in there else None)
     if key is not None and key not in there:
@@ -80,6 +122,18 @@ def records(table: Any, job: BackfillJob) -> Any:
     if job.same_partitions:
         columns.append(f.col("_partition").cast("int").alias("partition"))
     return table.select(*columns)
+
+
+def _archived(table: Any, job: BackfillJob) -> Any:
+    """Records as they were."""
+    from pyspark.sql import functions as f
+
+    if job.until is not None:
+        table = table.where(f.col("timestamp") <= f.to_timestamp(f.lit(job.until)))
+    if job.where is not None:
+        table = table.where(job.where)
+    partition = ["partition"] if job.same_partitions else []
+    return table.select("key", "value", "headers", "timestamp", *partition)
 
 
 def _value(table: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is in topics: sizes, keys, skew, fields, duplicates and gaps, found by Spark in one pass over their records.
+"""What is in topics: sizes, keys, skew, fields, duplicates and gaps, found by Spark in three passes over their records.
 
 Estimates where exact answers would need a shuffle of every key: distinct keys within a few percent. Gaps are offsets
 between the first and the last that hold no record: compaction and transactions leave them, so they are only told.
@@ -6,16 +6,21 @@ between the first and the last that hold no record: compaction and transactions 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.pipelines.topics import Topic, read_batch
+from penstock.pipelines.topics import Topic, partitions_of, read_batch
 
 #: Keys and fields that are named in a report.
 MOST = 20
 #: Values that fields are looked for in.
 SAMPLE = 1000
+#: How often every record is read, for who wants to know how far a report is.
+PASSES = 3
+#: Of one task: a large partition has many, so that all cores have some and progress is seen.
+TASK_RECORDS = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +73,8 @@ def examine(spark: Any, bootstrap: str, names: Sequence[str]) -> list[TopicRepor
 def _examine(spark: Any, topic: Topic) -> TopicReport:
     from pyspark.sql import functions as f
 
-    from penstock.pipelines.topics import partitions_of
-
-    records = read_batch(spark, topic, **{"kafka.isolation.level": "read_committed"})
+    committed = {"kafka.isolation.level": "read_committed", "maxRecordsPerPartition": str(TASK_RECORDS)}
+    records = read_batch(spark, topic, **committed)
     size = f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0))
     found = {
         row["partition"]: row
@@ -97,7 +101,25 @@ def _examine(spark: Any, topic: Topic) -> TopicReport:
     top = tuple((row["key"], row["count"]) for row in keyed.orderBy(f.desc("count"), "key").limit(MOST).collect())
     same = records.groupBy("key", f.xxhash64("value"), f.length("value")).count().where("count > 1")
     [[duplicates]] = same.select(f.coalesce(f.sum(f.col("count") - 1), f.lit(0))).collect()
-    sample = records.limit(SAMPLE).select(f.schema_of_variant_agg(f.try_parse_json(f.col("value").cast("string"))))
-    [[fields]] = sample.collect()
+    fields = _fields(spark, topic, partitions)
     shown = fields if fields and fields.startswith("OBJECT") else ""
     return TopicReport(topic.name, partitions, top, int(duplicates), shown)
+
+
+def _fields(spark: Any, topic: Topic, partitions: Sequence[PartitionReport]) -> str | None:
+    """Of the first values of each partition: asked for by offset, for a limit would cut its readers off."""
+    from pyspark.sql import functions as f
+
+    each = -(-SAMPLE // len(partitions))
+    ends = {str(part.partition): max(0, min(part.last + 1, part.first + each)) for part in partitions}
+    starts = {str(part.partition): min(part.first, ends[str(part.partition)]) for part in partitions}
+    first = read_batch(
+        spark,
+        topic,
+        startingOffsets=json.dumps({topic.name: starts}),
+        endingOffsets=json.dumps({topic.name: ends}),
+        failOnDataLoss="false",  # retention may take some meanwhile, and others will do
+    )
+    text = f.try_parse_json(f.col("value").cast("string"))
+    [[found]] = first.select(f.schema_of_variant_agg(text)).collect()
+    return str(found) if found is not None else None

@@ -50,6 +50,19 @@ def create_like(bootstrap: str, name: str, partitions: int, *, replication_facto
     return True
 
 
+def bounds(bootstrap: str, name: str) -> dict[int, tuple[int, int]]:
+    """Of each partition the first offset and the one behind the last. Raises SourceError."""
+    from penstock.client.offsets import EARLIEST, LATEST
+    from penstock.client.sync import Client
+    from penstock.spark.errors import in_one_sentence
+
+    wanted = [(name, index) for index in range(partitions_of(bootstrap, name))]
+    with in_one_sentence(f"The offsets of {name!r} could not be had"), Client(bootstrap) as client:
+        first = client.list_offsets(dict.fromkeys(wanted, EARLIEST))
+        last = client.list_offsets(dict.fromkeys(wanted, LATEST))
+    return {key[1]: (first[key].offset, last[key].offset) for key in wanted}
+
+
 def partitions_of(bootstrap: str, name: str) -> int:
     """How many; raises SourceError if the topic is not there."""
     from penstock.client.sync import Client

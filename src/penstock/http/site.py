@@ -70,7 +70,7 @@ class Site:
         if path.startswith(TOPIC_PREFIX):
             found = one_topic((await self._look.get()).facts, path.removeprefix(TOPIC_PREFIX))
             return NOT_FOUND if found is None else await _json(found)
-        return _static(path) if path in STATIC else NOT_FOUND
+        return static(path) if path in STATIC else NOT_FOUND
 
     async def close(self) -> None:
         for shared in (self._pipelines, self._metrics, self._look):
@@ -137,7 +137,7 @@ async def _json(value: Any) -> Response:
     return await asyncio.to_thread(as_json, value)
 
 
-def _static(path: str) -> Response:
+def static(path: str) -> Response:
     """From the package, read anew each time: it is small, and seldom asked for."""
     content = get_data("penstock.http", f"static{path}")
     return NOT_FOUND if content is None else Response(200, STATIC[path], content, cache="no-cache")

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -132,6 +133,14 @@ def test_pipelines_are_told_with_their_lag_while_they_run(broker: Broker) -> Non
         told = json.load(answer)["pipelines"]
     assert [each["name"] for each in told] == ["demo", "old"]
     assert told[0]["queries"][0]["lag"] == 7
+
+
+def test_every_metric_is_in_the_documentation(broker: Broker) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    for name in series(broker):
+        words = name.split("_")
+        short = (f"…_{'_'.join(words[start:])}" for start in range(2, len(words)))
+        assert any(f"`{each}" in text for each in (name, f"{words[0]}_*", *short)), name
 
 
 def test_what_is_not_there_says_what_is(broker: Broker) -> None:

@@ -117,7 +117,7 @@ class OffsetIndex:
         """How many stored entries from the first on are in order and below: after a crash the rest may be anything."""
         if not self._file.stored:
             return 0
-        last_offset, last_position, keep = -1, -1, 0
+        last_offset, last_position, keep = -1, 0, 0  # a segment's first batch has no entry: zeros are a hole
         for offset, position in zip(*_unpack(self._file.read(0, self._file.stored))):
             if not (last_offset < offset < relative and last_position < position):
                 break

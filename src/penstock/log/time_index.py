@@ -89,7 +89,7 @@ class TimeIndex:
         """How many stored entries from the first on are in order and below: after a crash the rest may be anything."""
         if not self._file.stored:
             return 0
-        last_timestamp, last_offset, keep = -1, -1, 0
+        last_timestamp, last_offset, keep = 0, -1, 0  # zeros are a hole
         data = self._file.read(0, self._file.stored)
         for timestamp, offset in _ENTRY.iter_unpack(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]):
             if not (last_timestamp < timestamp and last_offset <= offset < relative):

@@ -21,7 +21,7 @@ BASE = 1000
 @st.composite
 def ascending(draw: st.DrawFn) -> list[tuple[int, int]]:
     steps = draw(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=60))
-    entries, offset, position = [], BASE - 1, -1
+    entries, offset, position = [], BASE - 1, 0
     for more_offset, more_position in steps:
         offset, position = offset + more_offset, position + more_position
         entries.append((offset, position))
@@ -108,6 +108,18 @@ def test_what_a_crash_left_behind_the_cut_is_dropped_whatever_it_is() -> None:
     index.append(BASE + 200, 500)
     index.store()
     assert disk.read_bytes("/index") == struct.pack(">iiiiii", 3, 10, 5, 90, 200, 500)
+
+
+def test_a_hole_that_a_crash_left_is_no_entry() -> None:
+    disk = MemoryDisk()
+    disk.write_new("/index", bytes(16) + struct.pack(">ii", 200, 900))
+    index = OffsetIndex(disk, "/index", BASE)
+    index.truncate_to(BASE + 100)
+    assert index.entries() == []
+    disk.write_new("/time", bytes(24) + struct.pack(">qi", 5000, 200))
+    times = TimeIndex(disk, "/time", BASE)
+    times.truncate_to(BASE + 100)
+    assert times.entries() == []
 
 
 @st.composite

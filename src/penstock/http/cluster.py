@@ -31,6 +31,7 @@ class ClusterLook:
     def __init__(self, view: View) -> None:
         self._view = view
         self._client: AsyncClient | None = None
+        self._moved = False
 
     async def __call__(self) -> Facts:
         broker = self._view.broker
@@ -98,6 +99,9 @@ class ClusterLook:
             addresses = [_address(each) for each in image.brokers.values() if not each.fenced]
             settings = ConnectionSettings(client_id="console", connect_timeout_s=ASK_S, request_timeout_s=ASK_S)
             self._client = AsyncClient(addresses, settings=settings, network=self._view.network)
+        elif self._moved:  # a node that didn't answer may be back at another address
+            await self._client.refresh_quietly([])
+        self._moved = False
         admin = ClusterAdmin(self._client)
         asked = [self._ask_one(facts, admin, node) for node in others]
         if not facts.metadata_lag:
@@ -110,6 +114,7 @@ class ClusterLook:
                 holdings = await admin.holdings(node)
                 ends = await admin.end_offsets(node, holdings.replicas)
         except (KafkaError, TimeoutError):
+            self._moved = True
             return  # shown as silent
         if holdings.cordoned:
             facts.cordoned.add(node)

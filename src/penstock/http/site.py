@@ -15,7 +15,7 @@ from penstock.http.node_metrics import node_families, pipeline_families, traffic
 from penstock.http.overview import TOPICS_MAX, Overview, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
-from penstock.http.view import Shared, View
+from penstock.http.view import Shared, View, fresh_s
 
 if TYPE_CHECKING:
     from penstock.client.cluster_facts import Facts
@@ -48,8 +48,11 @@ class Site:
         self._cluster = ClusterLook(view)
         self._rates = Rates()
         self._pipelines: Shared[list[Pipeline]] = Shared(lambda: asyncio.to_thread(view.pipelines))
-        self._metrics: Shared[bytes] = Shared(self._render_metrics)
-        self._look: Shared[_Look] = Shared(self._look_at_cluster)
+        broker = view.broker
+        self._metrics: Shared[bytes] = Shared(self._render_metrics, lambda: fresh_s(len(broker.partitions)))
+        self._look: Shared[_Look] = Shared(
+            self._look_at_cluster, lambda: fresh_s(broker.metadata.image.partition_count)
+        )
 
     async def __call__(self, request: Request) -> Response:
         path = request.path

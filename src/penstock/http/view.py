@@ -18,9 +18,9 @@ T = TypeVar("T")
 #: Partitions between two breaths: going through thousands must not hold requests up for more than a millisecond or so.
 SLICE = 200
 FRESH_S = 1.0
-#: A look that takes long is kept for so many times as long, up to a bound: looking never takes most of the loop.
-KEPT_TIMES = 10
+#: How long the largest looks are kept, which cost the most: looking never takes more than a small part of the loop.
 LONGEST_S = 10.0
+A_SECOND_FOR = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,19 @@ async def breathe(number: int) -> None:
         await asyncio.sleep(0)
 
 
+def fresh_s(partitions: int) -> float:
+    """How long a look at so many partitions is good for."""
+    return min(LONGEST_S, max(FRESH_S, partitions / A_SECOND_FOR))
+
+
 class Shared(Generic[T]):
     """One look for all who ask at about the same time."""
 
-    __slots__ = ("_look", "_task", "_until", "_value")
+    __slots__ = ("_keep_s", "_look", "_task", "_until", "_value")
 
-    def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, look: Callable[[], Awaitable[T]], keep_s: Callable[[], float] = lambda: FRESH_S) -> None:
         self._look = look
+        self._keep_s = keep_s
         self._task: asyncio.Task[T] | None = None
         self._until = 0.0
         self._value: list[T] = []
@@ -54,16 +60,15 @@ class Shared(Generic[T]):
         if self._value and now < self._until:
             return self._value[0]
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(now), name="http-look")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="http-look")
             self._task.add_done_callback(self._ended)
         # Shielded: whoever asked first may hang up while others wait.
         return await asyncio.shield(self._task)
 
-    async def _run(self, began: float) -> T:
+    async def _run(self) -> T:
         value = await self._look()
-        ended = asyncio.get_running_loop().time()
         self._value = [value]
-        self._until = ended + min(LONGEST_S, max(FRESH_S, KEPT_TIMES * (ended - began)))
+        self._until = asyncio.get_running_loop().time() + self._keep_s()
         return value
 
     def _ended(self, task: asyncio.Task[T]) -> None:

@@ -58,7 +58,7 @@ class ClusterLook:
         others = [each.node_id for each in facts.nodes if not each.fenced and each.node_id != broker.node_id]
         if len(facts.partitions) > ASK_MAX_PARTITIONS:
             facts.not_asked.update(others)
-        elif others:
+        elif others or (facts.nodes and not facts.metadata_lag):
             await self._ask(facts, image, others)
         return facts
 

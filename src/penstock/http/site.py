@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pkgutil import get_data
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.http.cluster import ClusterLook
 from penstock.http.console import Seen, page
@@ -20,6 +22,8 @@ from penstock.http.view import Shared, View, fresh_s
 if TYPE_CHECKING:
     from penstock.client.cluster_facts import Facts
     from penstock.http.pipelines import Pipeline
+
+T = TypeVar("T")
 
 HTML = "text/html; charset=utf-8"
 STATIC = {
@@ -47,7 +51,10 @@ class Site:
         self._view = view
         self._cluster = ClusterLook(view)
         self._rates = Rates()
-        self._pipelines: Shared[list[Pipeline]] = Shared(lambda: asyncio.to_thread(view.pipelines))
+        # One thread for all that may be long or read files: however many ask, the broker's loop shares with one.
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-http")
+        self._pipelines: Shared[list[Pipeline]] = Shared(lambda: self._aside(view.pipelines))
+        self._page: Shared[bytes] = Shared(self._render_page)
         broker = view.broker
         self._metrics: Shared[bytes] = Shared(self._render_metrics, lambda: fresh_s(len(broker.partitions)))
         self._look: Shared[_Look] = Shared(
@@ -58,7 +65,7 @@ class Site:
         path = request.path
         match path:
             case "/":
-                return await self._console()
+                return Response(200, HTML, await self._page.get())
             case "/metrics":
                 return Response(200, CONTENT_TYPE, await self._metrics.get())
             case "/api" | "/api/":
@@ -67,32 +74,39 @@ class Site:
                 return await self._api_cluster()
             case "/api/topics":
                 topics = (await self._look.get()).overview.topics
-                return await _json({"total": len(topics), "topics": topics[:TOPICS_MAX]})
+                return await self._json({"total": len(topics), "topics": topics[:TOPICS_MAX]})
             case "/api/pipelines":
-                return await _json({"pipelines": pipeline_rows(await self._pipelines.get())})
+                return await self._json({"pipelines": pipeline_rows(await self._pipelines.get())})
         if path.startswith(TOPIC_PREFIX):
-            found = one_topic((await self._look.get()).facts, path.removeprefix(TOPIC_PREFIX))
-            return NOT_FOUND if found is None else await _json(found)
+            look = await self._look.get()
+            found = await self._aside(one_topic, look.facts, path.removeprefix(TOPIC_PREFIX))
+            return NOT_FOUND if found is None else await self._json(found)
         return static(path) if path in STATIC else NOT_FOUND
 
     async def close(self) -> None:
-        for shared in (self._pipelines, self._metrics, self._look):
+        for shared in (self._pipelines, self._page, self._metrics, self._look):
             shared.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         await self._cluster.close()
+
+    async def _aside(self, work: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+    async def _json(self, value: Any) -> Response:
+        return await self._aside(as_json, value)
 
     # --- pages
 
-    async def _console(self) -> Response:
+    async def _render_page(self) -> bytes:
         look, pipelines = await self._look.get(), await self._pipelines.get()
         seen = Seen(self._view.broker.node_id, version())
-        # In a thread, as all that may be long: it shares the processor with the broker, and lets it go first.
-        html = await asyncio.to_thread(page, seen, look.overview, pipelines)
-        return Response(200, HTML, html.encode(errors="replace"))
+        html = await self._aside(page, seen, look.overview, pipelines)
+        return html.encode(errors="replace")
 
     async def _api_cluster(self) -> Response:
         look, broker = await self._look.get(), self._view.broker
         quorum = broker.metadata.quorum()
-        return await _json(
+        return await self._json(
             {
                 **look.overview.summary,
                 "seen_by": broker.node_id,
@@ -130,14 +144,10 @@ class Site:
     async def _look_at_cluster(self) -> _Look:
         facts = await self._cluster()
         at_s = asyncio.get_running_loop().time()
-        sums = await asyncio.to_thread(topic_sums, facts)
+        sums = await self._aside(topic_sums, facts)
         rates = self._rates.see(at_s, sums)
         history = tuple(self._rates.history)
-        return _Look(facts, await asyncio.to_thread(overview, facts, sums, rates, history))
-
-
-async def _json(value: Any) -> Response:
-    return await asyncio.to_thread(as_json, value)
+        return _Look(facts, await self._aside(overview, facts, sums, rates, history))
 
 
 def static(path: str) -> Response:

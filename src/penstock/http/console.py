@@ -173,7 +173,7 @@ TOPICS = (
     Column("end offsets", _number("end_offset"), "number"),
     Column("records in", _rate("records_per_second"), "number"),
     Column("bytes in", _bytes_rate, "number"),
-    Column("on disk", _bytes("bytes"), "number"),
+    Column("size", _bytes("bytes"), "number"),
 )
 PIPELINES = (
     Column("pipeline", _text("pipeline"), "name"),

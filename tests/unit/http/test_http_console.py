@@ -95,7 +95,7 @@ def test_nodes_topics_and_totals_are_those_of_the_cluster() -> None:
         "end offsets": "100",
         "records in": "1,234/s",
         "bytes in": "2.0 KiB/s",
-        "on disk": "2.0 KiB",
+        "size": "2.0 KiB",
     }
     assert "all in sync" in html
     assert "Nothing does." in html

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.http import partition_metrics
 from penstock.http.pipelines import Pipeline
+from penstock.http.server import MAX_CONNECTIONS
 from penstock.net.traffic import KNOWN
 from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequest,
@@ -141,6 +144,17 @@ def test_every_metric_is_in_the_documentation(broker: Broker) -> None:
         words = name.split("_")
         short = (f"…_{'_'.join(words[start:])}" for start in range(2, len(words)))
         assert any(f"`{each}" in text for each in (name, f"{words[0]}_*", *short)), name
+
+
+def test_a_crowd_that_talks_nonsense_takes_nothing_from_the_broker(broker: Broker) -> None:
+    port = int(url(broker, "").rpartition(":")[2])
+    with ExitStack() as crowd:
+        for number in range(2 * MAX_CONNECTIONS):
+            one = crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            one.sendall(b"GET / HTTP/1.1\r\nHost: loc" if number % 2 else b"\x00nonsense\r\n\r\n")
+        with broker.client() as client, client.producer() as producer:
+            producer.send("orders", b"all the same", partition=0)
+        assert [record.value for record in broker.records("orders", 0)] == [b"all the same"]
 
 
 def test_what_is_not_there_says_what_is(broker: Broker) -> None:

@@ -6,6 +6,7 @@ from penstock.check import InvariantError
 from penstock.metadata.configs.broker import (
     BROKER_CONFIGS,
     DYNAMIC_ONLY_CONFIGS,
+    OWN_CONFIGS,
     UpdateMode,
     broker_key,
     broker_synonyms,
@@ -18,7 +19,7 @@ from penstock.metadata.image import MetadataImage, ResourceType
 
 
 def test_every_property_is_documented_and_its_default_is_valid() -> None:
-    for key in [*BROKER_CONFIGS.values(), *DYNAMIC_ONLY_CONFIGS.values()]:
+    for key in [*BROKER_CONFIGS.values(), *DYNAMIC_ONLY_CONFIGS.values(), *OWN_CONFIGS.values()]:
         assert key.doc.endswith("."), key.name
         if key.default is not None:
             key.parse(key.default)

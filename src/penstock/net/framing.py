@@ -7,6 +7,8 @@ SIZE = struct.Struct(">i")
 # A frame that is still arriving owns room in proportion to what has arrived, never to what its size announces.
 PARTIAL_MIN_BYTES = 16 * 1024
 PARTIAL_GROWTH = 4
+# Who waits for an answer has asked for it: up to this size it gets its room at once, and is not moved while it grows.
+ANSWER_AT_ONCE_BYTES = 16 * 1024 * 1024
 
 Buffer = bytes | bytearray | memoryview
 
@@ -16,10 +18,10 @@ class PartialFrame:
 
     __slots__ = ("_buffer", "received", "size")
 
-    def __init__(self, size: int, first: memoryview) -> None:
+    def __init__(self, size: int, first: memoryview, at_once: int = PARTIAL_MIN_BYTES) -> None:
         self.size = size
         self.received = len(first)
-        self._buffer = bytearray(min(size, max(PARTIAL_MIN_BYTES, PARTIAL_GROWTH * len(first))))
+        self._buffer = bytearray(min(size, max(at_once, PARTIAL_GROWTH * len(first))))
         self._buffer[: self.received] = first
 
     @property
@@ -103,7 +105,7 @@ class FrameReader:
                 raise FrameError(f"a frame of {size} bytes was announced and at most {self.max_frame_bytes} are taken")
             position += 4
             if position + size > end:
-                self._partial = PartialFrame(size, view[position:end])
+                self._partial = PartialFrame(size, view[position:end], ANSWER_AT_ONCE_BYTES)
                 position = end
                 break
             frames.append(memoryview(bytes(view[position : position + size])))

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.net.framing import PARTIAL_MIN_BYTES, PartialFrame, foreign_protocol
+from penstock.net.framing import (
+    ANSWER_AT_ONCE_BYTES,
+    PARTIAL_MIN_BYTES,
+    SIZE,
+    FrameReader,
+    PartialFrame,
+    foreign_protocol,
+)
 from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits, parse_ip_overrides
 
 
@@ -159,6 +166,15 @@ def test_a_partial_frame_ends_up_exactly_its_size_also_when_its_tail_is_still_he
     assert whole
     assert partial.take() == body
     assert partial.capacity == len(body)
+
+
+def test_an_answer_gets_its_room_at_once_unless_it_is_huge() -> None:
+    for size, room in ((1_000_000, 1_000_000), (100_000_000, ANSWER_AT_ONCE_BYTES)):
+        reader = FrameReader(100_000_000)
+        start = SIZE.pack(size) + b"begins"
+        reader.buffer()[: len(start)] = start
+        assert reader.received(len(start)) == []
+        assert len(reader.buffer()) == room - len(b"begins")
 
 
 def test_other_protocols_are_recognised_by_their_first_bytes() -> None:

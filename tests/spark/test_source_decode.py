@@ -61,6 +61,36 @@ def test_long_runs_of_equal_lengths_are_found_and_left_at_the_right_record() -> 
     assert decoded_rows(data) == read_records(memoryview(data))
 
 
+@pytest.mark.parametrize("value", [b"", None, bytes(1024), bytes(1 << 20)], ids=["empty", "null", "1 KiB", "1 MiB"])
+@pytest.mark.parametrize("other", [False, True], ids=["one length", "two lengths"])
+def test_values_of_one_length_and_of_several_are_the_same_rows(value: bytes | None, other: bool) -> None:
+    records = [(index, b"%04d" % index, value, ()) for index in range(12)]
+    if other:
+        records[7] = (7, b"k", b"another", ())
+    data = build_batch(records[:6]) + build_batch(records[6:], base_offset=6)
+    assert decoded_rows(data) == [record for _, view in split_batches(data) for record in read_records(view)]
+
+
+def test_batches_are_decoded_where_they_are_and_what_is_between_them_is_left_out() -> None:
+    first, skipped, last = (
+        build_batch([(5, b"k", bytes([index]) * 40, ())] * 10, base_offset=index * 10) for index in range(3)
+    )
+    batches = split_batches(first + skipped + last)
+    (found,) = decode_batches([batches[0], batches[2]], start=0, end=100)
+    assert found.offset.tolist() == [*range(10), *range(20, 30)]
+    assert found.value.to_pylist() == [bytes([0]) * 40] * 10 + [bytes([2]) * 40] * 10
+
+
+def test_batches_from_several_buffers_and_packed_ones_are_decoded_together() -> None:
+    parts = [
+        build_batch([(5, b"k", bytes([index]) * 40, ())] * 10, base_offset=index * 10, compression=codec)
+        for index, codec in enumerate((0, 4, 0))
+    ]
+    (found,) = decode_batches([split_batches(part)[0] for part in parts], start=5, end=25)
+    assert found.offset.tolist() == [*range(5, 25)]
+    assert found.value.to_pylist() == [bytes([offset // 10]) * 40 for offset in range(5, 25)]
+
+
 def test_gaps_that_compaction_left_stay_gaps() -> None:
     records = [Record(offset, 7, b"k", b"v") for offset in (3, 10, 500, 9000)]
     assert [each.offset for each in decoded_rows(build_batch(records, base_offset=3))] == [3, 10, 500, 9000]

@@ -16,6 +16,7 @@ from penstock.spark.options import EARLIEST, Position, SourceOptions, parse_opti
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, split
 from penstock.spark.schema import check_schema
+from penstock.spark.workers import settle
 
 #: The process in which Spark pushes filters down.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -70,6 +71,7 @@ class BatchReader(DataSourceReader):
             return
         from penstock.spark.tasks import read_task  # what plans has no use for it
 
+        settle()
         yield from read_task(self._options, to_arrow_schema(self._schema, timezone="UTC"), partition)
 
 

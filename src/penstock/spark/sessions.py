@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ DEFAULTS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
+#: Half the work of a TCP connection, for all that goes between Spark and its Python workers.
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -53,6 +56,8 @@ def session(
         choose_python(os.environ, local=chosen.startswith("local"))
     builder = SparkSession.builder.appName(app_name)
     settings = dict(DEFAULTS)
+    if hasattr(socket, "AF_UNIX"):
+        settings[UNIX_SOCKETS] = "true"
     if memory is not None:
         settings["spark.driver.memory"] = memory
     if delta:

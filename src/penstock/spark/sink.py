@@ -15,6 +15,7 @@ from penstock.spark.sink_commit import abort_batch, commit_batch, commit_run
 from penstock.spark.sink_options import SinkOptions, parse_sink_options
 from penstock.spark.sink_rows import check_columns
 from penstock.spark.sink_write import SinkMessage, Task, connect_sink, partition_counts, write_plain, write_prepared
+from penstock.spark.workers import settle
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -62,6 +63,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> SinkMessage:
         from pyspark import TaskContext
 
+        settle()
         context = TaskContext.get()
         slot = context.partitionId() if context is not None else 0
         attempt = context.taskAttemptId() if context is not None else 0
@@ -89,6 +91,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> SinkMessage:
+        settle()
         task = _this_task()
         with in_one_sentence("Rows could not be written"):
             if self._options.exactly_once:

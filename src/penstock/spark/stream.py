@@ -28,6 +28,7 @@ from penstock.spark.options import LATEST, Position, SourceOptions, parse_option
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, Offsets, from_json, limited, split, to_json
 from penstock.spark.schema import check_schema
+from penstock.spark.workers import settle
 
 Json = dict[str, dict[str, int]]
 
@@ -73,6 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: Any) -> Iterator[Any]:
         from penstock.spark.tasks import read_task  # what plans has no use for it
 
+        settle()
         yield from read_task(self._options, to_arrow_schema(self._schema, timezone="UTC"), partition)
 
     def commit(self, end: Json) -> None:

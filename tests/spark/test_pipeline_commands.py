@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import signal
@@ -19,7 +20,7 @@ import pytest
 from penstock.cli import pipeline_demo
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.main import main
-from penstock.cli.pipeline_session import Lines, telling
+from penstock.cli.pipeline_session import Lines, _silence_py4j, telling
 from penstock.client.sync import Client
 from penstock.pipelines.demo import differences, events
 from penstock.pipelines.running import line, reason
@@ -145,6 +146,40 @@ def test_a_failed_query_is_told_by_the_sentence_in_it() -> None:
 )
 def test_what_spark_and_java_put_around_a_sentence_is_left_out(told: str, sentence: str) -> None:
     assert reason(RuntimeError(told)) == sentence
+
+
+def test_what_a_worker_of_spark_s_raised_is_told_by_its_last_line() -> None:
+    told = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "worker.py", line 7, in main\n    work()\n      ^^^^\nOSError: No space left\n\n\tat org.apache'
+    )
+    assert reason(RuntimeError(told)) == "OSError: No space left"
+
+
+def test_what_connects_us_to_java_says_nothing_of_its_own() -> None:
+    _silence_py4j()
+    _silence_py4j()
+
+    def logged(path: str) -> bool:
+        record = logging.LogRecord("root", logging.ERROR, path, 1, "hung up on", (), None)
+        return bool(logging.getLogger().filter(record))
+
+    assert not logged("/site-packages/py4j/java_gateway.py")
+    assert logged("/site-packages/penstock/client/client.py")
+
+
+@pytest.mark.parametrize(("raised", "told"), [(BrokenPipeError(), False), (OSError("No space left"), True)])
+def test_a_worker_that_is_hung_up_on_says_nothing(
+    raised: OSError, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyspark")
+    from penstock.pipelines.quiet_daemon import Quiet
+
+    try:
+        raise raised
+    except OSError:
+        Quiet.print_exc()
+    assert ("No space left" in capsys.readouterr().err) is told
 
 
 def test_progress_says_how_long_the_rest_takes() -> None:

@@ -278,6 +278,25 @@ def test_what_is_wrong_is_one_sentence(shell: Shell, broker: Broker, topic: str,
         assert not {f"{topic}-x", "missing"} & {each.name for each in client.metadata(None).topics}
 
 
+def test_a_stream_that_fails_leaves_one_sentence_on_the_terminal(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """In a process of its own: Java and Python's workers write where nobody can catch it."""
+    with Client(broker.bootstrap) as client, client.producer() as producer:
+        many = [(None, json.dumps({"user": "u", "n": n}).encode(), (), FIRST_MS) for n in range(20_000)]
+        producer.send_many(topic, many, partition=0)
+        producer.send_many(topic, many, partition=1)
+        producer.send(topic, b"no JSON", partition=2)
+    command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "table", topic, str(tmp_path / "table")]
+    command += ["--format", "parquet", "--value-schema", "user STRING, n BIGINT", "--option", "value.bad=fail"]
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*command, "-b", broker.bootstrap, *SMALL], env=environment, capture_output=True, text=True, check=False
+    )
+    said = [line for line in done.stderr.splitlines() if not line.startswith(("WARNING: Using incubator", "NOTE: "))]
+    assert done.returncode == Exit.FAILED
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("penstock: The value at offset "), said
+
+
 def test_a_pipeline_that_follows_is_listed_and_stopped_and_goes_on_later(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,7 +319,9 @@ def test_a_pipeline_that_follows_is_listed_and_stopped_and_goes_on_later(
             status = json.loads(capsys.readouterr().out)
             assert (status["state"], status["pid"]) == ("running", process.pid)
             assert main(["pipeline", "stop", name]) == Exit.OK
-            assert "stopped; the same command goes on from here" in said.read()
+            rest = said.read()
+            assert "stopped; the same command goes on from here" in rest
+            assert "Traceback" not in rest
             assert process.wait() == 0
         finally:
             process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ QUIET = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "4",
 }
+#: What a command that isn't debugged has besides.
+SILENT = {"spark.python.daemon.module": "penstock.pipelines.quiet_daemon"}
 
 
 def spark_options(parser: argparse.ArgumentParser) -> None:
@@ -75,11 +78,13 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, j
     except ImportError as missing:
         raise Failure(f"{missing.name} is not installed: run `pip install 'penstock[spark]'`") from missing
     options = " ".join((*([] if args.debug else _silent()), java_options))
-    config = {**QUIET, "spark.driver.extraJavaOptions": options, **pairs(args.conf, "--conf")}
+    silent = {} if args.debug else SILENT
+    config = {**QUIET, **silent, "spark.driver.extraJavaOptions": options, **pairs(args.conf, "--conf")}
     spark = None
     _stop_on_sigterm()
     if not args.debug:
         silence_errors()
+        _silence_py4j()
     try:
         with warnings.catch_warnings():
             # Spark Connect sets once more what it was started with, and minds that this changes nothing.
@@ -108,6 +113,18 @@ def _silent() -> list[str]:
     place = files("penstock.pipelines") / "log4j2.properties"
     # The catalog's database would leave a log of its own wherever the command is run.
     return [f"-Dlog4j2.configurationFile=file:{place}", f"-Dderby.stream.error.file={os.devnull}"]
+
+
+def _silence_py4j() -> None:
+    """What connects us to Java logs a traceback when it is interrupted or hung up on, in part as the root logger."""
+    logging.getLogger("py4j").propagate = False
+    root = logging.getLogger()
+    if _not_py4j not in root.filters:
+        root.addFilter(_not_py4j)
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in os.path.dirname(record.pathname)
 
 
 def _without_stop(sentence: str) -> str:

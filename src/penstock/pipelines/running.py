@@ -21,6 +21,7 @@ ATTEMPTS = 10
 _AROUND = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+.*$")
 #: What Java and Py4J put before it.
 _THROWN = re.compile(r"^(?:: |Caused by: )*(?:[a-zA-Z_$][\w$]*\.)+\w*(?:Exception|Error): ")
+_TRACEBACK = "Traceback (most recent call last):"
 _NO_REASON = ("=== ", "at ", "Traceback", "File ", "An error occurred while calling")
 
 
@@ -76,12 +77,23 @@ def reason(problem: BaseException) -> str:
     text = str(problem)
     if "SourceError: " in text:
         return sentence_in(text)
+    if _TRACEBACK in text:
+        raised = _raised(text)
+        if raised:
+            return raised
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(_NO_REASON)]
     if not told:
         return type(problem).__name__
     sentence = told[0].rpartition("terminated with exception: ")[2]
     return _AROUND.sub("", _THROWN.sub("", sentence))
+
+
+def _raised(text: str) -> str:
+    """What the last of Python's tracebacks in a text ends with: an exception, with its name."""
+    after = text.rpartition(_TRACEBACK)[2].splitlines()
+    ends = [line.strip() for line in after if line.strip() and not line.startswith((" ", "\t"))]
+    return ends[0] if ends else ""
 
 
 def line(state: QueryState) -> str:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import pty
-import signal
+import shutil
 import socket
 import subprocess
 import sys
@@ -263,14 +263,17 @@ def test_the_demo_stops_by_itself_and_says_that_the_table_is_exact(tmp_path: Pat
     assert list(tmp_path.glob("penstock-demo-*")) == []
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_demo_goes_on_on_a_terminal_until_ctrl_c_and_then_compares(tmp_path: Path) -> None:
+def on_terminal(command: list[str], environment: dict[str, str], until: str) -> tuple[int, str]:
+    """Runs a command on a terminal of its own, as a shell does, presses Ctrl-C once it has said that, and waits."""
+    take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
     ours, its = pty.openpty()
-    environment = {name: value for name, value in os.environ.items() if name != "RUN_SECONDS"}
     process = subprocess.Popen(
-        DEMO, stdin=its, stdout=its, stderr=its, env={**environment, "TMPDIR": str(tmp_path), "COLUMNS": "100"}
+        [sys.executable, "-c", take, *command],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=environment,
+        start_new_session=True,
     )
     os.close(its)
     seen = ""
@@ -284,13 +287,49 @@ def test_the_demo_goes_on_on_a_terminal_until_ctrl_c_and_then_compares(tmp_path:
             if not text:
                 break
             seen += text
-            if not asked and "first rows after" in seen:
-                process.send_signal(signal.SIGINT)
+            if not asked and until in seen:
+                os.write(ours, b"\x03")
                 asked = True
-        assert process.wait(60) == 0, seen
+        return process.wait(60), seen
     finally:
         os.close(ours)
         process.kill()
         process.wait()
+
+
+def makefile(place: Path, command: str) -> list[str]:
+    if shutil.which("make") is None:
+        pytest.skip("there is no make")
+    place.write_text(f"run:\n\t@exec {command}\n")
+    return ["make", "-f", str(place), "run"]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_ctrl_c_leaves_the_exit_code_to_the_command_that_make_runs(tmp_path: Path, alone: bool) -> None:
+    script = tmp_path / "command.py"
+    script.write_text(
+        "import contextlib, signal\n"
+        "from penstock.cli.foreground import own_foreground\n"
+        f"with own_foreground() if {alone} else contextlib.nullcontext():\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
+        "    print('ready', flush=True)\n"
+        "    signal.sigwait({signal.SIGINT})\n"
+        "print('compared', flush=True)\n"
+    )
+    command = makefile(tmp_path / "Makefile", f"{sys.executable} {script}")
+    code, seen = on_terminal(command, dict(os.environ), "ready")
+    assert "compared" in seen
+    assert (code == 0) is alone, seen
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_demo_goes_on_on_a_terminal_until_ctrl_c_and_then_compares(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RUN_SECONDS"}
+    command = makefile(tmp_path / "Makefile", " ".join(DEMO))
+    code, seen = on_terminal(command, {**environment, "TMPDIR": str(tmp_path), "COLUMNS": "100"}, "first rows after")
+    assert code == 0, seen
     assert "/checkout" in seen
     assert "exactly       yes" in seen
+    assert "Traceback" not in seen

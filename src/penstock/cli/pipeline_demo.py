@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
+from penstock.cli.foreground import own_foreground
 from penstock.cli.options import positive_float, positive_int, verb
 from penstock.cli.pipeline_session import spark_options, spark_session
 from penstock.cli.up import HTTP_PORT
@@ -92,7 +93,11 @@ def run_demo(args: argparse.Namespace) -> int:
 
     began = time.monotonic()
     seconds = seconds_to_run(args.seconds, os.environ.get("RUN_SECONDS"), terminal=sys.stdout.isatty())
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as place, own_broker(args.port, place) as broker:
+    with (
+        own_foreground(),
+        tempfile.TemporaryDirectory(prefix="penstock-demo-") as place,
+        own_broker(args.port, place) as broker,
+    ):
         output.note(f"broker    {broker.bootstrap}, for any Kafka client; what is in it goes when this stops")
         output.note(f"console   {broker.console}")
         create_like(broker.bootstrap, demo.TOPIC, PARTITIONS)

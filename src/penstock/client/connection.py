@@ -26,6 +26,8 @@ from penstock.protocol.schema import Message
 
 #: Size of the frame, API key, version, correlation id.
 _HEADER_START = struct.Struct(">ihhi")
+#: A response's header is a number and tagged fields, of which Kafka has none so far.
+_HEADER_ROOM = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,8 @@ class BrokerConnection:
     def decoded(self, frame: memoryview, api_key: int, version: int) -> Any:
         """The answer in a frame. Raises KafkaError where it is none."""
         try:
-            _, start = decode_prefix(ResponseHeader, response_header_version(api_key, version), frame)
+            # Of the frame only its beginning: a reader makes `bytes` of what it gets, and a fetch is megabytes.
+            _, start = decode_prefix(ResponseHeader, response_header_version(api_key, version), frame[:_HEADER_ROOM])
             return decode(response_class(api_key), version, frame, start)
         except DecodeError as error:
             self.close()

@@ -1,6 +1,7 @@
 """One connection: versions, order, and every way in which a broker can let a client down."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,9 +12,13 @@ from penstock.client.connection import BrokerConnection, ConnectionSettings
 from penstock.net.network import RealNetwork
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from penstock.protocol.messages.api_18_api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from penstock.protocol.messages.headers import ResponseHeader
 from penstock.protocol.schema import Message
+
+FETCH_VERSION = 13
 
 
 @asynccontextmanager
@@ -183,6 +188,25 @@ def test_a_large_answer_arrives_whole() -> None:
                     assert len((await connection.request(DescribeClusterRequest())).cluster_id) == 32_000
 
     run(scenario())
+
+
+def test_what_was_fetched_is_not_copied_to_be_decoded() -> None:
+    async def go() -> None:
+        async with fake_broker() as broker, connected(broker) as connection:
+            part = PartitionData(partition_index=0, records=bytes(8_000_000))
+            topic = FetchableTopicResponse(topic_id=bytes(16), partitions=[part])
+            body = encode(FetchResponse(responses=[topic]), FETCH_VERSION)
+            frame = memoryview(b"".join((encode(ResponseHeader(correlation_id=1), 1), body)))
+            tracemalloc.start()
+            try:
+                answer = connection.decoded(frame, FetchResponse.API_KEY, FETCH_VERSION)
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert len(answer.responses[0].partitions[0].records) == 8_000_000
+            assert peak < 4_000_000
+
+    run(go())
 
 
 def test_the_client_names_itself() -> None:

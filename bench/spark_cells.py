@@ -78,13 +78,17 @@ class SparkBench:
 
     def warm_up(self, peers: Sequence[str]) -> None:
         """What a JVM compiles and Python imports once is not what a row costs."""
-        topic, rows = self.filled(WARM_RECORDS, 100), self.rows(WARM_RECORDS // 10)
         for peer in (*peers, *peers):
-            format = FORMATS[peer]
-            for job in ("read", "read_stream"):
-                self.run(job, format=format, options=self.source(peer, topic, "wire"))
-            for job in ("write", "write_stream"):
-                self.run(job, rows=rows, format=format, options=self.sink())
+            for job in ("read", "read_stream", "write", "write_stream"):
+                self.warm(job, peer)
+
+    def warm(self, job: str, peer: str) -> None:
+        """The job, small. Also right before it is measured: Spark ends Python workers that were idle for a minute."""
+        if job.startswith("read"):
+            options = self.source(peer, self.filled(WARM_RECORDS, 100), "wire")
+            self.run(job, format=FORMATS[peer], options=options)
+        else:
+            self.run(job, rows=self.rows(WARM_RECORDS // 10), format=FORMATS[peer], options=self.sink())
 
     def stop(self) -> None:
         driver, self.driver = self.driver, None
@@ -166,6 +170,7 @@ class SparkCell:
 def read_cell(mode: str, job: str, size: int, records: int) -> SparkCell:
     def measure(bench: SparkBench, peer: str) -> Numbers:
         topic = bench.filled(records, size)
+        bench.warm(job, peer)
         # fresh_topic has put one record into each partition
         return bench.measured(records + PARTITIONS, job, format=FORMATS[peer], options=bench.source(peer, topic, mode))
 
@@ -181,6 +186,7 @@ def sink_cell(exactly_once: bool, job: str, rows: int) -> SparkCell:
 
     def measure(bench: SparkBench, peer: str) -> Numbers:
         name = bench.rows(rows)
+        bench.warm(job, peer)
         options = bench.sink()
         if peer == OURS:
             options["exactlyOnce"] = str(exactly_once).lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.workers import choose_python, launcher
+from penstock.spark.workers import choose_python, launcher, settle
 
 
 def test_workers_take_the_installed_modules_and_keep_the_rest_of_the_path(tmp_path: Path) -> None:
@@ -48,3 +49,16 @@ def test_without_a_place_for_the_script_python_itself_is_taken(monkeypatch: pyte
     found: dict[str, str] = {}
     choose_python(found, local=True)
     assert found == {"PYSPARK_PYTHON": sys.executable}
+
+
+def test_what_is_loaded_is_not_looked_at_again_when_a_task_ends() -> None:
+    settle.cache_clear()
+    before = gc.get_freeze_count()
+    try:
+        settle()
+        frozen = gc.get_freeze_count()
+        assert frozen > before + 1000
+        settle()
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()

@@ -14,16 +14,20 @@ from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.cli import pipeline_demo
+from penstock.cli import pipeline_demo, pipeline_ending
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.main import main
 from penstock.cli.pipeline_session import Lines, _silence_py4j, telling
 from penstock.client.sync import Client
 from penstock.pipelines.demo import differences, events
-from penstock.pipelines.running import line, reason
+from penstock.pipelines.parquet_files import parse, render, small_groups
+from penstock.pipelines.running import Pace, line, reason
+from penstock.pipelines.table import TableJob, _Count
+from penstock.pipelines.topics import Topic
 from penstock.pipelines.watching import told
 from penstock.spark.progress import QueryState
 from penstock.testing import Broker
@@ -73,23 +77,23 @@ def test_the_demo_runs_until_ctrl_c_unless_told_otherwise_or_nobody_watches(
 
 def test_a_signal_ends_the_demo_once_and_another_one_a_moment_later_at_once() -> None:
     now = 0.0
-    ending = pipeline_demo.Ending(10.0, lambda: now)
+    ending = pipeline_ending.Ending(10.0, lambda: now)
     assert not ending.due()
     ending.on_signal()
     ending.on_signal()  # the same Ctrl-C, by way of make
     assert ending.due()
-    now = pipeline_demo.AGAIN_S
+    now = pipeline_ending.AGAIN_S
     with pytest.raises(KeyboardInterrupt):
         ending.on_signal()
 
 
 def test_the_demo_is_over_when_its_time_is() -> None:
     now = 9.0
-    ending = pipeline_demo.Ending(10.0, lambda: now)
+    ending = pipeline_ending.Ending(10.0, lambda: now)
     assert not ending.due()
     now = 10.0
     assert ending.due()
-    assert not pipeline_demo.Ending(None, lambda: now).due()
+    assert not pipeline_ending.Ending(None, lambda: now).due()
 
 
 def test_a_taken_port_is_told_and_another_one_taken_unless_it_was_asked_for(
@@ -333,3 +337,41 @@ def test_the_demo_goes_on_on_a_terminal_until_ctrl_c_and_then_compares(tmp_path:
     assert "/checkout" in seen
     assert "exactly       yes" in seen
     assert "Traceback" not in seen
+
+
+def test_small_files_are_those_of_one_directory_where_there_are_several() -> None:
+    def entry(path: str, size: int) -> dict[str, Any]:
+        return {"path": path, "size": size, "isDir": False}
+
+    entries = [
+        entry("file:/t/day=mo/a", 10),
+        entry("file:/t/day=mo/b", 20),
+        entry("file:/t/day=mo/large", 1 << 30),
+        entry("file:/t/day=tu/alone", 10),
+    ]
+    assert small_groups(entries) == [entries[:2]]
+    assert parse(render(entries)) == entries
+    with pytest.raises(ValueError, match="of a version v7 that is not known"):
+        parse("v7\n{}")
+
+
+def test_a_query_that_writes_parquet_stops_after_many_batches_of_rows_and_only_if_it_goes_on() -> None:
+    class Query:
+        lastProgress: dict[str, int] | None = None
+
+    def after(batches: list[dict[str, int] | None], *, follow: bool, stop: bool = False) -> bool:
+        job = TableJob(Topic("nowhere", "t"), "/t", format="parquet", optimize_every=2, pace=Pace(follow=follow))
+        count = _Count(job, lambda: stop)
+        count._query = Query()
+        due = False
+        for batch in batches:
+            count._query.lastProgress = batch
+            due = count.is_due()
+        return due
+
+    first, idle, last = ({"batchId": n, "numInputRows": rows} for n, rows in ((5, 1), (30, 0), (24, 1)))
+    assert after([None, first, last], follow=True)
+    assert not after([None, first, idle], follow=True)
+    assert not after([first, {**last, "batchId": 23}], follow=True)
+    assert not after([first, last], follow=False)
+    assert after([None], follow=False, stop=True)

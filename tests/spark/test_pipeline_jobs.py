@@ -13,11 +13,12 @@ from sink_driver import committed_rows
 from penstock.pipelines.archive import read_with_archive, start_archive
 from penstock.pipelines.backfill import BackfillJob, backfill
 from penstock.pipelines.copying import CopyJob, start_mirror, start_repartition, translate
+from penstock.pipelines.parquet_files import compact
 from penstock.pipelines.report import examine
 from penstock.pipelines.report_page import page
-from penstock.pipelines.running import reason, run
+from penstock.pipelines.running import Pace, reason, run
 from penstock.pipelines.segment_archive import archive_segments
-from penstock.pipelines.table import TableJob, start_table
+from penstock.pipelines.table import TableJob, keep_current, start_table
 from penstock.pipelines.topics import Topic
 from penstock.spark.errors import SourceError
 from penstock.testing import Broker
@@ -68,6 +69,86 @@ def test_a_table_is_kept_current_and_becomes_a_topic_again(
     assert len(committed_rows(spark_broker, target)) == 80
     restored = numbers_by_key(spark_broker, target, 3)
     assert restored == {f"k{key}": list(range(key, 80, 5)) for key in range(5)}
+
+
+def test_a_parquet_table_has_new_fields_when_its_query_starts_again(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    name = new_topic(2)
+    job = TableJob(Topic(spark_broker.bootstrap, name), str(tmp_path / "t"), format="parquet", partition_by=("day",))
+    for values in (
+        [{"n": n, "day": "20260101"} for n in range(10)],
+        [{"n": n, "day": "20260102", "city": {"name": "Bern"}} for n in range(10, 20)],
+        [{"n": "many", "day": "20260102"}],
+    ):
+        with spark_broker.client() as client, client.producer() as producer:
+            producer.send_many(name, [(b"k", json.dumps(each).encode(), (), None) for each in values])
+        keep_current(spark, job)
+    rows = spark.read.option("mergeSchema", "true").parquet(job.path).collect()
+    assert {(row["n"], row["city"] and row["city"]["name"]) for row in rows} == {
+        *((n, None) for n in range(10)),
+        *((n, "Bern") for n in range(10, 20)),
+        (None, None),  # a number it was, and a number it stays
+    }
+    [bad] = [row for row in rows if row["n"] is None]
+    assert b"many" in bad["_bad_value"]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_small_files_of_a_parquet_table_are_put_together_and_nothing_else_changes(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, place = new_topic(1), tmp_path / "a table"
+    job = TableJob(
+        Topic(spark_broker.bootstrap, name),
+        str(place),
+        format="parquet",
+        value_schema=SCHEMA,
+        partition_by=("user",),
+        optimize_every=8,
+        pace=Pace(max_offsets=6),
+    )
+
+    def on_disk() -> list[str]:
+        return sorted(str(path.relative_to(place)) for path in place.glob("user=*/*.parquet"))
+
+    def numbers(expected: int) -> None:
+        """Through the log, as Spark reads it, and from all files that are there, as others do."""
+        found = spark.read.parquet(str(place)).collect()
+        assert sorted(row["n"] for row in found) == list(range(expected))
+        assert {(row["user"], row["n"]) for row in found} == {(f"u{n % 4}", n) for n in range(expected)}
+        assert sorted(row["n"] for row in spark.read.parquet(str(place / "user=*")).collect()) == list(range(expected))
+
+    spark.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "3")
+    try:
+        produce(spark_broker, name, range(36))
+        run(lambda: start_table(spark, job))  # six batches, four files of each
+        before = on_disk()
+        numbers(36)
+        for step in ("move_in", "replace", "delete"):  # killed there
+
+            def die(*_: object, step: str = step) -> None:
+                raise Killed(step)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(f"penstock.pipelines.parquet_files.Files.{step}", die)
+                with pytest.raises(Killed):
+                    compact(spark, str(place), least=8)
+            assert sorted(row["n"] for row in spark.read.parquet(str(place)).collect()) == list(range(36))
+            assert compact(spark, str(place), least=100) == 0  # ends what was begun
+            numbers(36)
+            assert (len(on_disk()) < len(before)) is (step == "delete")
+        assert {path.name for path in place.iterdir()} == {"_spark_metadata", *(f"user=u{n}" for n in range(4))}
+
+        produce(spark_broker, name, range(36, 72))
+        keep_current(spark, job)
+        numbers(72)
+        assert len(on_disk()) < len(before)
+    finally:
+        spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
 @pytest.mark.parametrize("key", [None, "get_json_object(value, '$.user')"])

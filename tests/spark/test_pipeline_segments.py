@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from s3_server import Server
 
 pytest.importorskip("pyspark")
 
@@ -47,23 +48,27 @@ def fill(broker: Broker, topic: str, numbers: range, *, compression: int = 0, ke
         )
 
 
-def archive(broker: Broker, topic: str, place: Path, *, everything: bool = False, **more: str) -> list[Written]:
+def at(place: Path | Place) -> Place:
+    return place if isinstance(place, Place) else Place(str(place))
+
+
+def archive(broker: Broker, topic: str, place: Path | Place, *, everything: bool = False, **more: str) -> list[Written]:
     options = {name.replace("_", "."): text for name, text in more.items()}
-    jobs = plan(Topic(broker.bootstrap, topic, options), Place(str(place)), everything=everything, now_ms=0)
+    jobs = plan(Topic(broker.bootstrap, topic, options), at(place), everything=everything, now_ms=0)
     return [each for job in jobs for each in archive_partition(job)]
 
 
-def found_in(place: Path, topic: str) -> Catalog:
-    found = catalog(Place(str(place)).open(), topic)
+def found_in(place: Path | Place, topic: str) -> Catalog:
+    found = catalog(at(place).open(), topic)
     assert found is not None
     return found
 
 
-def archived(place: Path, topic: str) -> Rows:
+def archived(place: Path | Place, topic: str) -> Rows:
     rows: Rows = {}
     for partition, parts in whole(found_in(place, topic)).items():
         for part in parts:
-            for batch in read_stretch(Place(str(place)), topic, partition, [part]):
+            for batch in read_stretch(at(place), topic, partition, [part]):
                 batch.validate(full=True)
                 add(rows, batch.to_pylist())
     return rows
@@ -260,6 +265,33 @@ def test_a_run_that_is_killed_anywhere_is_made_good_by_the_next(
     archive(broker, "killed", tmp_path, everything=True)
     assert archived(tmp_path, "killed") == expected
     assert archive(broker, "killed", tmp_path, everything=True) == []
+
+
+def test_an_archive_in_an_object_store_is_the_one_in_a_directory(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("stored", 1, retention_ms="-1")
+    fill(broker, "stored", range(3000))
+    archive(broker, "stored", tmp_path, everything=True)
+    with Server() as server:
+        settings = {
+            "fs.s3a.endpoint": server.endpoint,
+            "fs.s3a.access.key": "key",
+            "fs.s3a.secret.key": "secret",
+            "fs.s3a.endpoint.region": "here",
+        }
+        place = Place("s3a://bucket/archives", settings)
+        archive(broker, "stored", place, everything=True)
+        local = {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        stored = {key.removeprefix("bucket/archives/"): data for key, data in server.objects.items()}
+        assert {name: data for name, data in stored.items() if not name.endswith("/")} == local
+        assert archive(broker, "stored", place, everything=True) == []
+        assert archived(place, "stored") == live(broker, "stored")
+        [*_, last] = sorted(key for key in server.objects if key.endswith(".log"))
+        server.objects[last] = server.objects[last][:-1]
+        with pytest.raises(SourceError, match=r"s3a://bucket/archives/stored-0/.*\.log is damaged: it is cut off"):
+            archived(place, "stored")
+        del server.objects[last]
+        with pytest.raises(SourceError, match=r"s3a://bucket/archives/stored-0/.*\.log can't be read: "):
+            archived(place, "stored")
 
 
 # --- what is wrong --------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.foreground import own_foreground
 from penstock.cli.options import positive_float, positive_int, verb
+from penstock.cli.pipeline_ending import Ending, signals
 from penstock.cli.pipeline_session import spark_options, spark_session
 from penstock.cli.up import HTTP_PORT
 from penstock.net.ports import is_free
@@ -36,8 +36,6 @@ PARTITIONS = 2
 REFRESH_S = (2.0, 5.0)
 #: Without a terminal nobody presses Ctrl-C.
 UNWATCHED_S = 60.0
-#: One signal may come twice, from a terminal and from whoever started us: only a later one means "at once".
-AGAIN_S = 1.0
 CATCH_UP_S = 60.0
 STOP_LIMIT_S = 10.0
 COLUMNS = ("page", "clicks", "users", "mean_ms")
@@ -67,24 +65,6 @@ def seconds_to_run(given: float | None, told: str | None, *, terminal: bool) -> 
         except (ValueError, argparse.ArgumentTypeError) as problem:
             raise Failure(f"RUN_SECONDS takes a number of seconds, not {told!r}", Exit.USAGE) from problem
     return None if terminal else UNWATCHED_S
-
-
-class Ending:
-    """When to stop: at a time, or at a signal. Another signal a moment later is for at once."""
-
-    def __init__(self, until_s: float | None, now: Callable[[], float] = time.monotonic) -> None:
-        self._until_s = until_s
-        self._now = now
-        self._asked_s: float | None = None
-
-    def on_signal(self, *_: object) -> None:
-        if self._asked_s is not None and self._now() - self._asked_s >= AGAIN_S:
-            raise KeyboardInterrupt
-        if self._asked_s is None:
-            self._asked_s = self._now()
-
-    def due(self) -> bool:
-        return self._asked_s is not None or (self._until_s is not None and self._now() >= self._until_s)
 
 
 def run_demo(args: argparse.Namespace) -> int:
@@ -134,7 +114,7 @@ class _Show:
 
         recording = runs.Recording(runs.begin(runs.free_name("demo"), f"{demo.TOPIC} to {self._path}"))
         watcher = watch(self._spark, lambda state: recording.progressed(state.query_id, figures(state), str(state)))
-        with recording, _signals(ending.on_signal):
+        with recording, signals(ending.on_signal):
             with _screen() as draw:
 
                 def refresh() -> None:
@@ -226,17 +206,6 @@ def _now_and_then(work: Callable[[], None], at_once: Callable[[], bool], due: Ca
         return False
 
     return look
-
-
-@contextmanager
-def _signals(handle: Callable[..., None]) -> Iterator[None]:
-    """Instead of an interrupt in the middle of a call into Spark."""
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from penstock.cli import output
@@ -90,7 +91,7 @@ def _copying(parser: argparse.ArgumentParser, target: str, summary: str, *, opti
 
 
 def run_table(args: argparse.Namespace) -> int:
-    from penstock.pipelines.table import TableJob, start_table
+    from penstock.pipelines.table import TableJob, keep_current
     from penstock.spark.errors import SourceError
 
     job = TableJob(
@@ -111,7 +112,8 @@ def run_table(args: argparse.Namespace) -> int:
     except SourceError as problem:
         raise Failure(str(problem).rstrip("."), Exit.USAGE) from problem
     with spark_session(args, f"table {args.topic}", delta=args.format == "delta") as spark:
-        return follow(spark, f"table-{args.topic}", f"{args.topic} → {args.path}", lambda: start_table(spark, job))
+        spec = f"{args.topic} → {args.path}"
+        return follow(spark, f"table-{args.topic}", spec, lambda until: keep_current(spark, job, until=until))
 
 
 def run_backfill(args: argparse.Namespace) -> int:
@@ -141,6 +143,7 @@ def run_backfill(args: argparse.Namespace) -> int:
 
 def run_copy(args: argparse.Namespace) -> int:
     from penstock.pipelines.copying import CopyJob, start_repartition
+    from penstock.pipelines.running import run
     from penstock.pipelines.topics import Topic
 
     source = topic(args, args.topic)
@@ -157,12 +160,14 @@ def run_copy(args: argparse.Namespace) -> int:
     )
     with spark_session(args, f"repartition {args.topic}") as spark:
         spec = f"{args.topic} → {args.target}"
-        return follow(spark, f"repartition-{args.topic}", spec, lambda: start_repartition(spark, job))
+        start = partial(start_repartition, spark, job)
+        return follow(spark, f"repartition-{args.topic}", spec, lambda until: run(start, until=until))
 
 
 def run_mirror(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect
     from penstock.pipelines.copying import CopyJob, start_mirror
+    from penstock.pipelines.running import run
     from penstock.pipelines.topics import Topic
 
     source = topic(args, args.topic, args.source)
@@ -173,7 +178,8 @@ def run_mirror(args: argparse.Namespace) -> int:
     job = CopyJob(source, target, args.checkpoint, exactly_once=not args.at_least_once, pace=pace(args))
     with spark_session(args, f"mirror {args.topic}") as spark:
         spec = f"{args.source} {source.name} → {target.name}"
-        code = follow(spark, f"mirror-{args.topic}", spec, lambda: start_mirror(spark, job))
+        start = partial(start_mirror, spark, job)
+        code = follow(spark, f"mirror-{args.topic}", spec, lambda until: run(start, until=until))
         for group in args.group:
             _translate(args, spark, group, target)
     return code
@@ -202,6 +208,7 @@ def _translate(args: argparse.Namespace, spark: Any, group: str, target: Any) ->
 
 def run_archive(args: argparse.Namespace) -> int:
     from penstock.pipelines.archive import start_archive
+    from penstock.pipelines.running import run
 
     if args.segments:
         return _archive_segments(args)
@@ -209,12 +216,9 @@ def run_archive(args: argparse.Namespace) -> int:
         raise Failure("--all is for --segments: records are archived as far as they are committed", Exit.USAGE)
     source = topic(args, args.topic)
     with spark_session(args, f"archive {args.topic}") as spark:
-        return follow(
-            spark,
-            f"archive-{args.topic}",
-            f"{args.topic} → {args.path}",
-            lambda: start_archive(spark, source, args.path, checkpoint=args.checkpoint, pace=pace(args)),
-        )
+        start = partial(start_archive, spark, source, args.path, checkpoint=args.checkpoint, pace=pace(args))
+        spec = f"{args.topic} → {args.path}"
+        return follow(spark, f"archive-{args.topic}", spec, lambda until: run(start, until=until))
 
 
 def _archive_segments(args: argparse.Namespace) -> int:

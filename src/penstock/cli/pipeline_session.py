@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int
+from penstock.cli.pipeline_ending import Ending, signals
 
 if TYPE_CHECKING:
     from penstock.runs import Recording
@@ -200,15 +201,17 @@ def telling(line: Callable[[float], str]) -> Iterator[None]:
         lines.end()
 
 
-def follow(spark: Any, name: str, spec: str, start: Any) -> int:
-    """Runs a query to its end, and says how far it is."""
+def follow(spark: Any, name: str, spec: str, work: Callable[[Callable[[], bool]], None]) -> int:
+    """Does work that is queries, to its end or until it is told that it is time to stop, and says how far it is."""
     from penstock import runs
-    from penstock.pipelines.running import run
 
     recording = runs.Recording(runs.begin(runs.free_name(name), spec), on_problem=output.note)
     try:
-        with recording, progress(spark, recording, Lines()):
-            run(start)
+        ending = Ending(None)
+        with recording, progress(spark, recording, Lines()), signals(ending.on_signal):
+            work(ending.due)
+            if ending.due():
+                raise KeyboardInterrupt
     except KeyboardInterrupt:
         output.note("stopped; the same command goes on from here")
     return Exit.OK

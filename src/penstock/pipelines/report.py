@@ -6,12 +6,11 @@ between the first and the last that hold no record: compaction and transactions 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.pipelines.topics import Topic, partitions_of, read_batch
+from penstock.pipelines.topics import Topic, partitions_of, read_batch, read_ends
 
 #: Keys and fields that are named in a report.
 MOST = 20
@@ -101,25 +100,7 @@ def _examine(spark: Any, topic: Topic) -> TopicReport:
     top = tuple((row["key"], row["count"]) for row in keyed.orderBy(f.desc("count"), "key").limit(MOST).collect())
     same = records.groupBy("key", f.xxhash64("value"), f.length("value")).count().where("count > 1")
     [[duplicates]] = same.select(f.coalesce(f.sum(f.col("count") - 1), f.lit(0))).collect()
-    fields = _fields(spark, topic, partitions)
+    sample = read_ends(spark, topic, SAMPLE)
+    [[fields]] = sample.select(f.schema_of_variant_agg(f.try_parse_json(f.col("value").cast("string")))).collect()
     shown = fields if fields and fields.startswith("OBJECT") else ""
     return TopicReport(topic.name, partitions, top, int(duplicates), shown)
-
-
-def _fields(spark: Any, topic: Topic, partitions: Sequence[PartitionReport]) -> str | None:
-    """Of the first values of each partition: asked for by offset, for a limit would cut its readers off."""
-    from pyspark.sql import functions as f
-
-    each = -(-SAMPLE // len(partitions))
-    ends = {str(part.partition): max(0, min(part.last + 1, part.first + each)) for part in partitions}
-    starts = {str(part.partition): min(part.first, ends[str(part.partition)]) for part in partitions}
-    first = read_batch(
-        spark,
-        topic,
-        startingOffsets=json.dumps({topic.name: starts}),
-        endingOffsets=json.dumps({topic.name: ends}),
-        failOnDataLoss="false",  # retention may take some meanwhile, and others will do
-    )
-    text = f.try_parse_json(f.col("value").cast("string"))
-    [[found]] = first.select(f.schema_of_variant_agg(text)).collect()
-    return str(found) if found is not None else None

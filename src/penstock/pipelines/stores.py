@@ -72,9 +72,11 @@ class Place:
 
 
 def place_for(spark: Any, uri: str) -> Place:
-    """With what the session's Hadoop settings say of object stores."""
+    """With what the session's Hadoop settings say of object stores. Tasks have directories of their own to be in."""
     context = getattr(spark, "_sc", None)
-    if context is None or not _ADDRESS.fullmatch(uri):
+    if not _ADDRESS.fullmatch(uri):
+        return Place(os.path.abspath(uri))
+    if context is None:
         return Place(uri)
     conf = context._jsc.hadoopConfiguration()
     found = {name: conf.get(name) for name in (*_S3, _PLAIN_HTTP)}

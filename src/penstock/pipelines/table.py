@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from penstock.pipelines.running import Pace
-from penstock.pipelines.topics import PLACE, PLACES, Topic, read_stream
-from penstock.pipelines.values import evolving
+from penstock.pipelines.parquet_files import compact as compact_files
+from penstock.pipelines.running import Pace, run
+from penstock.pipelines.topics import PLACE, PLACES, Topic, read_ends, read_stream
+from penstock.pipelines.values import columns_of, evolving
 from penstock.spark.errors import SourceError
 
 FORMATS = ("delta", "parquet")
 MODES = ("append", "upsert")
+#: A query that writes Parquet has to stop for a compaction, and so does it this much less often.
+STANDSTILL = 10
+#: Values that new fields are looked for in, when a Parquet table's query starts.
+SAMPLE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class TableJob:
     checkpoint: str | None = None
     """Beside the table unless given."""
     optimize_every: int = 20
-    """Batches after which a Delta table's small files are put together; 0 for never."""
+    """Batches after which small files are put together, and of a Parquet table, how many there have to be; 0: never."""
     pace: Pace = field(default_factory=Pace)
 
     @property
@@ -58,6 +64,8 @@ def start_table(spark: Any, job: TableJob) -> Any:
         options["value.format"] = job.value_format
         if job.value_schema is not None:
             options["value.schema"] = _understood(job.value_schema, job.value_format)
+        elif job.value_format == "json":
+            options |= _grown(spark, job)
     records = read_stream(spark, job.topic, **options)
     writer = records.writeStream if evolves or job.format == "delta" else rows(records).writeStream
     writer = writer.queryName(f"table {job.topic.name}").option("checkpointLocation", job.checkpoint_location)
@@ -67,6 +75,63 @@ def start_table(spark: Any, job: TableJob) -> Any:
     if job.partition_by:
         writer = writer.partitionBy(*job.partition_by)
     return writer.format("parquet").start(job.path)
+
+
+def _grown(spark: Any, job: TableJob) -> dict[str, str]:
+    """The columns that a Parquet table has, and those that its first and newest values have besides."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.types import StructType
+
+    try:
+        there = spark.read.option("mergeSchema", "true").parquet(job.path).schema
+    except AnalysisException:  # none yet
+        there = StructType([])
+    # What a table is partitioned by has the type that directories' names look like.
+    known = StructType([field for field in there.fields if field.name not in job.partition_by])
+    found = columns_of(read_ends(spark, job.topic, SAMPLE), known)
+    return {"value.schema": found.json()} if found.fields else {}
+
+
+def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambda: False) -> None:
+    """Runs the query, and puts a Parquet table's small files together when it has ended, or every so many batches.
+
+    A Delta table is looked after by the query itself. A query that writes Parquet has to stand still meanwhile, so one
+    that follows is stopped and goes on from its checkpoint.
+    """
+    if job.format != "parquet" or not job.optimize_every or getattr(spark, "_jvm", None) is None:
+        run(lambda: start_table(spark, job), until=until)
+        return
+    while True:
+        count = _Count(job, until)
+        run(partial(count.start, spark), until=count.is_due)
+        compact_files(spark, job.path, least=job.optimize_every)
+        if not job.pace.follow or until():
+            return
+
+
+class _Count:
+    """Of a query's batches since it began."""
+
+    def __init__(self, job: TableJob, until: Callable[[], bool]) -> None:
+        self._job = job
+        self._until = until
+        self._query: Any = None
+        self._first: int | None = None
+
+    def start(self, spark: Any) -> Any:
+        self._query = start_table(spark, self._job)
+        return self._query
+
+    def is_due(self) -> bool:
+        """Whether it is to stop: for good, or for a while."""
+        if self._until():
+            return True
+        done = self._query.lastProgress if self._job.pace.follow else None
+        if done is None or not done["numInputRows"]:
+            return False
+        if self._first is None:
+            self._first = int(done["batchId"])
+        return int(done["batchId"]) - self._first + 1 >= self._job.optimize_every * STANDSTILL
 
 
 def _understood(schema: str, value_format: str) -> str:

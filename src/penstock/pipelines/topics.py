@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,30 @@ def read_stream(spark: Any, topic: Topic, **more: str) -> Any:
 
 def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
     return spark.read.format("penstock").options(**topic.reader_options(**more)).load()
+
+
+def read_ends(spark: Any, topic: Topic, count: int) -> Any:
+    """About so many of the first records, and so many of the newest: asked for by offset, for a limit would cut their
+    readers off."""
+    there = bounds(topic.bootstrap, topic.name)
+    each = -(-count // len(there))
+    starts = {str(index): first for index, (first, _) in there.items()}
+    early = {str(index): min(end, first + each) for index, (first, end) in there.items()}
+    late = {str(index): max(early[str(index)], end - each) for index, (_, end) in there.items()}
+    ends = {str(index): end for index, (_, end) in there.items()}
+    options = {name: value for name, value in topic.options.items() if not name.startswith(("starting", "ending"))}
+    plain = Topic(topic.bootstrap, topic.name, options)
+
+    def between(first: dict[str, int], last: dict[str, int]) -> Any:
+        return read_batch(
+            spark,
+            plain,
+            startingOffsets=json.dumps({topic.name: first}),
+            endingOffsets=json.dumps({topic.name: last}),
+            failOnDataLoss="false",  # retention may take some meanwhile, and others will do
+        )
+
+    return between(starts, early).unionByName(between(late, ends))
 
 
 def create_like(bootstrap: str, name: str, partitions: int, *, replication_factor: int = -1) -> bool:

@@ -1,7 +1,8 @@
 """Values as columns: with a schema that is given, or, for JSON, with the one that each batch turns out to have.
 
-Spark fixes the columns of a query when it starts. A table that is to grow with its topic gets plain values and finds
-their columns batch by batch: those that the table has keep their types, those that are new are added.
+Spark fixes the columns of a query when it starts. A Delta table that is to grow with its topic gets plain values and
+finds their columns batch by batch: those that the table has keep their types, those that are new are added. A Parquet
+table, which Spark's own sink writes, finds them whenever its query starts.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ def evolving(batch: Any, known: Any | None) -> Any:
     from pyspark.sql import functions as f
 
     text = batch.withColumn("value", f.col("value").cast("string"))
-    schema = _with_bad(_merged(_found(text), known))
+    schema = _with_bad(columns_of(text, known))
     return text.withColumn(
         "value", f.from_json("value", schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD})
     )
+
+
+def columns_of(records: Any, known: Any | None) -> Any:
+    """The StructType of what is known, and of what else the JSON values of some records have."""
+    return _merged(_found(records), known)
 
 
 def _found(text: Any) -> Any:
@@ -28,7 +34,7 @@ def _found(text: Any) -> Any:
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType, _parse_datatype_string
 
-    [[found]] = text.select(f.schema_of_variant_agg(f.try_parse_json("value"))).collect()
+    [[found]] = text.select(f.schema_of_variant_agg(f.try_parse_json(f.col("value").cast("string")))).collect()
     if found is None or not found.startswith("OBJECT<"):
         return None
     schema = _parse_datatype_string(found.replace("OBJECT<", "STRUCT<").replace("VOID", "STRING"))

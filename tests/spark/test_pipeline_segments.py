@@ -161,13 +161,21 @@ def test_an_archive_holds_what_the_topic_held_record_by_record(broker: Broker, t
     assert archived(tmp_path, topic) == live(broker, topic)
 
 
-def test_a_sealed_segment_is_archived_byte_for_byte_and_the_open_one_is_left(broker: Broker, tmp_path: Path) -> None:
+class Never:
+    def __init__(self, *_: object) -> None:
+        raise AssertionError("the broker was asked")
+
+
+def test_a_sealed_segment_is_archived_byte_for_byte_and_the_open_one_is_left(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.create_topic("bytes", 1, retention_ms="-1")
     fill(broker, "bytes", range(4000))
     place = tmp_path / "archive"
     [job] = plan(Topic(broker.bootstrap, "bytes"), Place(str(place)), everything=False, now_ms=0)
     assert job.task.hint is not None
     directory = Path(job.task.hint.log_dir) / "bytes-0"
+    monkeypatch.setattr("penstock.pipelines.segment_archive.WireReader", Never)
     written = archive(broker, "bytes", place, read_mode="files")
     logs = sorted(directory.glob("*.log"))
     assert len(logs) > 2

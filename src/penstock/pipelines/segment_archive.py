@@ -41,6 +41,10 @@ class Limits:
     everything: bool
     """Whatever is committed."""
 
+    def takes(self, oldest_ms: int | None) -> bool:
+        """What is not sealed, and whose first batch, if it has any, is of that time."""
+        return self.everything or (oldest_ms is not None and oldest_ms < self.due_before_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionJob:
@@ -62,6 +66,8 @@ class Chunk:
     sealed: bool = False
     """A segment ends here."""
     on_wire: bool = False
+    unwanted: bool = False
+    """This and all behind it is for a later run."""
 
 
 def archive_segments(spark: Any, topic: Topic, path: str, *, everything: bool = False) -> list[Written]:
@@ -154,8 +160,9 @@ def archive_partition(job: PartitionJob) -> list[Written]:
                 written.append(spool.publish(job.place, at))
                 spool.close()
                 spool = spool_from(at)
-        old = spool.oldest_ms is not None and spool.oldest_ms < limits.due_before_ms
-        if spool.first < task.end and (limits.everything or old):
+        if spool.first < task.end and limits.takes(
+            limits.due_before_ms if spool.oldest_ms is None else spool.oldest_ms
+        ):
             written.append(spool.publish(job.place, task.end))
     except KafkaError as error:
         raise SourceError(f"{task.topic}-{task.partition} could not be archived: {sentence_of(error)}") from None
@@ -168,6 +175,8 @@ def _chunks(job: PartitionJob) -> Iterator[Chunk]:
     """From files as far as they go, then from the broker."""
     position = job.task.start
     for chunk in _from_files(job):
+        if chunk.unwanted:
+            return
         yield chunk
         position = chunk.after
     if position < job.task.end:
@@ -182,6 +191,7 @@ def _from_files(job: PartitionJob) -> Iterator[Chunk]:
     with snapshot_of(directory, task.start, task.end, True) as snapshot:
         position = task.start
         for segment in snapshot.segments:
+            sealed = segment.end is not None and segment.end <= task.end
             for portion in portions(segment, position):
                 first = max(portion.first, position)
                 aborted = [a for a in snapshot.aborted if a.last_offset >= first and a.first_offset <= portion.last]
@@ -189,9 +199,11 @@ def _from_files(job: PartitionJob) -> Iterator[Chunk]:
                     chunk = _chunk(portion.view, position, task.end, aborted)
                 except KafkaError:  # damage: it is for the broker to say so
                     return
+                if not sealed and chunk.batches and not job.limits.takes(chunk.batches[0][0].max_timestamp):
+                    yield replace(chunk, unwanted=True)
                 yield chunk
                 position = chunk.after
-            if segment.end is None or segment.end > task.end or not segment.whole:
+            if segment.end is None or not sealed or not segment.whole:
                 return
             yield Chunk((), (), position, segment.end, sealed=True)
             position = segment.end

@@ -214,8 +214,8 @@ def test_nothing_is_lost_or_doubled_while_the_topic_is_produced_to_trimmed_and_c
     topic = f"lively-{mode}"
     broker.create_topic(topic, 1, cleanup_policy="compact,delete", retention_ms="-1", min_cleanable_dirty_ratio="0.01")
     ever: Rows = {}
-    for number in range(4):
-        fill(broker, topic, range(number * 2000, number * 2000 + 2000), keys=400)
+    for number in range(3):
+        fill(broker, topic, range(number * 2000, number * 2000 + 1700), keys=400)
         ever |= live(broker, topic)
         archive(broker, topic, tmp_path, everything=number % 2 == 1, read_mode=mode)
         fill(broker, topic, range(number * 2000, number * 2000 + 300), keys=50)
@@ -277,7 +277,7 @@ def test_a_run_that_is_killed_anywhere_is_made_good_by_the_next(
 
 def test_an_archive_in_an_object_store_is_the_one_in_a_directory(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("stored", 1, retention_ms="-1")
-    fill(broker, "stored", range(3000))
+    fill(broker, "stored", range(1700))
     archive(broker, "stored", tmp_path, everything=True)
     with Server() as server:
         settings = {

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 #: Stopped by Ctrl-Z, nobody would be there to be told to go on.
-_NOT_NOW = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_NOT_NOW = [getattr(signal, name) for name in ("SIGTSTP", "SIGTTIN", "SIGTTOU") if hasattr(signal, name)]
 
 
 @contextmanager

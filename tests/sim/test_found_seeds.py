@@ -46,6 +46,7 @@ FOUND = [
     Found("a rotten length kept a reader waiting", 4976, "hostile", 20, nodes=3, aimed=True),
     Found("a formatted directory was not synced into the one above", 4027, "power", 20, (1, 2, 5, 6, 7), (2, 6), 3),
     Found("a hole in an index passed for an entry", 7034, "late", 20, nodes=3, aimed=True),
+    Found("nothing was taken over behind a rotten batch", 7963, "hostile", 20, nodes=3, aimed=True),
     Found("a controller in a minority looked at silent brokers without a pause", 4, "hostile", 17, nodes=3),
 ]
 

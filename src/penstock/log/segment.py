@@ -6,18 +6,21 @@ over headers from where the index points. Index objects are made when first need
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from penstock.disk.api import Disk, File
 from penstock.log.offset_index import OffsetIndex
-from penstock.log.scan import scan_headers
+from penstock.log.scan import CorruptBatchError, scan_headers
 from penstock.log.time_index import TimeIndex
 from penstock.log.txn_index import AbortedTransaction, read_txn_index
 from penstock.records.header import LOG_OVERHEAD, BatchHeader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+logger = logging.getLogger(__name__)
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -285,9 +288,12 @@ class Segment:
         # The time index knows the largest up to the last indexed batch; a few headers may follow it.
         timestamp, offset = self.time_index.last
         last = self.index.last
-        for _, header in scan_headers(self.file, last[1] if last is not None else 0, self.size):
-            if header.max_timestamp > timestamp:
-                timestamp, offset = header.max_timestamp, header.last_offset
+        try:
+            for _, header in scan_headers(self.file, last[1] if last is not None else 0, self.size):
+                if header.max_timestamp > timestamp:
+                    timestamp, offset = header.max_timestamp, header.last_offset
+        except CorruptBatchError as error:  # whoever reads it will hear of it: no reason to take nothing more
+            logger.warning("timestamps are not known from there on: %s", error)
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     @property

@@ -169,6 +169,16 @@ def test_an_offset_that_no_index_could_hold_is_damage() -> None:
     assert offsets(log) == [0, 1, 2]
 
 
+def test_a_log_that_was_cut_behind_a_rotten_batch_goes_on() -> None:
+    _, log = started(disk := MemoryDisk())
+    for _ in range(5):
+        produce(log)
+    log.truncate_to(4)
+    disk.inode("/logs/t-0/00000000000000000000.log").data[len(batch()) + 9] ^= 0x80  # of the second one's length
+    log.active.reset_indexes(4)
+    assert produce(log) == 4
+
+
 def test_a_hole_between_segments_ends_the_log() -> None:
     disk = MemoryDisk()
     logs, log = started(disk, LogConfig(segment_bytes=200))

@@ -170,7 +170,7 @@ def test_an_offset_that_no_index_could_hold_is_damage() -> None:
 
 
 def test_a_log_that_was_cut_behind_a_rotten_batch_goes_on() -> None:
-    _, log = started(disk := MemoryDisk())
+    _, log = started(disk := MemoryDisk(), LogConfig())
     for _ in range(5):
         produce(log)
     log.truncate_to(4)

@@ -37,6 +37,8 @@ SETTINGS = ConnectionSettings(client_id="sim", connect_timeout_s=3.0, request_ti
 RETRY = Retry(attempts=6, first_pause_s=0.05, longest_pause_s=1.0)
 
 _OFFSETS_BY_NAME = 9
+#: Less than actors have to finish in, once everything is healed.
+LONGEST_THOUGHT_S = 40.0
 _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
 
@@ -70,7 +72,7 @@ class Session:
         self.trace.note(self.name, what)
 
     async def think(self, mean_s: float) -> None:
-        await asyncio.sleep(min(self.random.expovariate(1 / mean_s), 20 * mean_s))
+        await asyncio.sleep(min(self.random.expovariate(1 / mean_s), 20 * mean_s, LONGEST_THOUGHT_S))
 
     # Offsets of groups.
 

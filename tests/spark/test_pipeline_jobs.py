@@ -151,6 +151,46 @@ def test_small_files_of_a_parquet_table_are_put_together_and_nothing_else_change
         spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
+def test_a_query_that_goes_on_stands_still_while_its_files_are_put_together(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, place = new_topic(1), str(tmp_path / "table")
+    job = TableJob(
+        Topic(spark_broker.bootstrap, name),
+        place,
+        format="parquet",
+        value_schema=SCHEMA,
+        optimize_every=2,
+        pace=Pace(follow=True, every="0 seconds"),
+    )
+    together: list[int] = []
+
+    def counted(*args: Any, **more: Any) -> int:
+        together.append(compact(*args, **more))
+        return together[-1]
+
+    produced = 0
+
+    def until() -> bool:
+        """More at every look, until files have been put together; then until all is in the table."""
+        nonlocal produced
+        if not any(together):
+            produce(spark_broker, name, range(produced, produced + 6))
+            produced += 6
+            return False
+        return bool(spark.read.parquet(place).count() == produced)
+
+    monkeypatch.setattr("penstock.pipelines.table.compact_files", counted)
+    monkeypatch.setattr("penstock.pipelines.table.STANDSTILL", 2)
+    spark.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "2")
+    try:
+        keep_current(spark, job, until=until)
+    finally:
+        spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
+    assert any(together)
+    assert sorted(row["n"] for row in spark.read.parquet(place).collect()) == list(range(produced))
+
+
 @pytest.mark.parametrize("key", [None, "get_json_object(value, '$.user')"])
 def test_a_repartitioned_topic_has_every_record_once_and_each_key_in_order(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, key: str | None

@@ -16,7 +16,7 @@ DEFAULTS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-#: Half the work of a TCP connection, for all that goes between Spark and its Python workers.
+#: For all that goes between Spark and its Python workers: a byte costs half of what it does over TCP.
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -416,11 +416,12 @@ def collected_by_hand() -> Iterator[None]:
     """
     was_on, hook = gc.isenabled(), sys.unraisablehook
     gc.disable()
-    gc.freeze()  # modules and layouts are no garbage: looking through them took longer than all the rest
     sys.unraisablehook = lambda told: None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
+            gc.collect()  # what the run before this one has left: frozen, it would stay for good
+            gc.freeze()  # modules and layouts are no garbage: looking through them took longer than all the rest
             yield
             gc.collect()
     finally:

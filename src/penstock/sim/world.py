@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 import traceback
 from collections.abc import Coroutine
 from contextlib import contextmanager
@@ -427,11 +428,12 @@ class _LogHandler(logging.Handler):
     def __init__(self, world: World) -> None:
         super().__init__(logging.INFO)
         self._world = world
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
         world = self._world
         running = world.timeline.running
-        if running is None or running.dead:
+        if running is None or running.dead or record.thread != self._thread:  # a real broker may run in another one
             return
         message = record.getMessage()
         if record.msg == QUORUM_NEWS and isinstance(record.args, tuple):

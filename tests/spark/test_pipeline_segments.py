@@ -175,7 +175,7 @@ def test_a_sealed_segment_is_archived_byte_for_byte_and_the_open_one_is_left(
     [job] = plan(Topic(broker.bootstrap, "bytes"), Place(str(place)), everything=False, now_ms=0)
     assert job.task.hint is not None
     directory = Path(job.task.hint.log_dir) / "bytes-0"
-    monkeypatch.setattr("penstock.pipelines.segment_archive.WireReader", Never)
+    monkeypatch.setattr("penstock.pipelines.segment_archive.wire_reader", Never)
     written = archive(broker, "bytes", place, read_mode="files")
     logs = sorted(directory.glob("*.log"))
     assert len(logs) > 2

@@ -21,13 +21,12 @@ from penstock.pipelines.topics import Topic
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import uuid_to_str
 from penstock.records.batches import iter_batches
-from penstock.spark.brokers import connect, fetch_settings
+from penstock.spark.brokers import connect
 from penstock.spark.errors import SourceError, in_one_sentence, sentence_of
 from penstock.spark.files import portions, snapshot_of
 from penstock.spark.options import SourceOptions, parse_options
 from penstock.spark.planner import Planner, ReadTask
-from penstock.spark.tasks import after_loss, directory_of
-from penstock.spark.wire import WireReader
+from penstock.spark.tasks import after_loss, directory_of, wire_reader
 
 TOPIC_RESOURCE = 2
 
@@ -213,15 +212,7 @@ def _from_wire(job: PartitionJob, position: int) -> Iterator[Chunk]:
     task, options = job.task, job.options
     with connect(options) as client:
         while position < task.end:
-            reader = WireReader(
-                client.asynchronous,
-                task.topic,
-                task.partition,
-                position,
-                task.end,
-                fetch_settings(options),
-                options.poll_timeout_ms / 1000,
-            )
+            reader = wire_reader(client, options, task, position)
             try:
                 data, _ = client.run(reader.answer(position))
             except KafkaError as error:

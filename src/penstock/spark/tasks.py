@@ -110,19 +110,18 @@ def _from_files(options: SourceOptions, task: ReadTask) -> Iterator[tuple[list[B
     )
 
 
+def wire_reader(client: Client, options: SourceOptions, task: ReadTask, position: int) -> WireReader:
+    """What is left of a task from `position` on, asked of its leader."""
+    patience_s = options.poll_timeout_ms / 1000
+    settings = fetch_settings(options)
+    return WireReader(client.asynchronous, task.topic, task.partition, position, task.end, settings, patience_s)
+
+
 def _from_wire(
     client: Client, options: SourceOptions, task: ReadTask, position: int
 ) -> Iterator[tuple[int, list[Batch]]]:
     while position < task.end:
-        reader = WireReader(
-            client.asynchronous,
-            task.topic,
-            task.partition,
-            position,
-            task.end,
-            fetch_settings(options),
-            options.poll_timeout_ms / 1000,
-        )
+        reader = wire_reader(client, options, task, position)
         try:
             while (fetched := client.run(reader.next())) is not None:
                 position = fetched.next_offset

@@ -58,7 +58,9 @@ def test_what_is_loaded_is_not_looked_at_again_when_a_task_ends() -> None:
         settle()
         frozen = gc.get_freeze_count()
         assert frozen > before + 1000
+        made_later = [[number] for number in range(100_000)]
         settle()
-        assert gc.get_freeze_count() == frozen
+        # Of what was frozen some may have ended by now, so the count may fall; what was made later would raise it.
+        assert gc.get_freeze_count() < frozen + len(made_later) // 2
     finally:
         gc.unfreeze()

@@ -25,8 +25,12 @@ def cpu_seconds(pid: int) -> float:
     """User and system time, living descendants and those already waited for included."""
     total = 0
     for each in family(pid):
+        try:
+            stat = Path(f"/proc/{each}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile: whoever waited for it has its time
         # The name in parentheses may hold blanks: count fields from behind it.
-        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        fields = stat.rpartition(")")[2].split()
         total += sum(int(ticks) for ticks in fields[11:15])
     return total / TICKS
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import IO, Any
 
 from bench.brokers import Penstock, environment
@@ -33,6 +34,7 @@ DECODE_RECORDS = 200_000
 DECODE_S = 2.0
 TIMESTAMP_MS = 1_700_000_000_000
 WARM_RECORDS = 200_000
+SAMPLES = 3
 OURS, THEIRS = "penstock", "kafka"
 FORMATS = {OURS: "penstock", THEIRS: "kafka"}
 
@@ -83,7 +85,7 @@ class SparkBench:
                 self.warm(job, peer)
 
     def warm(self, job: str, peer: str) -> None:
-        """The job, small. Also right before it is measured: Spark ends Python workers that were idle for a minute."""
+        """The job, small."""
         if job.startswith("read"):
             options = self.source(peer, self.filled(WARM_RECORDS, 100), "wire")
             self.run(job, format=FORMATS[peer], options=options)
@@ -110,6 +112,12 @@ class SparkBench:
         stdin.write(json.dumps({"job": job, **what}) + "\n")
         stdin.flush()
         return float(self._answer()["seconds"])
+
+    def sampled(self, sample: Callable[[], Numbers]) -> Numbers:
+        """Medians. The first run of a job is none of them: in it the JVM compiles what its rows go through."""
+        sample()
+        found = [sample() for _ in range(SAMPLES)]
+        return {name: median(each[name] for each in found) for name in found[0]}
 
     def measured(self, records: int, job: str, **what: Any) -> Numbers:
         assert self.driver is not None
@@ -169,10 +177,10 @@ class SparkCell:
 
 def read_cell(mode: str, job: str, size: int, records: int) -> SparkCell:
     def measure(bench: SparkBench, peer: str) -> Numbers:
-        topic = bench.filled(records, size)
-        bench.warm(job, peer)
+        options = bench.source(peer, bench.filled(records, size), mode)
         # fresh_topic has put one record into each partition
-        return bench.measured(records + PARTITIONS, job, format=FORMATS[peer], options=bench.source(peer, topic, mode))
+        rows = records + PARTITIONS
+        return bench.sampled(lambda: bench.measured(rows, job, format=FORMATS[peer], options=options))
 
     how = {"read": "batch", "read_stream": "stream"}[job]
     return SparkCell(f"spark/read-{mode}/{how}/{size}B", measure)
@@ -186,11 +194,12 @@ def sink_cell(exactly_once: bool, job: str, rows: int) -> SparkCell:
 
     def measure(bench: SparkBench, peer: str) -> Numbers:
         name = bench.rows(rows)
-        bench.warm(job, peer)
-        options = bench.sink()
-        if peer == OURS:
-            options["exactlyOnce"] = str(exactly_once).lower()
-        return bench.measured(rows, job, rows=name, format=FORMATS[peer], options=options)
+        chosen = {"exactlyOnce": str(exactly_once).lower()} if peer == OURS else {}
+
+        def sample() -> Numbers:
+            return bench.measured(rows, job, rows=name, format=FORMATS[peer], options=bench.sink() | chosen)
+
+        return bench.sampled(sample)
 
     how = {"write": "batch", "write_stream": "stream"}[job]
     return SparkCell(f"spark/sink/{'exactly-once' if exactly_once else 'at-least-once'}/{how}", measure)

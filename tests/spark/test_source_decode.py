@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch, seal
-from penstock.records.header import BatchHeader, parse_header
+from penstock.records.header import HEADER_SIZE, BatchHeader, parse_header
 from penstock.records.record import Record, read_records
 from penstock.spark.decode import decode_batches
 from penstock.spark.varints import read_varints
@@ -59,6 +59,26 @@ def test_long_runs_of_equal_lengths_are_found_and_left_at_the_right_record() -> 
     records += [(5, b"k", bytes(100), ()) for _ in range(3000)]
     data = build_batch(records)
     assert decoded_rows(data) == read_records(memoryview(data))
+
+
+def test_a_batch_that_is_only_as_long_as_the_one_before_is_read_as_it_is() -> None:
+    sizes = ([10, 20, 30, 40], [40, 30, 20, 10], [10, 20, 30, 40], [25, 25, 25, 25])
+    batches = [
+        build_batch([(1, b"k", bytes([size]) * size, ()) for size in each], base_offset=4 * index)
+        for index, each in enumerate(sizes)
+    ]
+    assert len({len(each) for each in batches}) == 1
+    data = b"".join(batches)
+    assert decoded_rows(data) == [record for _, view in split_batches(data) for record in read_records(view)]
+
+
+def test_of_batches_laid_out_alike_a_damaged_one_is_refused() -> None:
+    batches = [build_batch([(1, b"k", bytes(50), ())] * 4, base_offset=4 * index) for index in range(3)]
+    damaged = bytearray(batches[1])
+    damaged[HEADER_SIZE] += 2  # the length of its first record: one more
+    with pytest.raises(KafkaError) as refused:
+        decoded_rows(batches[0] + damaged + batches[2])  # checksums are for whoever fetched it
+    assert refused.value.code is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("value", [b"", None, bytes(1024), bytes(1 << 20)], ids=["empty", "null", "1 KiB", "1 MiB"])

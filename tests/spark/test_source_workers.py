@@ -17,7 +17,7 @@ def test_workers_take_the_installed_modules_and_keep_the_rest_of_the_path(tmp_pa
     script = launcher(parent=tmp_path)
     assert launcher(parent=tmp_path) == script
     code = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
-    path = "/a b:/x/lib/pyspark.zip:/x/lib/py4j-src.zip"
+    path = "/a b:/x/lib/pyspark.zip:/x/lib/py4j-0.10.9.9-src.zip:/x/jars/spark-core_2.13-4.2.0.jar:/x/mine.zip"
     done = subprocess.run(
         [str(script), "-c", code, "one:two", "three four"],
         env={**os.environ, "PYTHONPATH": path},
@@ -25,7 +25,7 @@ def test_workers_take_the_installed_modules_and_keep_the_rest_of_the_path(tmp_pa
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "/a b:/x/lib/py4j-src.zip ['one:two', 'three four']"
+    assert done.stdout.strip() == "/a b:/x/mine.zip ['one:two', 'three four']"
 
 
 def test_the_script_is_for_this_machine_only_and_for_who_chose_nothing(
@@ -64,3 +64,21 @@ def test_what_is_loaded_is_not_looked_at_again_when_a_task_ends() -> None:
         assert gc.get_freeze_count() < frozen + len(made_later) // 2
     finally:
         gc.unfreeze()
+
+
+def test_memory_that_is_let_go_stays_with_the_process() -> None:
+    """In a process of its own: what malloc is told holds for all of it."""
+    program = """
+import resource
+from penstock.spark.workers import keep_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        bytearray(8 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+if keep_memory():
+    faults()
+    found = faults()
+    assert found < 2000, found  # each one asks for 2,048 pages
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

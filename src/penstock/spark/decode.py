@@ -152,22 +152,47 @@ def _timestamps(chunk: list[Any], counts: Array, delta: Array) -> tuple[Array, A
 
 def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> tuple[Array, Array]:
     """For every record: where it starts, behind its length, and where it ends."""
+    found = _guessed(chunk, places, raw, data)
     limits = [place + len(payload) for place, (_, payload) in zip(places, chunk, strict=True)]
-    found = [
-        _walk(raw, data, place, limit, header.records_count)
-        for place, limit, (header, _) in zip(places, limits, chunk, strict=True)
-    ]
+    starts, ends, apart = _measured(found, limits, data)
+    if apart.any():
+        # A guess was wrong, or a batch is: walking them tells which.
+        lasts = np.cumsum([len(each) for each in found])
+        for index in {int(each) for each in np.searchsorted(lasts, np.flatnonzero(apart), side="right")}:
+            found[index] = _walk(raw, data, places[index], limits[index], chunk[index][0].records_count)
+        starts, ends, apart = _measured(found, limits, data)
+        if apart.any():
+            raise invalid("A record does not end where the next one begins.")
+    return starts, ends
+
+
+def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list[Array]:
+    """Where each record of each batch begins. A batch as long as the last one, with as many records, is taken to be
+    laid out like it; `_measured` tells."""
+    found: list[Array] = []
+    shape: tuple[int, int] | None = None
+    layout: Array | None = None
+    for place, (header, payload) in zip(places, chunk, strict=True):
+        if layout is None or shape != (header.records_count, len(payload)):
+            shape = (header.records_count, len(payload))
+            layout = _walk(raw, data, place, place + len(payload), header.records_count) - place
+        found.append(layout + place)
+    return found
+
+
+def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array, Array, Array]:
+    """Where records that begin there start, behind their lengths, where they end, and which do not meet the next one.
+
+    Where all meet, each begins where it was taken to: the first of a batch does, and so does what follows one that does.
+    """
     firsts = np.concatenate(found) if len(found) > 1 else found[0]
     length, starts = read_varints(data, firsts)
     ends = starts + length
-    # The walk believed the same lengths; here they have to meet: each record ends where the next one begins.
-    lasts = np.cumsum(np.fromiter((len(each) for each in found), dtype=np.int64, count=len(found))) - 1
+    lasts = np.cumsum([len(each) for each in found]) - 1
     expected = np.empty_like(ends)
     expected[:-1] = firsts[1:]
     expected[lasts] = limits
-    if (ends != expected).any():
-        raise invalid("A record does not end where the next one begins.")
-    return starts, ends
+    return starts, ends, ends != expected
 
 
 def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:

@@ -28,7 +28,8 @@ from penstock.records.batches import iter_batches
 from penstock.records.header import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 from penstock.spark.planner import FileHint
 
-READ_BYTES = 8 * 1024 * 1024
+#: As much as one Arrow batch takes: it is decoded while it is in the processor's cache.
+READ_BYTES = 4 * 1024 * 1024
 #: No batch is larger: a length above this is damage.
 MAX_BATCH_BYTES = 1 << 30
 ATTEMPTS = 5

@@ -1,11 +1,13 @@
 """Python workers that start in a third of the time, and end a task at once.
 
-Spark puts its own modules in front of the path, in an archive of sources that every worker compiles anew. Where PySpark
-is installed, compiled modules are there as well: a small script in Python's place takes the archive out of the path.
+Spark puts its own modules in front of the path, in archives of sources that every worker compiles anew, and one of its
+jars. Where PySpark is installed, compiled modules are there as well: a small script in Python's place takes the
+archives out of the path.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import stat
@@ -18,14 +20,18 @@ from pathlib import Path
 
 from penstock.spark.java import hash_text
 
+#: What a worker may hold on to: a few times what one read and its columns take. glibc allows no more of the second.
+KEPT_BYTES = 32 * 1024 * 1024
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
 _LAUNCHER = """\
 #!/bin/sh
-# Starts Python with the PySpark that is installed instead of the archive of its sources.
+# Starts Python with the PySpark that is installed instead of the archives of its sources.
 IFS=:
 kept=
 for place in $PYTHONPATH; do
   case "$place" in
-    */pyspark.zip) ;;
+    */pyspark.zip | */py4j-*-src.zip | */spark-core_*.jar) ;;
     *) kept="$kept:$place" ;;
   esac
 done
@@ -59,6 +65,20 @@ def settle() -> None:
     task does.
     """
     gc.freeze()
+    keep_memory()
+
+
+def keep_memory() -> bool:
+    """Buffers of some megabytes, let go for the next ones, stay with the process: False where that can't be said.
+
+    As it comes, glibc gives them back to the kernel and asks anew for each, which clears every page of it again: half
+    of what it takes to decode rows of a kilobyte.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another libc, or Windows
+        return False
+    return all(mallopt(option, KEPT_BYTES) for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD))
 
 
 def choose_python(environment: MutableMapping[str, str], *, local: bool) -> None:

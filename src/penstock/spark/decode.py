@@ -183,7 +183,7 @@ def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list
 def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array, Array, Array]:
     """Where records that begin there start, behind their lengths, where they end, and which do not meet the next one.
 
-    Where all meet, each begins where it was taken to: the first of a batch does, and so does what follows one that does.
+    Where all meet, each begins where it was taken to: the first of a batch does, and so does what follows that.
     """
     firsts = np.concatenate(found) if len(found) > 1 else found[0]
     length, starts = read_varints(data, firsts)

@@ -111,7 +111,7 @@ def _raft_config(settings: Settings, dynamic: bool) -> RaftConfig:
         fetch_timeout_ms=fetch_timeout_ms,
         request_timeout_ms=milliseconds("request.timeout"),
         retry_backoff_ms=milliseconds("retry.backoff"),
-        fetch_max_wait_ms=max(1, min(RaftConfig().fetch_max_wait_ms, fetch_timeout_ms // 4)),
+        fetch_max_wait_ms=max(1, fetch_timeout_ms // 4),  # Kafka's half a second, where the timeout is Kafka's
         fetch_max_bytes=settings.int("controller.quorum.fetch.max.bytes"),
         max_snapshot_chunk_bytes=settings.int("controller.quorum.fetch.snapshot.max.bytes"),
         dynamic_voters=dynamic,

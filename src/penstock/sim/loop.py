@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, NoReturn, TypeVar
@@ -87,13 +88,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.name = name
         self.dead = False
         self.stopped = False
-        #: Stopped, or inside a call that takes time.
-        self.halted = False
         self.on_death: list[Callable[[], None]] = []
         #: Seconds of virtual time that a turn takes, at most; 0: none.
         self.turn_cost_s = 0.0
-        self._busy_until = 0.0
+        #: Until then it is inside a call that takes time.
+        self.busy_until = 0.0
         self.ready: deque[asyncio.Handle] = deque()
+        #: It is among those that have something to do, or will be when it is no longer busy.
         self.queued = False
         self._task_factory: Any = None
         self._exception_handler: Callable[[ProcessLoop, dict[str, Any]], object] | None = None
@@ -202,23 +203,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def stop(self) -> None:
         """As SIGSTOP does."""
-        self.stopped = self.halted = True
+        self.stopped = True
 
     def resume(self) -> None:
         self.stopped = False
-        self._go_on()
+        if self.ready and not self.queued:
+            self.timeline.enqueue(self)
 
     def block(self, seconds: float) -> None:
         """The process is inside a call that takes this long: it runs nothing else meanwhile."""
-        if seconds > 0 and not self.dead:
-            self._busy_until = max(self._busy_until, self.timeline.now + seconds)
-            self.halted = True
-            self.timeline.at(self._busy_until, self._go_on)
-
-    def _go_on(self) -> None:
-        self.halted = self.stopped or self._busy_until > self.timeline.now
-        if not self.halted and self.ready and not self.queued:
-            self.timeline.enqueue(self)
+        self.busy_until = max(self.busy_until, self.timeline.now + seconds)
 
     def turn(self) -> None:
         """Everything that is ready now, as one pass of asyncio's loop. The timeline says that this process runs."""
@@ -372,30 +366,24 @@ class Timeline:
 
     def _step(self) -> None:
         """Whose turn it is stays the running loop afterwards: setting it twice a turn costs as much as the turn."""
-        due, runnable = self._events, self.runnable
+        runnable = self.runnable
         if not runnable:
-            if not due:
+            if not self._events:
                 raise SimulationError(f"Nothing is left to happen at {self.now:.3f} s, and the run is not over.")
-            if due[0][0] > self.now:
-                self.now = due[0][0]
-        now = self.now
-        while due and due[0][0] <= now:
-            _, _, _, owner, event = heappop(due)
-            if owner is None:
-                event()
-            elif not owner.dead and not event._cancelled:
-                owner.ready.append(event)
-                if not owner.queued:
-                    owner.queued = True
-                    runnable.append(owner)
+            self.now = max(self.now, self._events[0][0])
+        self._bring_due()
         if not runnable:
             return
         loop = runnable.pop()
         if runnable and (slot := int(self._draw() * (len(runnable) + 1))) < len(runnable):
             loop, runnable[slot] = runnable[slot], loop
+        if loop.stopped or loop.dead:
+            loop.queued = False  # resuming puts it back
+            return
+        if loop.busy_until > self.now:
+            self.at(loop.busy_until, partial(runnable.append, loop))
+            return
         loop.queued = False
-        if loop.halted or loop.dead:
-            return  # resuming puts it back
         self.turns += 1
         events._set_running_loop(loop)
         self.running = loop
@@ -403,9 +391,20 @@ class Timeline:
             loop.turn()
         finally:
             self.running = None
-        if loop.ready and not loop.queued and not loop.halted:
-            loop.queued = True
-            runnable.append(loop)
+        if loop.ready and not loop.queued:
+            self.enqueue(loop)
+
+    def _bring_due(self) -> None:
+        """What is due now happens, or is put before the process that it belongs to."""
+        due, now = self._events, self.now
+        while due and due[0][0] <= now:
+            _, _, _, owner, event = heappop(due)
+            if owner is None:
+                event()
+            elif not owner.dead and not event._cancelled:
+                owner.ready.append(event)
+                if not owner.queued:
+                    self.enqueue(owner)
 
 
 @contextmanager

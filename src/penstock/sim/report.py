@@ -8,6 +8,7 @@ The page is one file without scripts or anything to fetch; what a bar or a dot s
 from __future__ import annotations
 
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from penstock.sim.history import Outcome
@@ -68,8 +69,12 @@ class _Lanes:
             f'fill="var(--{colour})"><title>{escape(title)}</title></rect>'
         )
 
-    def climb(self, top: float, points: list[tuple[float, float]], title: str) -> None:
-        """A line from the lower edge of a lane to its upper one; heights are shares."""
+    def climb(self, top: float, shares: list[tuple[float, float]], title: str) -> None:
+        """Steps from the lower edge of a lane to its upper one; heights are shares, each from its time on."""
+        points = shares[:1]
+        for (_, before), (time, share) in pairwise(shares):
+            points += [(time, before), (time, share)]
+        points.append((self._end, shares[-1][1]))
         drawn = " ".join(f"{self.x(time):.1f},{top + LANE - 4 - share * (LANE - 8):.1f}" for time, share in points)
         self._shapes.append(f'<polyline class="level" points="{drawn}"><title>{escape(title)}</title></polyline>')
 
@@ -111,8 +116,8 @@ def _partition_lanes(lanes: _Lanes, watcher: Watcher, end: float) -> None:
         highest = max((level.high_watermark for level in levels), default=0)
         if highest:
             step = max(1, len(levels) // LEVELS_SHOWN)
-            points = [(level.time, level.high_watermark / highest) for level in levels[::step]]
-            lanes.climb(top, points, f"high watermark, up to {highest}")
+            shares = [(level.time, level.high_watermark / highest) for level in levels[::step]]
+            lanes.climb(top, shares, f"high watermark, up to {highest}")
 
 
 def render(verdict: Verdict) -> str:

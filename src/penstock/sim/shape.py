@@ -13,9 +13,10 @@ from random import Random
 from penstock.raft.voters import Voter
 
 CONTROLLER_PORT = 9093
-
-
+#: What long runs have: Kafka's own session, and three times its patience with a silent leader of the quorum.
 LEAST_LAG_MS = 6_000
+LONG_SESSION_MS = 9_000
+LONG_QUORUM_MS = 6_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,18 @@ class Shape:
         )
 
     def unhurried(self) -> Shape:
-        """Followers that have nothing to fetch wait for longer: what they ask for in vain is most of a long run."""
+        """Who has nothing to fetch or to say waits for longer: what is asked in vain is most of a long run."""
         if self.alone:
             return self
         lag_ms = max(LEAST_LAG_MS, int(self.settings["replica.lag.time.max.ms"]))
-        waits = {"replica.lag.time.max.ms": str(lag_ms), "replica.fetch.wait.max.ms": str(min(5_000, lag_ms // 3))}
-        return replace(self, settings={**self.settings, **waits})
+        waits = {
+            "replica.lag.time.max.ms": lag_ms,
+            "replica.fetch.wait.max.ms": min(5_000, lag_ms // 3),
+            "broker.session.timeout.ms": LONG_SESSION_MS,
+            "broker.heartbeat.interval.ms": LONG_SESSION_MS // 4,
+            "controller.quorum.fetch.timeout.ms": LONG_QUORUM_MS,
+        }
+        return replace(self, settings={**self.settings, **{name: str(value) for name, value in waits.items()}})
 
     def node_settings(self, node_id: int, host: str, port: int) -> dict[str, str]:
         """Properties of one node of several."""

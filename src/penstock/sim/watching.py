@@ -51,6 +51,17 @@ class Level(NamedTuple):
     log_end: int
 
 
+class _Seen(NamedTuple):
+    """A replica, and all of it that is judged."""
+
+    machine: Machine
+    partition: Partition
+    image: PartitionImage
+    isr: tuple[int, ...]
+    high_watermark: int
+    log_end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Excuses:
     """What may not be held against anybody just now."""
@@ -89,6 +100,9 @@ class Watcher:
         #: How many must be in sync for anything to be committed, where they are as many.
         self.min_insync = 1
         self._too_few: dict[Key, tuple[object, int]] = {}
+        #: What the last look found, and what was excused then.
+        self._seen: dict[Key, list[_Seen]] = {}
+        self._excused: tuple[object, ...] = ()
         self._told: set[tuple[str, Key]] = set()
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
@@ -201,29 +215,36 @@ class Watcher:
                     self._in_sync(key, machine, partition, other, replica)
 
     def look(self, excuses: Excuses) -> None:
-        """How far everybody is, now."""
-        hosted: dict[Key, dict[Machine, Partition]] = {}
+        """How far everybody is, now. What is as it was at the last look has been judged then."""
+        hosted: dict[Key, list[_Seen]] = {}
         for machine in self._machines:
             broker = machine.broker
             if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:
                 continue
             for partition in broker.partitions:
-                if partition.is_open and not partition.log.offline:
-                    hosted.setdefault((partition.topic_id, partition.index), {})[machine] = partition
-        now = self._now()
+                if partition.is_open and not (log := partition.log).offline:
+                    leading = partition.leading
+                    isr = () if leading is None else leading.isr
+                    seen = _Seen(machine, partition, partition.image, isr, log.high_watermark, log.log_end_offset)
+                    hosted.setdefault((partition.topic_id, partition.index), []).append(seen)
+        excused = (excuses.all, tuple(excuses.lost), len(excuses.damaged))
+        before = self._seen if excused == self._excused else {}
+        self._seen, self._excused = hosted, excused
         for key, replicas in hosted.items():
-            for machine, partition in replicas.items():
-                log = partition.log
-                high, end = log.high_watermark, log.log_end_offset
-                if high > end:
-                    what = f"{machine.name} has {end} of {partition.topic}-{partition.index}"
-                    self._broken("within the log", key, f"{what} and takes {high} for committed")
-                if partition.image.leader == machine.node_id:
-                    name = (partition.topic, partition.index)
-                    self.levels.setdefault(name, []).append(Level(now, high, end))
-                    if not excuses.all and name not in excuses.damaged:
-                        self._leader(key, machine, partition, replicas, excuses.lost)
-                        self._enough(key, machine, partition)
+            if replicas != before.get(key):
+                self._judge(key, replicas, excuses)
+
+    def _judge(self, key: Key, replicas: list[_Seen], excuses: Excuses) -> None:
+        for machine, partition, image, _, high, end in replicas:
+            if high > end:
+                what = f"{machine.name} has {end} of {partition.topic}-{partition.index}"
+                self._broken("within the log", key, f"{what} and takes {high} for committed")
+            if image.leader == machine.node_id:
+                name = (partition.topic, partition.index)
+                self.levels.setdefault(name, []).append(Level(self._now(), high, end))
+                if not excuses.all and name not in excuses.damaged:
+                    self._leader(key, machine, partition, replicas, excuses.lost)
+                    self._enough(key, machine, partition)
 
     def _enough(self, key: Key, machine: Machine, partition: Partition) -> None:
         """Of two looks that find the same few in sync, the second finds no more committed than the first."""
@@ -243,7 +264,7 @@ class Watcher:
         key: Key,
         machine: Machine,
         partition: Partition,
-        replicas: dict[Machine, Partition],
+        replicas: list[_Seen],
         lost: Sequence[Machine],
     ) -> None:
         epoch, log = partition.image.leader_epoch, partition.log
@@ -254,7 +275,7 @@ class Watcher:
             self._broken("leader completeness", key, f"{what}, and {high} was committed in epoch {by}")
         if log.high_watermark > high:
             self._committed[key] = (log.high_watermark, epoch)
-        for other, replica in replicas.items():
+        for other, replica, *_ in replicas:
             if other.node_id not in partition.image.isr or other is machine or other in lost:
                 continue
             if replica.image.partition_epoch > partition.image.partition_epoch:

@@ -440,6 +440,14 @@ def test_the_bytes_that_one_fetch_of_the_quorum_brings_are_what_the_properties_s
     assert config.fetch_max_bytes == 4096
 
 
+@pytest.mark.parametrize(("timeout", "wait_ms"), [(None, 500), ("6000", 1500), ("1", 1)])
+def test_a_fetch_of_the_quorum_waits_for_a_quarter_of_the_time_after_which_silence_counts(
+    timeout: str | None, wait_ms: int
+) -> None:
+    chosen = {} if timeout is None else {"controller.quorum.fetch.timeout.ms": timeout}
+    assert plan_quorum(Settings(chosen), ("CONTROLLER",)).config.fetch_max_wait_ms == wait_ms
+
+
 def test_a_cordoned_broker_gets_no_new_replicas_until_it_is_opened_again() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])

@@ -104,3 +104,13 @@ def test_more_machines_do_not_change_what_a_seed_does_with_one() -> None:
     assert alone.topics == three.topics
     assert alone.shape.alone
     assert not three.shape.alone
+
+
+def test_in_a_long_run_whoever_has_nothing_to_say_waits_for_longer() -> None:
+    for seed in range(20):
+        short, long = (draw_plan(seed, "calm", nodes=3, duration_s=seconds).shape.settings for seconds in (60, 600))
+        for wait in ("broker.heartbeat.interval.ms", "replica.fetch.wait.max.ms"):
+            assert int(long[wait]) >= int(short[wait])
+        assert int(long["controller.quorum.fetch.timeout.ms"]) > 2000  # Kafka's, which short runs have
+        assert 3 * int(long["broker.heartbeat.interval.ms"]) < int(long["broker.session.timeout.ms"])
+        assert 2 * int(long["replica.fetch.wait.max.ms"]) < int(long["replica.lag.time.max.ms"])

@@ -45,7 +45,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "metadata-before-fsync": (3, 25),
     "aborted-not-indexed": (5, 25),
     "open-transactions-shown": (5, 25),
-    "markers-not-resumed": (22, 25),
+    "markers-not-resumed": (15, 60),
     "compaction-keeps-the-oldest": (4, 25),
     "watermark-without-followers": (2, 20),
     "ack-before-watermark": (2, 20),
@@ -302,6 +302,7 @@ PLANTS: dict[str, Plant] = {
         "a coordinator that comes up does not finish the transactions that were decided",
         "crash",
         ((TransactionShard, "loaded", _nothing),),
+        seconds=60.0,  # it has to die between the decision and the last marker
     ),
     "compaction-keeps-the-oldest": Plant(
         "compaction drops the newest value of a key instead of the older ones",

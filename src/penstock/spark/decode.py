@@ -1,6 +1,7 @@
 """Record batches to Arrow columns, without a Python object per record. Pure.
 
-Where records start is found by walking their lengths, the only sequential part; runs of equal lengths take one step.
+Where records start is found by walking their lengths, the only sequential part; runs of equal lengths take one step,
+and a batch of the same size and number as the last one is believed to be laid out alike until its lengths are read.
 Everything else is numpy over whole columns: the varints of all records, then keys and values with one copy each. Numpy
 picks those that are all of one length; for others ONE Arrow binary array is laid over the raw bytes whose offsets are
 (key start, key end, value start, value end, …), from which `take` copies every fourth element.
@@ -167,8 +168,10 @@ def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -
 
 
 def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list[Array]:
-    """Where each record of each batch begins. A batch as long as the last one, with as many records, is taken to be
-    laid out like it; `_measured` tells."""
+    """Where the records of each batch begin, as it seems.
+
+    A batch as long as the one before it, with as many records, is taken to be laid out like it; `_measured` tells.
+    """
     found: list[Array] = []
     shape: tuple[int, int] | None = None
     layout: Array | None = None

@@ -2,7 +2,7 @@
 
 What is acknowledged survives power loss of fewer than min.insync.replicas machines before they have recovered. The
 nemesis asks here before it goes further than that. A machine has recovered when it has registered again since, and is
-in sync with everything it holds.
+in sync with everything it holds; not while its disk goes on failing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Losses:
 
     def _recovered(self, machine: Machine, epoch: int) -> bool:
         image = newest_image(self._machines)
-        if image is None or not machine.serving:
+        if image is None or not machine.serving or machine.disk_faults:
             return False
         if not machine.holds_partitions:
             return True

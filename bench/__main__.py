@@ -67,7 +67,7 @@ def main() -> int:
     peers = _peers(told.peers, home)
     clusters = _clusters(told.peers, home)
     spark = SparkBench(home / "spark")
-    report = Report(conditions(["a quick run: few records, one sample each"] if told.quick else []))
+    report = Report(conditions(["a quick run: fewer records and samples"] if told.quick else []))
     repeat, warm_records = told.repeat or (1 if told.quick else 3), 200_000 if told.quick else 2_000_000
     try:
         run(peers, chosen, repeat, warm_records, report)

@@ -25,6 +25,8 @@ from bench.spark_jars import CONNECTOR
 from tools.kafka import KafkaUnavailable, install
 
 RESULTS = Path(__file__).parent / "results"
+#: Of Spark's cells, quick or not: one query is no measure.
+SPARK_SAMPLES = 3
 
 
 def options() -> argparse.Namespace:
@@ -34,7 +36,7 @@ def options() -> argparse.Namespace:
         "--only", action="append", default=[], metavar="GLOB", help="cells to run, e.g. 'produce/java/*'"
     )
     parser.add_argument("--list", action="store_true", help="print the cells and leave")
-    parser.add_argument("--repeat", type=int, help="samples of each cell (default: 3, quick: 1)")
+    parser.add_argument("--repeat", type=int, help="samples of each cell (default: 3, quick: 1, of Spark 3)")
     parser.add_argument("--gib", type=float, help="size of the log that recovery is measured with")
     parser.add_argument("--peers", choices=("both", "penstock", "kafka"), default="both")
     parser.add_argument("--data", type=Path, help="where the brokers keep their data (default: a temporary directory)")
@@ -72,7 +74,7 @@ def main() -> int:
     try:
         run(peers, chosen, repeat, warm_records, report)
         run_clusters(clusters, of_clusters, repeat, warm_records // 4, report)
-        run_spark(spark, of_spark, repeat, told.peers, report)
+        run_spark(spark, of_spark, told.repeat or SPARK_SAMPLES, told.peers, report)
     finally:
         running: list[Peer | ClusterPeer | SparkBench] = [*peers, *clusters, spark]
         for each in running:
@@ -124,11 +126,13 @@ def run_spark(bench: SparkBench, chosen: Sequence[SparkCell], repeat: int, which
     names = [name for name in (spark_cells.OURS, spark_cells.THEIRS) if which in ("both", name)]
     _say(f"warming up Spark {version}")
     bench.warm_up(names)
+    uncounted = Report({})
     for cell in chosen:
-        for _ in range(repeat):
+        for number in range(cell.warm_runs + repeat):
             for name in names:
                 if name in cell.peers:
-                    _measure(cell.name, name, partial(cell.measure, bench, name), report)
+                    kept = report if number >= cell.warm_runs else uncounted
+                    _measure(cell.name, name, partial(cell.measure, bench, name), kept)
     bench.stop()
 
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import IO, Any
 
 from bench.brokers import Penstock, environment
@@ -34,7 +33,6 @@ DECODE_RECORDS = 200_000
 DECODE_S = 2.0
 TIMESTAMP_MS = 1_700_000_000_000
 WARM_RECORDS = 200_000
-SAMPLES = 3
 OURS, THEIRS = "penstock", "kafka"
 FORMATS = {OURS: "penstock", THEIRS: "kafka"}
 
@@ -113,12 +111,6 @@ class SparkBench:
         stdin.flush()
         return float(self._answer()["seconds"])
 
-    def sampled(self, sample: Callable[[], Numbers]) -> Numbers:
-        """Medians. The first run of a job is none of them: in it the JVM compiles what its rows go through."""
-        sample()
-        found = [sample() for _ in range(SAMPLES)]
-        return {name: median(each[name] for each in found) for name in found[0]}
-
     def measured(self, records: int, job: str, **what: Any) -> Numbers:
         assert self.driver is not None
         pids = (self.driver.pid, self.broker.pid)
@@ -170,6 +162,8 @@ class SparkCell:
     name: str
     measure: Callable[[SparkBench, str], Numbers]
     peers: Sequence[str] = (OURS, THEIRS)
+    #: Runs that nobody counts, before the others: in the first of a job the JVM compiles what its rows go through.
+    warm_runs: int = 0
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -180,10 +174,10 @@ def read_cell(mode: str, job: str, size: int, records: int) -> SparkCell:
         options = bench.source(peer, bench.filled(records, size), mode)
         # fresh_topic has put one record into each partition
         rows = records + PARTITIONS
-        return bench.sampled(lambda: bench.measured(rows, job, format=FORMATS[peer], options=options))
+        return bench.measured(rows, job, format=FORMATS[peer], options=options)
 
     how = {"read": "batch", "read_stream": "stream"}[job]
-    return SparkCell(f"spark/read-{mode}/{how}/{size}B", measure)
+    return SparkCell(f"spark/read-{mode}/{how}/{size}B", measure, warm_runs=1)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
@@ -194,15 +188,13 @@ def sink_cell(exactly_once: bool, job: str, rows: int) -> SparkCell:
 
     def measure(bench: SparkBench, peer: str) -> Numbers:
         name = bench.rows(rows)
-        chosen = {"exactlyOnce": str(exactly_once).lower()} if peer == OURS else {}
-
-        def sample() -> Numbers:
-            return bench.measured(rows, job, rows=name, format=FORMATS[peer], options=bench.sink() | chosen)
-
-        return bench.sampled(sample)
+        options = bench.sink()
+        if peer == OURS:
+            options["exactlyOnce"] = str(exactly_once).lower()
+        return bench.measured(rows, job, rows=name, format=FORMATS[peer], options=options)
 
     how = {"write": "batch", "write_stream": "stream"}[job]
-    return SparkCell(f"spark/sink/{'exactly-once' if exactly_once else 'at-least-once'}/{how}", measure)
+    return SparkCell(f"spark/sink/{'exactly-once' if exactly_once else 'at-least-once'}/{how}", measure, warm_runs=1)
 
 
 # --- ours alone ---------------------------------------------------------------------------------------------------

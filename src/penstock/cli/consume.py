@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
+from penstock.cli.envelope import envelope
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.format import Consumed, Formatter, compile_format, delimited, envelope, unescape
+from penstock.cli.format import Consumed, Formatter, compile_format, delimited, unescape
 from penstock.cli.options import connection, finish, positive_int
 from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Position, Stored, parse_span
 

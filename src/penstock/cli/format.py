@@ -1,4 +1,4 @@
-"""How consumed records are printed: kcat's format strings and its JSON envelope.
+"""How consumed records are printed: kcat's format strings.
 
 `%t` topic, `%p` partition, `%o` offset, `%T` timestamp, `%k` key, `%s` value, `%h` headers, `%K` and `%S` the lengths
 of key and value (-1 where null), `%R` the value's length as four bytes, `%%` a percent sign; `\\n`, `\\t`, `\\r`,
@@ -7,19 +7,16 @@ of key and value (-1 where null), `%R` the value's length as four bytes, `%%` a 
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from penstock.cli.exit import Exit, Failure
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
-@dataclass(slots=True, frozen=True)
-class Consumed:
+class Consumed(NamedTuple):
     """A record and where it came from."""
 
     topic: str
@@ -30,6 +27,16 @@ class Consumed:
     value: bytes | None
     headers: Headers = ()
     log_append_time: bool = False
+
+
+class Outgoing(NamedTuple):
+    """A record to write. Without a timestamp it gets the present, without a partition one by its key."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None
 
 
 Piece = Callable[[Consumed], bytes]
@@ -45,7 +52,7 @@ def unescape(text: str) -> bytes:
     while at < len(text):
         char = text[at]
         if char != "\\" or at + 1 == len(text):
-            out += char.encode()
+            out += char.encode(errors="surrogateescape")
             at += 1
             continue
         following = text[at + 1]
@@ -57,7 +64,7 @@ def unescape(text: str) -> bytes:
                 raise Failure(f"\\x wants two hexadecimal digits, not {digits!r}", Exit.USAGE) from None
             at += 4
         else:
-            out += ESCAPES.get(following) or f"\\{following}".encode()
+            out += ESCAPES.get(following) or f"\\{following}".encode(errors="surrogateescape")
             at += 2
     return bytes(out)
 
@@ -126,26 +133,3 @@ def delimited(*, key_delimiter: bytes | None, delimiter: bytes, null: bytes = b"
         return (null if record.key is None else record.key) + key_delimiter + value + delimiter
 
     return line
-
-
-def envelope(record: Consumed) -> bytes:
-    """kcat's JSON object of a record, one per line. Bytes that are not UTF-8 show as U+FFFD."""
-    headers: list[str | None] = []
-    for name, value in record.headers:
-        headers += [name, _text(value)]
-    shown: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "tstype": "logappend" if record.log_append_time else "create",
-        "ts": record.timestamp,
-    }
-    if headers:
-        shown["headers"] = headers
-    shown["key"] = _text(record.key)
-    shown["payload"] = _text(record.value)
-    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode(errors="replace")

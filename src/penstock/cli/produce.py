@@ -9,16 +9,16 @@ penstock consume -t old -J -e | penstock produce -t new -J
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from penstock.cli import output
+from penstock.cli.envelope import read_envelope
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.format import Headers, unescape
+from penstock.cli.format import Headers, Outgoing, unescape
 from penstock.cli.options import connection, finish, positive_int
 
 if TYPE_CHECKING:
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-class Outgoing(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    headers: Headers = ()
-    timestamp_ms: int | None = None
-    partition: int | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +128,7 @@ def records(args: argparse.Namespace) -> Iterator[list[Outgoing]]:
     sources = [iter([_file(path)]) for path in args.files] or [_read(sys.stdin.fileno())]
     for source in sources:
         for lines in split(source, delimiter):
-            yield [parse_json(line) if args.json else parse_line(line, args, headers) for line in lines]
+            yield [read_envelope(line) if args.json else parse_line(line, args, headers) for line in lines]
 
 
 def parse_line(line: bytes, args: argparse.Namespace, headers: Headers = ()) -> Outgoing:
@@ -148,23 +140,12 @@ def parse_line(line: bytes, args: argparse.Namespace, headers: Headers = ()) -> 
     return Outgoing(_null(key, args.null), _null(value, args.null), headers)
 
 
-def parse_json(line: bytes) -> Outgoing:
-    """What `consume -J` prints, read back; what it does not say is left to the broker."""
-    try:
-        said: dict[str, Any] = json.loads(line)
-        names = said.get("headers") or []
-        headers = tuple((names[at], _encoded(names[at + 1])) for at in range(0, len(names), 2))
-        return Outgoing(_encoded(said.get("key")), _encoded(said.get("payload")), headers, said.get("ts"))
-    except (ValueError, TypeError, IndexError, AttributeError) as wrong:
-        raise Failure(f"-J can't read {line[:60].decode(errors='replace')!r}: {wrong}", Exit.USAGE) from None
-
-
 def parse_headers(texts: Iterable[str]) -> Headers:
     """`name=value`; a name alone is a header without a value. The same name may come again."""
     headers = []
     for text in texts:
         name, equals, value = text.partition("=")
-        headers.append((name, value.encode() if equals else None))
+        headers.append((name, os.fsencode(value) if equals else None))
     return tuple(headers)
 
 
@@ -203,7 +184,8 @@ def _file(path: str) -> bytes:
 
 
 def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+    """An argument as the bytes that were typed."""
+    return None if text is None else os.fsencode(text)
 
 
 def _null(value: bytes | None, empty_is_null: bool) -> bytes | None:

@@ -186,6 +186,23 @@ def test_keys_headers_and_nulls_survive_a_round_trip_through_json(shell: Shell, 
     assert first[0]["headers"] == ["h", "1", "none", None]
 
 
+def test_bytes_that_are_not_utf8_survive_a_copy_through_json(shell: Shell, name: str, tmp_path: Path) -> None:
+    every_byte = tmp_path / "bytes"
+    every_byte.write_bytes(bytes(range(256)))
+    shell.run("produce", "-t", name, "-k", "\udcff\udcfe", "-H", "h=\udc80", str(every_byte))
+    envelopes = shell.run("consume", "-t", name, "-e", "-J")
+    shell.run("produce", "-t", f"{name}-copy", "-J", stdin=envelopes.encode())
+    (copied,) = shell_records(shell, f"{name}-copy")
+    assert copied[2:] == (b"\xff\xfe", bytes(range(256)), (("h", b"\x80"),))
+
+
+def test_a_json_object_without_payload_is_refused_and_stores_nothing(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name)
+    shell.run("produce", "-t", name, "-J", stdin=b'{"key":"k","value":"v"}\n', code=Exit.USAGE)
+    assert 'it has no "payload"' in shell.err
+    assert shell.run("consume", "-t", name, "-e", "-q") == ""
+
+
 def test_format_strings_and_delimiters(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, "-k", "key", "-D", ";", stdin=b"a;b")
     assert shell.run("consume", "-t", name, "-e", "-f", "%t %p %o %k %s\\n") == f"{name} 0 0 key a\n{name} 0 1 key b\n"

@@ -1,13 +1,11 @@
-"""Format strings, the JSON envelope and positions, as kcat's users know them."""
+"""Format strings and positions, as kcat's users know them."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
 from penstock.cli.exit import Failure
-from penstock.cli.format import Consumed, compile_format, delimited, envelope, unescape
+from penstock.cli.format import Consumed, compile_format, delimited, unescape
 from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Span, Stored, parse_span, parse_time
 
 RECORD = Consumed("t", 3, 42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)))
@@ -56,22 +54,6 @@ def test_delimiters_stand_after_key_and_value() -> None:
 def test_unescape_leaves_what_it_does_not_know() -> None:
     assert unescape("a\\qb\\") == b"a\\qb\\"
     assert unescape("é\\t") == "é\t".encode()
-
-
-def test_the_envelope_is_one_json_line() -> None:
-    line = envelope(RECORD)
-    assert line.endswith(b"}\n")
-    assert json.loads(line) == {
-        "topic": "t",
-        "partition": 3,
-        "offset": 42,
-        "tstype": "create",
-        "ts": 1_700_000_000_000,
-        "headers": ["a", "1", "b", None],
-        "key": "k",
-        "payload": "value",
-    }
-    assert json.loads(envelope(NULLS))["payload"] is None
 
 
 @pytest.mark.parametrize(

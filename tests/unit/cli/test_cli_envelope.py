@@ -1,0 +1,93 @@
+"""The JSON object of a record: `consume -J` writes it, `produce -J` reads it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cli.envelope import envelope, read_envelope
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.format import Consumed, Outgoing
+
+RECORD = Consumed("t", 3, 42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)))
+maybe_bytes = st.none() | st.binary() | st.text().map(str.encode)
+
+
+def test_the_envelope_is_one_json_line() -> None:
+    line = envelope(RECORD)
+    assert line.endswith(b"}\n")
+    assert json.loads(line) == {
+        "topic": "t",
+        "partition": 3,
+        "offset": 42,
+        "tstype": "create",
+        "ts": 1_700_000_000_000,
+        "headers": ["a", "1", "b", None],
+        "key": "k",
+        "payload": "value",
+    }
+
+
+@given(
+    key=maybe_bytes,
+    value=maybe_bytes,
+    headers=st.lists(st.tuples(st.text(), maybe_bytes)).map(tuple),
+    timestamp=st.integers(-1, 2**63 - 1),
+)
+def test_any_bytes_come_back_as_they_were(
+    key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
+) -> None:
+    line = envelope(Consumed("t", 0, 0, timestamp, key, value, headers))
+    assert line.count(b"\n") == 1
+    assert read_envelope(line) == Outgoing(key, value, headers, timestamp)
+
+
+def test_fields_that_are_not_utf8_are_base64_and_named() -> None:
+    shown = json.loads(envelope(RECORD._replace(value=b"\xff\xfe", headers=(("a", b"\x80"), ("b", None)))))
+    assert shown["payload"] == "//4="
+    assert shown["headers"] == ["a", "gA==", "b", None]
+    assert shown["key"] == "k"
+    assert shown["base64"] == ["headers", "payload"]
+
+
+def test_text_that_a_terminal_obeys_is_escaped() -> None:
+    line = envelope(RECORD._replace(value="\x1b[2J\x7f\x9b2J".encode()))
+    assert line.isascii()
+    assert b"\x1b" not in line
+    assert b"\x7f" not in line
+    assert read_envelope(line).value == "\x1b[2J\x7f\x9b2J".encode()
+
+
+def test_a_null_payload_is_a_tombstone_and_a_missing_one_is_refused() -> None:
+    assert read_envelope(b'{"key":"k","payload":null}') == Outgoing(b"k", None)
+    with pytest.raises(Failure, match='it has no "payload"') as refused:
+        read_envelope(b'{"key":"k","value":"v"}')
+    assert refused.value.code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"\xff\xff\xff", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"[]", "no JSON object"),
+        (b'{"payload":1}', "no text"),
+        (b'{"payload":"\\ud800"}', "surrogate"),
+        (b'{"payload":"!","base64":["payload"]}', "no base64"),
+        (b'{"payload":"YQ==","base64":["value"]}', "list of key, payload, headers"),
+        (b'{"payload":"YQ==","base64":"payload"}', "list of key, payload, headers"),
+        (b'{"payload":"","headers":["a"]}', "names"),
+        (b'{"payload":"","headers":[1,"a"]}', "names"),
+        (b'{"payload":"","headers":["\\udfff","a"]}', "surrogate"),
+        (b'{"payload":"","ts":"now"}', "milliseconds"),
+        (b'{"payload":"","ts":1e400}', "milliseconds"),
+        (b'{"payload":"","ts":9223372036854775808}', "milliseconds"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_sentence(line: bytes, reason: str) -> None:
+    with pytest.raises(Failure, match=reason):
+        read_envelope(line)

@@ -95,6 +95,8 @@ class Reader:
     wants_marks: bool = False
     #: Whether a follower gets nothing of this partition for now.
     holds_back: Callable[[Partition, int], bool] | None = None
+    #: Why this fetch doesn't count as a follower's, whatever replica it names.
+    refusal: KafkaError | None = None
 
 
 ANY_CONSUMER = Reader()
@@ -252,6 +254,8 @@ class Fetching:
     def _read_as_follower(self, read: PartitionRead, partition: Partition, budget: int, *, whole_batch: bool) -> None:
         wanted, reader = read.wanted, self.reader
         log = partition.leader_log(wanted.current_leader_epoch)
+        if reader.refusal is not None:
+            raise KafkaError(reader.refusal.code, reader.refusal.message)
         if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, partition):
             return  # what it has is not ours: it counts for nothing
         end = log.log_end_offset
@@ -274,7 +278,8 @@ class Fetching:
     def _is_quiet(self, wanted: Wanted, partition: Partition, now_ms: int | None) -> bool:
         log_start, reader = wanted.last_log_start_offset, self.reader
         return (
-            partition.leader_epoch == wanted.current_leader_epoch
+            reader.refusal is None
+            and partition.leader_epoch == wanted.current_leader_epoch
             and wanted.last_high_watermark == wanted.fetch_offset
             and partition.is_quiet(reader.replica_id, reader.broker_epoch, wanted.fetch_offset, log_start, now_ms)
         )

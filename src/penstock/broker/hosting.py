@@ -49,6 +49,8 @@ class Hosting:
     open_log: Callable[[Partition], Log]
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     max_lag_ms: int = DEFAULT_MAX_LAG_MS
+    #: The listener that brokers use among themselves: followers fetch over no other one.
+    inter_broker_listener: str = "PLAINTEXT"
     #: A change of the in-sync set waits in `partition.leading.proposal`.
     propose: Callable[[Partition], None] = _nobody
     broker_epoch: Callable[[], int] = lambda: NO_BROKER_EPOCH

@@ -20,7 +20,7 @@ from penstock.broker.hosting import Hosting, Waiter, now_ms
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import HEADER_SIZE, parse_header
-from penstock.replication.leader import NO_BROKER_EPOCH, Leading, Verdict
+from penstock.replication.leader import Leading, Verdict
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -357,7 +357,9 @@ class Partition:
         return self.leading is not None and replica_id in self.leading.followers
 
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """A follower has everything below `offset`. Call before reading: the answer then tells the new mark."""
+        """A follower with its registered epoch has everything below `offset`. Call before reading: the answer
+        then tells the new mark.
+        """
         leading, log, hosting = self.leading, self.log, self._hosting
         follower = leading.followers.get(replica_id) if leading is not None else None
         if leading is None or follower is None:
@@ -365,8 +367,6 @@ class Partition:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"Node {replica_id} holds no replica of this, as far as is known here.",
             )
-        if NO_BROKER_EPOCH != broker_epoch < follower.broker_epoch:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "A later incarnation of this broker has been here.")
         follower.broker_epoch = broker_epoch
         deleted = log_start != follower.log_start
         follower.on_fetch(offset, log_start, log.log_end_offset, now_ms())

@@ -1,5 +1,7 @@
 """Who may read what of a replica: followers within their leader's throttle, consumers from the closest replica.
 
+A follower is a registered broker that fetches over the inter-broker listener with its current epoch.
+
 A throttle (KIP-73) counts the bytes of the replicas that it names, for all of them together, and stops those that are
 out of sync while the rate is above the limit: catching up must not take the network from those who are in sync.
 """
@@ -7,16 +9,21 @@ out of sync while the rate is above the limit: catching up must not take the net
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.fetching import CONSUMER, NO_REPLICA, PartitionRead, Reader
 from penstock.broker.rates import Rate, Window
+from penstock.net.limits import LimitedLog
+from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from penstock.broker.hosting import Hosting
     from penstock.broker.partition import Partition
     from penstock.metadata.configs.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 UNLIMITED = 0x7FFFFFFFFFFFFFFF
 EVERY_REPLICA = "*"
@@ -71,11 +78,33 @@ class Readers:
     def __init__(self, hosting: Hosting, settings: Settings) -> None:
         self._hosting = hosting
         self._settings = settings
+        self._log = LimitedLog(logger, lambda: asyncio.get_running_loop().time())
         self.throttle = Throttle(LEADER_RATE, hosting, settings)
 
-    def follower(self, replica_id: int, broker_epoch: int) -> Reader:
+    def follower(self, replica_id: int, broker_epoch: int, listener: str) -> Reader:
         holds_back = self._holds_back if self.throttle.limited else None
-        return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back)
+        refusal = self._refusal(replica_id, broker_epoch, listener)
+        return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back, refusal=refusal)
+
+    def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
+        """What such a fetch names counts as replicated: anybody else who could send it would make records look safe.
+
+        Kafka asks its authorizer instead and takes any epoch that is not older than the registered one. Before v15 a
+        fetch has no epoch, and none of our brokers sends one so old.
+        """
+        expected = self._hosting.inter_broker_listener
+        if listener != expected:
+            message = (
+                f"A fetch in the name of broker {replica_id} came over listener {listener}, and brokers follow over "
+                f"{expected}: set inter.broker.listener.name to {expected} on every broker."
+            )
+            self._log.warning("listener", message)
+            return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
+        broker = self._hosting.brokers.get(replica_id)
+        if broker is None or broker.epoch != broker_epoch:
+            message = f"Broker {replica_id} fetches with epoch {broker_epoch}, which is not its registered one here."
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        return None
 
     def _holds_back(self, partition: Partition, replica_id: int) -> bool:
         return replica_id not in partition.isr and self.throttle.concerns(partition) and self.throttle.excess_ms() > 0

@@ -111,6 +111,7 @@ def make_broker(
     peers = Peers(node_id, metadata, world.network, inter_broker_listener, settings.int("request.timeout.ms") / 1000)
     lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.note_life)
     partitions = Partitions(node_id, logs, settings)
+    partitions.hosting.inter_broker_listener = inter_broker_listener
     producer_ids = ProducerIds(lambda: _allocate_producer_ids(channel, lifecycle))
     groups = Groups(
         node_id=node_id,

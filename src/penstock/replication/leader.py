@@ -172,7 +172,7 @@ class Leading:
         broker = brokers.get(follower.broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
-        return follower.broker_epoch in (NO_BROKER_EPOCH, broker.epoch)
+        return follower.broker_epoch == broker.epoch
 
     def may_join(self, follower: Progress, high_watermark: int, brokers: Brokers) -> bool:
         """The high watermark alone would not do: a new leader's may be behind what its predecessor acknowledged."""

@@ -114,7 +114,7 @@ def test_lag_is_the_time_since_a_follower_was_caught_up(
         (9, 10, 5, 12, False),  # behind the high watermark
         (10, 10, 11, 12, False),  # the new leader's mark is behind what its predecessor may have acknowledged
         (10, 10, 5, 11, False),  # another incarnation
-        (10, 10, 5, -1, True),  # an old follower that doesn't say
+        (10, 10, 5, -1, False),  # it names no epoch
     ],
 )
 def test_who_may_join(offset: int, high_watermark: int, epoch_start: int, epoch: int, joins: bool) -> None:

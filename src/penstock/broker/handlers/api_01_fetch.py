@@ -4,7 +4,9 @@ Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids 
 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), long polls, both isolation levels. The first batch of
 the first partition with data comes whole even when it exceeds every limit, so that a consumer always gets on. Since
 v11 consumers may read from any replica, and are told of one in their rack (KIP-392). A follower's fetch says how far
-it is, which is what moves the high watermark; quotas of clients don't concern it.
+it is, which is what moves the high watermark; quotas of clients don't concern it. A fetch counts as a follower's if it
+comes over the inter-broker listener and names a registered broker with its current epoch (v15+, KIP-903); another one
+reads nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def _reader(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Reade
     if ctx.api_version >= FIRST_VERSION_WITH_REPLICA_STATE:
         replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
     if replica_id >= 0:
-        return broker.partitions.readers.follower(replica_id, broker_epoch)
+        return broker.partitions.readers.follower(replica_id, broker_epoch, ctx.listener_name)
     if ctx.api_version < FIRST_VERSION_WITH_RACK:
         return ANY_CONSUMER
     return broker.partitions.readers.consumer(request.rack_id)

@@ -1,0 +1,126 @@
+"""A fetch counts as a follower's if it names a broker's registered epoch and comes over the brokers' listener."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from replica_cluster import TOPIC, TOPIC_ID, Cluster, run
+
+from penstock.broker.handlers import api_01_fetch
+from penstock.metadata.image import PartitionImage
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+
+NAMES_ONLY, REPLICA_EPOCHS = 12, 18
+
+
+def claims_to_have_everything(cluster: Cluster, version: int, **fields: Any) -> FetchRequest:
+    asked = FetchPartition(partition=0, fetch_offset=cluster[1].partition.log.log_end_offset, current_leader_epoch=1)
+    topic = FetchTopic(topic=TOPIC) if version == NAMES_ONLY else FetchTopic(topic_id=TOPIC_ID)
+    topic.partitions.append(asked)
+    return FetchRequest(max_wait_ms=0, max_bytes=1 << 20, session_epoch=-1, topics=[topic], **fields)
+
+
+def sent(cluster: Cluster, request: FetchRequest, version: int, listener: str = "PLAINTEXT") -> PartitionData:
+    ctx: Any = SimpleNamespace(api_version=version, now_ms=0, listener_name=listener)
+    answer: FetchResponse = api_01_fetch.handle(cluster[1].broker, ctx, request)
+    return answer.responses[0].partitions[0]
+
+
+async def with_silent_followers() -> Cluster:
+    """Node 1 leads, 2 and 3 are in sync and not to be heard of any more: an append is not committed."""
+    cluster = Cluster(1, 2, 3, 4)
+    await cluster.start(PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=1))
+    for each in (2, 3):
+        await cluster.crash(each)
+    cluster[1].append(b"a")
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        pytest.param(NAMES_ONLY, {"replica_id": 2}, id="no epoch"),
+        pytest.param(REPLICA_EPOCHS, {"replica_state": ReplicaState(replica_id=2, replica_epoch=-1)}, id="epoch -1"),
+        pytest.param(
+            REPLICA_EPOCHS, {"replica_state": ReplicaState(replica_id=2, replica_epoch=101)}, id="older epoch"
+        ),
+        pytest.param(
+            REPLICA_EPOCHS, {"replica_state": ReplicaState(replica_id=2, replica_epoch=103)}, id="later epoch"
+        ),
+        pytest.param(REPLICA_EPOCHS, {"replica_state": ReplicaState(replica_id=9, replica_epoch=109)}, id="no broker"),
+    ],
+)
+def test_a_fetch_without_the_registered_epoch_moves_no_high_watermark(version: int, fields: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        cluster = await with_silent_followers()
+        answer = sent(cluster, claims_to_have_everything(cluster, version, **fields), version)
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        leading = cluster[1].partition.leading
+        assert leading is not None
+        assert [each.log_end for each in leading.followers.values()] == [0, 0]
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_broker_without_a_replica_is_no_follower_whatever_its_epoch() -> None:
+    async def scenario() -> None:
+        cluster = await with_silent_followers()
+        state = ReplicaState(replica_id=4, replica_epoch=cluster[4].epoch)
+        request = claims_to_have_everything(cluster, REPLICA_EPOCHS, replica_state=state)
+        assert sent(cluster, request, REPLICA_EPOCHS).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_fetch_with_a_replica_id_reads_nothing_over_a_listener_for_clients() -> None:
+    async def scenario() -> None:
+        cluster = await with_silent_followers()
+        cluster[1].partitions.hosting.inter_broker_listener = "INTERNAL"
+        for replica_id in (2, 3):
+            state = ReplicaState(replica_id=replica_id, replica_epoch=cluster[replica_id].epoch)
+            request = claims_to_have_everything(cluster, REPLICA_EPOCHS, replica_state=state)
+            answer = sent(cluster, request, REPLICA_EPOCHS, "EXTERNAL")
+            assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            request.topics[0].partitions[0].fetch_offset = 0
+            assert not sent(cluster, request, REPLICA_EPOCHS, "EXTERNAL").records
+        assert cluster[1].partition.log.high_watermark == 0
+        for replica_id in (2, 3):  # the very same fetches, where brokers send them
+            state = ReplicaState(replica_id=replica_id, replica_epoch=cluster[replica_id].epoch)
+            request = claims_to_have_everything(cluster, REPLICA_EPOCHS, replica_state=state)
+            assert sent(cluster, request, REPLICA_EPOCHS, "INTERNAL").error_code == 0
+        assert cluster[1].partition.log.high_watermark == 1
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_the_quiet_session_of_an_incarnation_that_is_gone_keeps_nobody_in_sync() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        await asyncio.sleep(2)  # parked polls, again and again, that name nothing
+        errors = cluster[2].replicas.counts.errors
+        cluster.change_broker(2, epoch=202)
+        await asyncio.sleep(5)
+        assert cluster[2].replicas.counts.errors > errors
+        assert cluster.isr() == (1,)
+        cluster[2].epoch = 202
+        await asyncio.sleep(2)
+        assert cluster.isr() == (1, 2)
+        await cluster.close()
+
+    run(scenario())

@@ -79,7 +79,7 @@ class QuorumFiles:
         """What recovery left, with the sets of voters that snapshot and log hold."""
         log = self._log
         snapshot, voters = self._latest_snapshot()
-        if snapshot is not None and log.log_end_offset < snapshot.offset:
+        if snapshot is not None and _is_beyond(snapshot, log):
             log.truncate_fully_and_start_at(snapshot.offset)
         if log.log_start_offset > (snapshot.offset if snapshot is not None else 0):
             raise StorageError(
@@ -197,6 +197,16 @@ class QuorumFiles:
         self._log.flush_now()
         self._snapshots.remove_before(snapshot.offset)
         return _voter_set(content.voters) if content.voters else None
+
+
+def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
+    """True if the log was not emptied for this snapshot: the process ended between storing it and truncating.
+
+    The epoch decides first, as in Kafka: a log of an older epoch may be longer than the snapshot and still differ below
+    the snapshot's end.
+    """
+    is_empty = log.log_start_offset == log.log_end_offset == snapshot.offset
+    return log.log_end_offset < snapshot.offset or (snapshot.epoch > (log.epochs.latest_epoch or 0) and not is_empty)
 
 
 def _voter_set(voters: tuple[Voter, ...]) -> VoterSet:

@@ -1,0 +1,59 @@
+"""The quorum's files after a crash: snapshot and log are brought together again."""
+
+from __future__ import annotations
+
+from random import Random
+
+from penstock.broker.metadata_storage import SnapshotStore, open_metadata_log
+from penstock.broker.quorum_files import QuorumFiles
+from penstock.clock import ManualClock
+from penstock.disk.memory import MemoryDisk
+from penstock.log.log import AppendOrigin, Log
+from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
+from penstock.raft.log_view import OffsetAndEpoch
+from penstock.raft.voters import Voter, VoterSet
+from penstock.records.build import build_batch
+
+VOTERS = VoterSet.of([Voter(1), Voter(2), Voter(3)])
+
+
+def open_log(disk: MemoryDisk) -> Log:
+    return open_metadata_log(disk, "/data", ManualClock(), Random(1))
+
+
+def write_records(log: Log, count: int, *, epoch: int) -> None:
+    for _ in range(count):
+        batch = build_batch([(1, None, b"x", ())], leader_epoch=epoch)
+        log.append_as_leader(batch, leader_epoch=epoch, now_ms=1, origin=AppendOrigin.RAFT_LEADER)
+    log.flush_now()
+
+
+def start_again(disk: MemoryDisk, log: Log, snapshot: OffsetAndEpoch) -> QuorumFiles:
+    """The process ended right after it stored the leader's snapshot."""
+    data = b"".join(write_checkpoint([], epoch=snapshot.epoch, timestamp_ms=1))
+    disk.write_atomic(f"{log.path}/{checkpoint_name(*snapshot)}", data)
+    log.close()
+    log = open_log(disk)
+    return QuorumFiles(log, disk, ManualClock(), SnapshotStore(disk, log.path), VOTERS)
+
+
+def test_a_longer_log_of_an_older_epoch_gives_way_to_the_snapshot_that_was_stored_before_a_crash() -> None:
+    disk = MemoryDisk()
+    disk.mkdir("/data")
+    log = open_log(disk)
+    write_records(log, 200, epoch=1)  # others committed 95 of them, and went on in epoch 2
+    view, _ = start_again(disk, log, OffsetAndEpoch(100, 2)).view()
+    assert (view.start_offset, view.end_offset, view.last_epoch) == (100, 100, 2)
+
+
+def test_a_log_that_goes_on_behind_the_snapshot_is_kept() -> None:
+    disk = MemoryDisk()
+    disk.mkdir("/data")
+    log = open_log(disk)
+    write_records(log, 90, epoch=1)
+    write_records(log, 30, epoch=2)
+    files = start_again(disk, log, OffsetAndEpoch(100, 2))
+    view, _ = files.view()
+    assert (view.start_offset, view.end_offset, view.last_epoch) == (0, 120, 2)
+    view, _ = files.view()
+    assert view.end_offset == 120

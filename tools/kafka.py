@@ -96,10 +96,6 @@ def installed() -> bool:
     return _holds(libs_dir(), ARTIFACTS)
 
 
-def streams_installed() -> bool:
-    return _holds(streams_dir(), STREAMS_ARTIFACTS)
-
-
 def install() -> Path:
     """The directory with the jars, fetched by Maven if they are not there yet."""
     libs = libs_dir()

@@ -41,7 +41,7 @@ def create(cluster: ProcessCluster, *names: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     made = admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in names])
     for future in made.values():
-        future.result(timeout=30)
+        future.result(timeout=120)
 
 
 def one_round(cluster: ProcessCluster, choose: random.Random, pause: Pause) -> str:

@@ -22,6 +22,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools import kafka
+from tools.java_tests import require_jars
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,7 +54,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield RunningBroker(found[1], data)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert process.returncode == 0, "a clean stop leaves with 0"
 
 
@@ -72,8 +73,8 @@ def topic(bootstrap: str) -> NewTopicName:
     def create(partitions: int = 1, **configs: str) -> str:
         name = f"t-{secrets.token_hex(6)}"
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        created = admin.create_topics([NewTopic(name, partitions, 1, config=configs)], operation_timeout=20)
-        created[name].result(timeout=30)
+        created = admin.create_topics([NewTopic(name, partitions, 1, config=configs)], operation_timeout=120)
+        created[name].result(timeout=120)
         return name
 
     return create
@@ -84,17 +85,7 @@ KafkaTool = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> None:
-    """Skips where Java or the jars are missing, except in CI, where they have to be there."""
-    try:
-        kafka.java()
-        if os.environ.get("CI"):
-            kafka.install()
-        elif not kafka.installed():
-            pytest.skip("Kafka's jars are not installed: python -m tools.kafka install")
-    except kafka.KafkaUnavailable as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    require_jars()
 
 
 class ToolRunner:
@@ -123,7 +114,7 @@ class ToolRunner:
         )
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=120)
 
 
 @pytest.fixture(scope="session")

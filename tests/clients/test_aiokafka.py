@@ -30,7 +30,7 @@ async def consume(bootstrap: str, topic: str, count: int, offset: int | None = N
             await consumer.seek_to_beginning(partition)
         else:
             consumer.seek(partition, offset)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return [await consumer.getone() for _ in range(count)]
 
 

@@ -58,7 +58,7 @@ class Machine:
         assert self.process is not None
         process, self.process = self.process, None
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         return process.returncode
 
 

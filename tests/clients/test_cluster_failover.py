@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster
 
 def leader_of(cluster: ProcessCluster, topic: str) -> int:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    return int(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+    return int(admin.list_topics(topic, timeout=120).topics[topic].partitions[0].leader)
 
 
 @pytest.mark.timeout(240)
@@ -41,7 +41,7 @@ def leader_of(cluster: ProcessCluster, topic: str) -> int:
 def test_a_killed_leader_is_a_pause_and_nothing_else(cluster: ProcessCluster, client: str) -> None:
     book = Book(f"failover-{client}", PARTITIONS)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    admin.create_topics([NewTopic(book.topic, PARTITIONS, 3)])[book.topic].result(timeout=30)
+    admin.create_topics([NewTopic(book.topic, PARTITIONS, 3)])[book.topic].result(timeout=120)
     load = Load(cluster.bootstrap, book, WRITERS[client])
     try:
         book.wait_for(200)

@@ -139,10 +139,10 @@ def test_offsets_are_found_by_time(bootstrap: str, topic: NewTopicName) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     try:
         asked = [TopicPartition(name, 0, when) for when in (1_700_000_004_500,)]
-        assert consumer.offsets_for_times(asked, timeout=20)[0].offset == 5
-        beyond = consumer.offsets_for_times([TopicPartition(name, 0, 1_800_000_000_000)], timeout=20)
+        assert consumer.offsets_for_times(asked, timeout=120)[0].offset == 5
+        beyond = consumer.offsets_for_times([TopicPartition(name, 0, 1_800_000_000_000)], timeout=120)
         assert beyond[0].offset in (-1, 10)
-        assert consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=20) == (0, 10)
+        assert consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=120) == (0, 10)
     finally:
         consumer.close()
 
@@ -184,11 +184,11 @@ def admin(bootstrap: str) -> AdminClient:
 
 def test_topics_are_created_listed_grown_and_deleted(admin: AdminClient, topic: NewTopicName) -> None:
     name = topic(partitions=2)
-    assert len(admin.list_topics(name, timeout=20).topics[name].partitions) == 2
+    assert len(admin.list_topics(name, timeout=120).topics[name].partitions) == 2
     admin.create_partitions([NewPartitions(name, 5)])[name].result(20)
-    assert len(admin.list_topics(name, timeout=20).topics[name].partitions) == 5
+    assert len(admin.list_topics(name, timeout=120).topics[name].partitions) == 5
     admin.delete_topics([name])[name].result(20)
-    assert name not in admin.list_topics(timeout=20).topics
+    assert name not in admin.list_topics(timeout=120).topics
 
 
 def test_a_topic_that_exists_is_not_created_again(admin: AdminClient, topic: NewTopicName) -> None:

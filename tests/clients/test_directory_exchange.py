@@ -35,12 +35,12 @@ def penstock_on(directory: Path) -> Iterator[str]:
         yield found[1]
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def create(bootstrap: str, name: str, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, 1, 1, config=configs)])[name].result(timeout=30)
+    admin.create_topics([NewTopic(name, 1, 1, config=configs)])[name].result(timeout=120)
 
 
 def produce(bootstrap: str, topic: str, *values: str) -> None:
@@ -61,7 +61,7 @@ def consume(bootstrap: str, topic: str, count: int) -> list[str]:
     try:
         values: list[str] = []
         while len(values) < count:
-            messages = consumer.consume(count - len(values), timeout=30)
+            messages = consumer.consume(count - len(values), timeout=120)
             assert messages, f"only {values} of {count} records came"
             for message in messages:
                 assert message.error() is None
@@ -74,7 +74,7 @@ def consume(bootstrap: str, topic: str, count: int) -> list[str]:
 def config_of(bootstrap: str, topic: str, name: str) -> str:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    described = admin.describe_configs([resource])[resource].result(timeout=30)
+    described = admin.describe_configs([resource])[resource].result(timeout=120)
     return str(described[name].value)
 
 

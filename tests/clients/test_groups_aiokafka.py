@@ -30,14 +30,14 @@ def member(bootstrap: str, topic: str, group: str) -> AIOKafkaConsumer:
 
 
 async def spread(consumers: list[AIOKafkaConsumer], shares: list[int]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while sorted(len(consumer.assignment()) for consumer in consumers) != shares:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
 async def read(consumers: list[AIOKafkaConsumer], count: int) -> list[bytes]:
     values: list[bytes] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(values) < count:
             for consumer in consumers:
                 for records in (await consumer.getmany(timeout_ms=50)).values():

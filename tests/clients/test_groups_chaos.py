@@ -158,7 +158,7 @@ class Chaos:
     def grow(self, by: int) -> None:
         self.partitions += by
         admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
-        admin.create_partitions([NewPartitions(TOPIC, self.partitions)])[TOPIC].result(timeout=30)
+        admin.create_partitions([NewPartitions(TOPIC, self.partitions)])[TOPIC].result(timeout=120)
 
     def produce(self, count: int) -> None:
         for _ in range(count):
@@ -214,7 +214,7 @@ class Chaos:
 
     def _by_the_broker(self) -> list[str]:
         admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
-        described = admin.describe_consumer_groups([GROUP], request_timeout=30)[GROUP].result()
+        described = admin.describe_consumer_groups([GROUP], request_timeout=120)[GROUP].result()
         return [str(described.state)] + [
             f"{member.member_id}: {sorted(each.partition for each in member.assignment.topic_partitions)}"
             for member in described.members

@@ -20,7 +20,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 NewTopicName = Callable[..., str]
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from penstock.testing import Broker
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 FAST = {
     "group.consumer.min.heartbeat.interval.ms": "50",
     "group.consumer.heartbeat.interval.ms": "100",

@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 NewTopicName = Callable[..., str]
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ class BrokerProcess:
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.process is not None
         self.process.send_signal(number)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=120)
 
 
 class Load:
@@ -95,7 +95,7 @@ class Load:
     def wait_for(self, more: int) -> None:
         goal = len(self.acknowledged) + more
         with self.progress:
-            assert self.progress.wait_for(lambda: len(self.acknowledged) >= goal or self.failed, timeout=60)
+            assert self.progress.wait_for(lambda: len(self.acknowledged) >= goal or self.failed, timeout=120)
 
     def stop(self) -> None:
         self.enough.set()
@@ -128,7 +128,7 @@ def test_what_was_acknowledged_survives_being_killed_again_and_again(tmp_path: P
     bootstrap = broker.start()
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     topic = NewTopic("load", PARTITIONS, 1, config={"segment.bytes": "1048576"})
-    admin.create_topics([topic])["load"].result(timeout=10)
+    admin.create_topics([topic])["load"].result(timeout=120)
     load = Load(bootstrap)
     choose = random.Random(rounds)
     try:

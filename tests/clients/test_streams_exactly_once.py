@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections import Counter
@@ -15,23 +14,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.testing import Broker
 from tools import kafka
+from tools.java_tests import require_jars
 
 PARTITIONS, KEYS, RECORDS = 4, 17, 3000
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture(scope="session")
 def streams_jars() -> None:
-    try:
-        kafka.java()
-        if os.environ.get("CI"):
-            kafka.install_streams()
-        elif not kafka.streams_installed():
-            pytest.skip("the jars of Kafka Streams are not installed: python -m tools.kafka install --streams")
-    except kafka.KafkaUnavailable as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    require_jars(kafka.install_streams)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ async def read(bootstrap: str, topic: str, count: int) -> list[bytes]:
     try:
         consumer.assign([TopicPartition(topic, 0)])
         await consumer.seek_to_beginning()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while len(found) < count:
                 for records in (await consumer.getmany(timeout_ms=100)).values():
                     found += [record.value for record in records]

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 NewTopicName = Callable[..., str]
 
 QUIET = {"log_level": 0}
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tools import kafka
 
 PARTITIONS = 4
 RECORDS = 3000
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 QUIET = {"log_level": 0}
 HERE = Path(__file__).parent
 

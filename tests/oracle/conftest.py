@@ -15,6 +15,7 @@ from oracle_record import Recorder
 
 from penstock.testing import Broker
 from tools import kafka
+from tools.java_tests import require_jars
 
 Address = tuple[str, int]
 RECORDING = bool(os.environ.get("PENSTOCK_ORACLE_RECORD"))
@@ -44,12 +45,7 @@ def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]
     if elsewhere:
         yield _address(elsewhere)
         return
-    try:
-        kafka.java()
-        if not kafka.installed():
-            pytest.skip("Kafka's jars are not installed: python -m tools.kafka install")
-    except kafka.KafkaUnavailable as missing:
-        pytest.skip(str(missing))
+    require_jars()
     where = tmp_path_factory.mktemp("kafka")
     with kafka.KafkaCluster(data=where, heap=("-Xmx512M", "-Xms256M"), overrides=SETTINGS) as cluster:
         yield _address(cluster.bootstrap)

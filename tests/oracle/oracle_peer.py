@@ -29,7 +29,7 @@ from penstock.protocol.messages.api_19_create_topics import CreatableTopic, Crea
 from penstock.protocol.schema import Message
 from penstock.records.build import build_batch
 
-SETTLING_SECONDS = 15.0
+SETTLING_SECONDS = 120.0
 CLOSED = "(closed)"
 
 

@@ -11,7 +11,9 @@ from penstock.protocol.codec import decode, decode_prefix, encode
 from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
 from penstock.protocol.schema import Message
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 120.0
+# A long poll of this length is answered in time only if an event ends it.
+LONGER_THAN_PATIENCE_MS = 600_000
 
 
 class Closed(Exception):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from oracle_peer import Peer
-from oracle_wire import Wire
+from oracle_wire import LONGER_THAN_PATIENCE_MS, Wire
 
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_01_fetch import (
@@ -390,11 +390,9 @@ def test_the_same_partition_twice(peer: Peer) -> None:
 def test_a_fetch_waits_for_the_bytes_it_wants(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     poll = peer.connect()
-    sent = poll.send(fetch(topic_of(topic, part(offset=2)), min_bytes=1, max_wait_ms=15_000), 12)
-    began = time.monotonic()
+    sent = poll.send(fetch(topic_of(topic, part(offset=2)), min_bytes=1, max_wait_ms=LONGER_THAN_PATIENCE_MS), 12)
     peer.produce(topic, (2000,))
     answer = poll.receive(1, 12, sent)
-    assert time.monotonic() - began < 10
     assert answer.responses[0].partitions[0].high_watermark == 3
     assert bytes(answer.responses[0].partitions[0].records)
 
@@ -405,7 +403,7 @@ def test_a_fetch_waits_no_longer_than_it_wants(peer: Peer) -> None:
         began = time.monotonic()
         offset = wanted.pop("offset")
         peer.ask(fetch(topic_of(topic, part(offset=offset)), max_wait_ms=150, **wanted), 12)
-        assert 0.14 < time.monotonic() - began < 5
+        assert time.monotonic() - began > 0.14
     peer.said("""
         Fetch v12
           responses: topic=t
@@ -420,11 +418,9 @@ def test_a_fetch_waits_no_longer_than_it_wants(peer: Peer) -> None:
 
 def test_errors_are_answered_at_once(peer: Peer) -> None:
     topic = filled(peer, partitions=2)
-    began = time.monotonic()
     for spoiled in (part(1, 99), part(1, 6, current_leader_epoch=9)):
-        peer.ask(fetch(topic_of(topic, part(offset=6), spoiled), min_bytes=1, max_wait_ms=15_000), 12)
-    peer.ask(fetch(topic_of(topic, part(9)), min_bytes=1, max_wait_ms=15_000), 12)
-    assert time.monotonic() - began < 10
+        peer.ask(fetch(topic_of(topic, part(offset=6), spoiled), min_bytes=1, max_wait_ms=LONGER_THAN_PATIENCE_MS), 12)
+    peer.ask(fetch(topic_of(topic, part(9)), min_bytes=1, max_wait_ms=LONGER_THAN_PATIENCE_MS), 12)
     peer.said("""
         Fetch v12
           responses: topic=t

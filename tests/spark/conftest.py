@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.testing import Broker
-from tools import kafka
+from tools.java_tests import require_jars
 
 NAMES = count()
 
@@ -59,10 +59,4 @@ def new_topic(spark_broker: Broker) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> None:
-    """Skips where Java or the jars are missing."""
-    try:
-        kafka.java()
-    except kafka.KafkaUnavailable as missing:
-        pytest.skip(str(missing))
-    if not kafka.installed():
-        pytest.skip("Kafka's jars are not installed: python -m tools.kafka install")
+    require_jars()

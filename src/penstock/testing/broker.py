@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-START_LIMIT_S = 30.0
+START_LIMIT_S = 120.0
 STOP_GRACE_S = 1.0
 # Internal topics of a test are small: fewer partitions are made sooner.
 FOR_TESTS = {"offsets.topic.num.partitions": "4", "transaction.state.log.num.partitions": "4"}

@@ -47,7 +47,7 @@ CONFIG = RaftConfig(
     fetch_max_wait_ms=100,
     suspect_ms=60,
 )
-LIMIT_S = 15.0
+LIMIT_S = 120.0
 
 
 @dataclass

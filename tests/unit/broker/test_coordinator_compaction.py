@@ -41,7 +41,7 @@ def commit(group: str, offset: int) -> OffsetCommitRequest:
 async def commit_often(broker: Broker) -> None:
     connection = await BrokerConnection.open(RealNetwork(), broker.host, broker.port)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await connection.request(FindCoordinatorRequest(coordinator_keys=["any"]), version=4)
             await connection.request(commit("gone", 1), version=8)
             await connection.request(DeleteGroupsRequest(groups_names=["gone"]), version=2)
@@ -63,7 +63,7 @@ async def committed(broker: Broker, group: str) -> int:
         await connection.wait_closed()
 
 
-def wait_until(done: Callable[[], bool], limit_s: float = 20.0) -> None:
+def wait_until(done: Callable[[], bool], limit_s: float = 120.0) -> None:
     deadline = time.monotonic() + limit_s
     while not done():
         assert time.monotonic() < deadline, "the journal was not compacted in time"
@@ -106,7 +106,7 @@ async def start_often(broker: Broker, transactional_id: str, times: int) -> tupl
     """Each start of a producer is a record. The id and epoch of the last one."""
     connection = await BrokerConnection.open(RealNetwork(), broker.host, broker.port)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             find = FindCoordinatorRequest(key_type=1, coordinator_keys=[transactional_id])
             await connection.request(find, version=4)
             request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1000)

@@ -165,7 +165,7 @@ def offset_of(coordinator: Coordinator[GroupShard], group: str = "g") -> int:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(scenario(), 20)
+        await asyncio.wait_for(scenario(), 120)
 
     asyncio.run(bounded())
 

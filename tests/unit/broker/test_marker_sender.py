@@ -133,7 +133,7 @@ class World:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await scenario()
 
     asyncio.run(bounded())

@@ -42,7 +42,7 @@ from penstock.records.build import build_batch
 DIR = "/data"
 ENDPOINTS = (("CONTROLLER", "localhost", 9093),)
 DEFAULTS = TopicDefaults(1, 1)
-LIMIT_S = 15.0
+LIMIT_S = 120.0
 
 
 def formatted_disk() -> MemoryDisk:

@@ -18,7 +18,7 @@ from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.record import read_records
 from penstock.testing import Cluster
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Shell:

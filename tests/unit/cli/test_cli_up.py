@@ -46,7 +46,7 @@ def begin() -> Iterator[Begin]:
 
 def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:
     process.send_signal(number)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     return process.returncode
 
 
@@ -73,7 +73,7 @@ def test_a_second_signal_does_not_wait_for_a_client_that_reads_nothing(begin: Be
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     host, port = json.loads(line)["bootstrap"].split(":")
     question = bytes.fromhex("0000000a0012000000000001ffff")  # ApiVersions v0; its answer is forty times as long
-    with socket.create_connection((host, int(port)), timeout=20) as stuck:
+    with socket.create_connection((host, int(port)), timeout=120) as stuck:
         stuck.settimeout(1)
         with pytest.raises(TimeoutError):
             stuck.sendall(question * 1_000_000)
@@ -81,7 +81,7 @@ def test_a_second_signal_does_not_wait_for_a_client_that_reads_nothing(begin: Be
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -110,7 +110,7 @@ def test_the_console_is_named_beside_the_broker_and_answers(begin: Begin) -> Non
     assert process.stdout is not None
     said = re.fullmatch(r"console (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
     assert said is not None
-    with urllib.request.urlopen(f"{said[1]}metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{said[1]}metrics", timeout=120) as answer:
         assert b"penstock_info" in answer.read()
     assert end(process) == Exit.OK
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json", "--no-http")
@@ -204,7 +204,7 @@ def test_storage_is_formatted_inspected_and_then_serves(
     process, line = begin("start", str(properties), stderr=subprocess.PIPE)
     assert line.startswith("ready 127.0.0.1:")
     process.send_signal(signal.SIGTERM)
-    _, warned = process.communicate(timeout=20)
+    _, warned = process.communicate(timeout=120)
     assert process.returncode == Exit.OK
     assert "nonsense.property" in warned
 

@@ -42,7 +42,7 @@ Handler = Callable[[Any, int], Answer | Awaitable[Answer]]
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await test
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

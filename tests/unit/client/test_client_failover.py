@@ -184,7 +184,7 @@ def test_metadata_goes_to_a_node_that_is_not_busy() -> None:
             async with client, Producer(client, ManualClock(), QUICK) as producer:
                 sent = await producer.send("t", b"x", partition=0)
                 await there.wait()
-                await asyncio.wait_for(client.refresh([]), 5)
+                await asyncio.wait_for(client.refresh([]), 120)
                 gate.set()
                 await sent
 

@@ -1,5 +1,5 @@
 import re
-from time import perf_counter
+from time import thread_time
 
 import pytest
 from hypothesis import assume, given, settings
@@ -78,6 +78,6 @@ def test_what_re2_would_refuse_is_refused(pattern: str) -> None:
 
 def test_a_hostile_pattern_costs_no_more_than_another() -> None:
     pattern = TopicPattern("(a*)*(a*)*(a|a)*b")
-    started = perf_counter()
+    started = thread_time()
     assert not pattern.matches("a" * 249)
-    assert perf_counter() - started < 1
+    assert thread_time() - started < 1

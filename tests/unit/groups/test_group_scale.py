@@ -1,4 +1,4 @@
-from time import perf_counter
+from time import thread_time
 
 from group_driver import SESSION_MS, Driver
 
@@ -22,10 +22,10 @@ def test_ten_thousand_members_beat_for_a_few_microseconds_each() -> None:
     driver = Driver(GroupConfig(initial_rebalance_delay_ms=1))
     seats = many_stable_groups(driver)
     shard, now_ms = driver.shard, driver.now_ms
-    started = perf_counter()
+    started = thread_time()
     for group_id, member_id in seats:
         assert membership.heartbeat(shard, group_id, 1, member_id, None, now_ms) is ErrorCode.NONE
-    assert (perf_counter() - started) / len(seats) < 50e-6  # about 1 µs here; wide, for busy machines
+    assert (thread_time() - started) / len(seats) < 50e-6  # of CPU time; about 1 µs here
     # a timer is queued once per member, not once per beat, besides those of the first join
     for _ in range(4):
         driver.advance(SESSION_MS // 2)

@@ -11,7 +11,7 @@ from penstock.http.messages import Request, Response, text
 from penstock.http.server import HttpServer
 from penstock.net.network import RealNetwork
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Site:

@@ -17,7 +17,7 @@ from penstock.node.node import Node
 from penstock.testing import Broker, Cluster
 
 HTTP = {"penstock.http.listener": "127.0.0.1:0"}
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 def read(node: Node, path: str) -> bytes:

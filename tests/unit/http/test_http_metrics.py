@@ -41,7 +41,7 @@ def url(broker: Broker, path: str) -> str:
 
 
 def series(broker: Broker) -> Series:
-    with urllib.request.urlopen(url(broker, "/metrics"), timeout=30) as answer:
+    with urllib.request.urlopen(url(broker, "/metrics"), timeout=120) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         text = answer.read().decode()
     found: Series = {}
@@ -132,7 +132,7 @@ def test_pipelines_are_told_with_their_lag_while_they_run(broker: Broker) -> Non
     assert found["penstock_pipeline_rows_per_second"] == {labels: 49.5}
     assert found["penstock_pipeline_batch_milliseconds"] == {labels: 2010}
     assert found["penstock_pipeline_rows_total"] == {labels: 350}
-    with urllib.request.urlopen(url(broker, "/api/pipelines"), timeout=30) as answer:
+    with urllib.request.urlopen(url(broker, "/api/pipelines"), timeout=120) as answer:
         told = json.load(answer)["pipelines"]
     assert [each["name"] for each in told] == ["demo", "old"]
     assert told[0]["queries"][0]["lag"] == 7
@@ -150,7 +150,7 @@ def test_a_crowd_that_talks_nonsense_takes_nothing_from_the_broker(broker: Broke
     port = int(url(broker, "").rpartition(":")[2])
     with ExitStack() as crowd:
         for number in range(2 * MAX_CONNECTIONS):
-            one = crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            one = crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
             one.sendall(b"GET / HTTP/1.1\r\nHost: loc" if number % 2 else b"\x00nonsense\r\n\r\n")
         with broker.client() as client, client.producer() as producer:
             producer.send("orders", b"all the same", partition=0)
@@ -159,7 +159,7 @@ def test_a_crowd_that_talks_nonsense_takes_nothing_from_the_broker(broker: Broke
 
 def test_what_is_not_there_says_what_is(broker: Broker) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as refused:
-        urllib.request.urlopen(url(broker, "/elsewhere"), timeout=30)
+        urllib.request.urlopen(url(broker, "/elsewhere"), timeout=120)
     with refused.value as answer:
         assert b"/metrics" in answer.read()
 

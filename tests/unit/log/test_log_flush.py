@@ -184,7 +184,7 @@ def test_maintenance_goes_through_all_its_jobs_and_stops() -> None:
         logs.environment.discard = lambda log, segments: done.set()
         logs.clock.advance(10)  # type: ignore[attr-defined]
         maintenance.start()
-        await asyncio.wait_for(done.wait(), 5)
+        await asyncio.wait_for(done.wait(), 120)
         await maintenance.stop()
         assert log.log_start_offset == 3
 

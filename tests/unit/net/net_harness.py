@@ -18,7 +18,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 
 
-def run_on(loop: str, test: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
+def run_on(loop: str, test: Coroutine[Any, Any, None], timeout_s: float = 120.0) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(timeout_s):
             await test

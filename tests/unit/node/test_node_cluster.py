@@ -46,7 +46,7 @@ from penstock.raft.voters import Voter
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 STRANGE = "AAAAAAAAAAAAAAAAAAAAAA"
 METADATA = "__cluster_metadata-0"
-LIMIT_S = 40.0
+LIMIT_S = 120.0
 #: Short: nobody waits for seconds in a test.
 QUICK = {
     "controller.quorum.election.timeout.ms": "300",

@@ -81,7 +81,7 @@ def node_on(disk: MemoryDisk, seed: int = 7) -> Node:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await scenario()
 
     asyncio.run(bounded())

@@ -12,6 +12,7 @@ from penstock.protocol.codec import encode
 from penstock.protocol.compile import is_flexible
 from penstock.protocol.schema import Message, Struct
 from tools import kafka
+from tools.java_tests import require_jars
 
 ORACLE = Path(__file__).with_name("CodecOracle.java")
 MESSAGES_PER_VERSION = 10
@@ -19,11 +20,7 @@ LENGTHS = (0, 1, 2, 3)
 LONG_LENGTHS = (*LENGTHS, 130)
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.slow,
-    pytest.mark.skipif(not kafka.installed(), reason="the Kafka jars are not there: python -m tools.kafka install"),
-]
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 
 class Generator:
@@ -70,6 +67,11 @@ class Generator:
         if flexible and rng.random() < 0.2:
             values["unknown_tagged_fields"] = {rng.randrange(64, 2**31): rng.randbytes(3)}
         return cls(**values)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kafka_jars() -> None:
+    require_jars()
 
 
 def versions() -> list[tuple[type[Message], int]]:

@@ -1,0 +1,24 @@
+"""One rule for tests that need Kafka's jars: fetch them where Java and Maven are, skip elsewhere.
+
+`JAVA_TESTS=required`, as CI sets it, makes a failure of the skip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tools import kafka
+
+
+def require_jars(install: Callable[[], Path] = kafka.install) -> None:
+    """Skips the test, or fails it if `JAVA_TESTS=required`, where Java or the jars are missing; the reason names the remedy."""
+    try:
+        kafka.java()
+        install()
+    except kafka.KafkaUnavailable as missing:
+        if os.environ.get("JAVA_TESTS") == "required":
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))

@@ -1,6 +1,7 @@
 """One rule for tests that need Kafka's jars: fetch them where Java and Maven are, skip elsewhere.
 
-`JAVA_TESTS=required`, as CI sets it, makes a failure of the skip."""
+`JAVA_TESTS=required`, as CI sets it, turns such a skip into a failure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tools import kafka
 
 
 def require_jars(install: Callable[[], Path] = kafka.install) -> None:
-    """Skips the test, or fails it if `JAVA_TESTS=required`, where Java or the jars are missing; the reason names the remedy."""
+    """Skips the test where Java or the jars are missing, or fails it if required; the reason names the remedy."""
     try:
         kafka.java()
         install()

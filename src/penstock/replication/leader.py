@@ -19,9 +19,9 @@ UNKNOWN_OFFSET = -1
 NO_BROKER_EPOCH = -1
 NEVER_MS = -(1 << 62)
 
-#: The controller has seen our epoch and did nothing: what was committed before still is, for certain.
-_NOT_DONE = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-#: Somebody changed the partition: whether with our change or without it, the next image will tell.
+#: The partition's epoch has moved: whether with our change or without it, the next image will tell. A refusal alone
+#: proves nothing: an earlier attempt without an answer may still arrive, and would be granted at the same epoch. The
+#: controller therefore moves the epoch when it refuses an ineligible replica.
 _WAIT_FOR_IMAGE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -30,6 +30,7 @@ _WAIT_FOR_IMAGE = frozenset(
         ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.INELIGIBLE_REPLICA,
     }
 )
 
@@ -221,9 +222,6 @@ class Leading:
         return True
 
     def refused(self, code: ErrorCode) -> Verdict:
-        if code in _NOT_DONE:
-            self._settle(self.isr, self.partition_epoch)
-            return Verdict.DROPPED
         return Verdict.WAIT if code in _WAIT_FOR_IMAGE else Verdict.RETRY
 
 

@@ -35,6 +35,7 @@ from penstock.records.batches import split_batches
 from penstock.records.record import read_records
 from penstock.sim.among import isolated
 from penstock.sim.clock import SimClock
+from penstock.sim.held_requests import HeldRequest
 from penstock.sim.history import History, TopicPartition
 from penstock.sim.loop import ProcessLoop, Timeline, collected_by_hand, run_in
 from penstock.sim.losses import newest_image
@@ -127,6 +128,7 @@ class Stage:
             for name in dir(self)
             if name.startswith("do_")
         }
+        self._commands |= HeldRequest(self.fabric).commands
 
     async def perform(self, text: str) -> str:
         logger = logging.getLogger("penstock")

@@ -262,6 +262,9 @@ class Cluster:
         now = self.partition
         if self.refuse_isr:
             answer.error_code = self.refuse_isr.pop(0)
+            if answer.error_code == ErrorCode.INELIGIBLE_REPLICA:
+                self.change(publish=False)
+                asyncio.get_running_loop().call_later(0.005, self.publish)
         elif asked.leader_epoch != now.leader_epoch or request.broker_id != now.leader:
             answer.error_code = ErrorCode.FENCED_LEADER_EPOCH
         elif asked.partition_epoch != now.partition_epoch:

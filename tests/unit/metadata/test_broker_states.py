@@ -347,9 +347,7 @@ def test_a_leader_shrinks_and_expands_its_isr() -> None:
         (1, [2, 3], {}, ErrorCode.INVALID_REQUEST),
         (1, [1], {"leader_recovery_state": 1}, ErrorCode.INVALID_REQUEST),
         (1, [1], {"leader_recovery_state": 5}, ErrorCode.INVALID_REQUEST),
-        (1, [1, 2], {"epochs": {2: 11}}, ErrorCode.INELIGIBLE_REPLICA),
         (1, [1, 2], {"epochs": {2: -1}}, ErrorCode.NONE),
-        (1, [1, 3], {}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
 def test_a_wish_that_is_late_or_wrong_changes_nothing(
@@ -362,6 +360,20 @@ def test_a_wish_that_is_late_or_wrong_changes_nothing(
     decision = decide(image, broker_id, wish(image, isr, **fields))
     assert decision.reply.topics[0].partitions[0].error_code == code
     assert decision.records == []
+
+
+@pytest.mark.parametrize(("isr", "fields"), [([1, 2], {"epochs": {2: 11}}), ([1, 3], {})])
+def test_the_refusal_of_an_ineligible_replica_outdates_earlier_attempts(isr: list[int], fields: dict[str, Any]) -> None:
+    before = partition("123", "12", leader_epoch=3, partition_epoch=7)
+    image = image_of(before, brokers=(broker(1), broker(2), broker(3, fenced=True)))
+    asked = wish(image, isr, **fields)
+    decision = decide(image, 1, asked)
+    assert decision.reply.topics[0].partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert only(image, decision.records) == replace(before, partition_epoch=8)
+    unfenced = replace(image, brokers={each: broker(each) for each in (1, 2, 3)})
+    late = decide(apply(unfenced, decision.records), 1, asked)
+    assert late.reply.topics[0].partitions[0].error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert late.records == []
 
 
 def test_unknown_topics_and_foreign_lives_are_refused() -> None:

@@ -195,6 +195,7 @@ class Model:
                 leader.refused(ErrorCode.INVALID_UPDATE_VERSION)
             elif not all(self.replicas[each].alive and self.replicas[each].epoch == e for each, e in proposal.members):
                 leader.refused(ErrorCode.INELIGIBLE_REPLICA)
+                self.change()
             else:
                 self.change(isr=proposal.isr)
                 if self.rng.random() < 0.4:

@@ -25,6 +25,7 @@ from penstock.metadata.image import MetadataImage, PartitionImage, TopicImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_56_alter_partition as isr_change
 from penstock.protocol.messages import api_73_assign_replicas_to_dirs as directories
+from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
 
 ANY_EPOCH = -1
 
@@ -44,6 +45,8 @@ def alter_partition(
                 code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_ID
             else:
                 code = refusal(image, request.broker_id, topic.partitions.get(wish.partition_index), wish)
+            if code is ErrorCode.INELIGIBLE_REPLICA:
+                records.append(_next_epoch(asked.topic_id, wish.partition_index))
             if topic is None or code is not ErrorCode.NONE:
                 results.append(_refused(wish, code))
                 continue
@@ -115,6 +118,16 @@ def is_eligible(image: MetadataImage, broker_id: int, epoch: int) -> bool:
     """May be in sync: alive, staying, and not a later life of the broker that caught up."""
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.usable and epoch in (ANY_EPOCH, broker.epoch)
+
+
+def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
+    """Moves the partition's epoch and nothing else.
+
+    The refused request may be the second attempt of a leader that got no answer to its first one. That one names the same
+    epoch and may arrive when the replica is eligible again, after the leader has stopped waiting for the replica.
+    (Kafka refuses without it, and grants the first attempt then.)
+    """
+    return PartitionChangeRecord(partition_id=index, topic_id=topic_id)
 
 
 def _refused(wish: isr_change.PartitionData, code: ErrorCode) -> isr_change.AlterPartitionResponsePartitionData:

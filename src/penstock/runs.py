@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+from penstock import processes
 
 MAX_BYTES = 256 * 1024
 MAX_QUERIES = 100
+MAX_FILE_NAME = 220  # what file systems take, less the ending and what the temporary file has in front
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -51,18 +54,12 @@ class Run:
     """The newest event, or why it failed."""
     queries: Mapping[str, Query] = field(default_factory=dict)
     """By their ids."""
+    started: str = ""
+    """When the process with this pid started, by which it is told from a later one with the same pid."""
 
     @property
     def alive(self) -> bool:
-        if self.state != "running":
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
+        return self.state == "running" and self.started != "" and processes.started(self.pid) == self.started
 
     @property
     def shown(self) -> str:
@@ -76,18 +73,25 @@ def directory() -> Path:
 
 def save(run: Run) -> None:
     place = directory()
-    place.mkdir(parents=True, exist_ok=True)
-    aside = place / f".{run.name}.{run.pid}"
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = _path(run.name)
+    aside = path.with_name(f".{path.name}.{run.pid}")
     aside.write_text(json.dumps(asdict(run)))
-    aside.replace(place / f"{run.name}.json")
+    aside.replace(path)
+
+
+def _path(name: str) -> Path:
+    """The file of a run, inside the directory whatever the name is."""
+    return directory() / f"{quote(name, safe='')[:MAX_FILE_NAME]}.json"
 
 
 def begin(name: str, spec: str) -> Run:
-    return Run(name, os.getpid(), spec, datetime.now(UTC).isoformat(timespec="seconds"))
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    return Run(name, os.getpid(), spec, began, started=processes.started(os.getpid()))
 
 
 def load(name: str) -> Run | None:
-    return _read(directory() / f"{name}.json")
+    return _read(_path(name))
 
 
 def load_all() -> list[Run]:
@@ -110,7 +114,8 @@ def _read(path: Path) -> Run | None:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-        return None if len(content) > MAX_BYTES else _parse(json.loads(content))
+        run = None if len(content) > MAX_BYTES else _parse(json.loads(content))
+        return run if run is not None and _path(run.name) == path else None
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -118,15 +123,15 @@ def _read(path: Path) -> Run | None:
 def _parse(told: Any) -> Run | None:
     if not isinstance(told, dict):
         return None
-    texts = [told.get(name, "") for name in ("name", "spec", "began", "last")]
+    texts = [told.get(name, "") for name in ("name", "spec", "began", "last", "started")]
     pid, state, queries = told.get("pid"), told.get("state", "running"), told.get("queries", {})
     if not all(isinstance(each, str) for each in (*texts, state)) or not isinstance(queries, dict):
         return None
     if type(pid) is not int or not 0 < pid < 2**31:  # others mean many processes to whoever sends them a signal
         return None
-    name, spec, began, last = texts
+    name, spec, began, last, started = texts
     figures = {key: query for key, each in queries.items() if (query := _parse_query(each)) is not None}
-    return Run(name, pid, spec, began, state, last, figures)
+    return Run(name, pid, spec, began, state, last, figures, started)
 
 
 def _parse_query(told: Any) -> Query | None:
@@ -194,6 +199,6 @@ class Recording:
             )
 
 
-def stop(run: Run) -> None:
-    """Asks for a clean stop: what was not committed is done by the next run."""
-    os.kill(run.pid, signal.SIGTERM)
+def stop(run: Run) -> bool:
+    """Asks for a clean stop: what was not committed is done by the next run. False if it has ended meanwhile."""
+    return processes.terminate(run.pid, run.started)

@@ -50,7 +50,7 @@ def test_a_spec_that_is_not_right_is_one_line(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture[str]) -> None:
-    runs.save(runs.Run("here", os.getpid(), "/p/spark-pipeline.yml", "2026-01-01T00:00:00+00:00"))
+    runs.save(runs.begin("here", "/p/spark-pipeline.yml"))
     runs.save(runs.Run("there", 2**22 + 1, "/p/spark-pipeline.yml", "2026-01-01T00:00:00+00:00"))
     runs.save(runs.Run("bad", 1, "/p/spark-pipeline.yml", "2026-01-01T00:00:00+00:00", "failed", "No broker."))
     assert main(["pipeline", "list", "--json"]) == Exit.OK

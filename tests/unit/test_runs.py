@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from penstock import runs
+from penstock import processes, runs
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
 from penstock.http.pipelines import MAX_PIPELINES, pipelines_here
 
 QUERY = runs.Query("clicks", True, 3, 100, 350, 49.5, 2010, 7)
@@ -66,9 +72,9 @@ def test_queries_of_a_run_are_bounded() -> None:
     ],
 )
 def test_a_file_that_is_no_run_is_passed_over(place: Path, content: str) -> None:
-    (place / "bad.json").write_text(content)
+    (place / "bad.json").write_text(content.replace('"x"', '"bad"'))
     (place / "directory.json").mkdir()
-    runs.save(runs.Run("good", os.getpid(), "", ""))
+    runs.save(runs.begin("good", ""))
     assert runs.load("bad") is None
     assert [run.name for run in runs.load_all()] == ["good"]
     assert [pipeline.name for pipeline in pipelines_here()] == ["good"]
@@ -89,7 +95,7 @@ def test_of_many_only_the_latest_are_shown_and_those_that_run_come_first(place: 
     for number in range(MAX_PIPELINES + 10):
         runs.save(runs.Run(f"run{number}", os.getpid(), "", "", "done"))
         os.utime(place / f"run{number}.json", (number, number))
-    runs.save(runs.Run("now", os.getpid(), "", ""))
+    runs.save(runs.begin("now", ""))
     os.utime(place / "now.json", (50, 50))
     shown = [pipeline.name for pipeline in pipelines_here()]
     assert shown[:2] == ["now", f"run{MAX_PIPELINES + 9}"]
@@ -101,3 +107,47 @@ def test_a_run_of_an_older_version_is_understood(place: Path) -> None:
         '{"name": "old", "pid": 1, "spec": "s", "began": "b", "state": "failed", "last": "l"}'
     )
     assert runs.load("old") == runs.Run("old", 1, "s", "b", "failed", "l")
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is no pipeline, and reads until it is told to end."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_that_has_the_pid_of_a_killed_pipeline_is_left_alone(stranger: subprocess.Popen[bytes]) -> None:
+    here = runs.begin("table-orders", "")
+    runs.save(replace(here, pid=stranger.pid))
+    left = runs.load("table-orders")
+    assert left is not None
+    assert left.shown == "killed"
+    assert not runs.stop(left)
+    assert main(["pipeline", "stop", "table-orders"]) == Exit.NOT_FOUND
+    assert stranger.poll() is None
+
+
+def test_a_pipeline_that_runs_is_stopped(stranger: subprocess.Popen[bytes]) -> None:
+    runs.save(replace(runs.begin("demo", ""), pid=stranger.pid, started=processes.started(stranger.pid)))
+    assert main(["pipeline", "stop", "demo"]) == Exit.OK
+    assert stranger.wait(timeout=60) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("name", ["../evil", "../../../evil", "/etc/evil", "..", ".", "a b/c", "\0", "x" * 300])
+def test_every_name_stays_inside_the_directory(place: Path, name: str) -> None:
+    outside = json.dumps({"name": name, "pid": os.getpid(), "spec": "", "began": ""})
+    (place.parent / "evil.json").write_text(outside)
+    assert runs.load(name) is None
+    runs.save(runs.begin(name, ""))
+    found = runs.load(name)
+    assert found is not None
+    assert found.name == name
+    assert len(list(place.iterdir())) == 1
+
+
+def test_a_file_under_another_name_than_its_run_is_passed_over(place: Path) -> None:
+    runs.save(runs.begin("orders", ""))
+    (place / "orders.json").rename(place / "clicks.json")
+    assert runs.load("clicks") is None
+    assert runs.load_all() == []

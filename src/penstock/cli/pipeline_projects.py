@@ -116,9 +116,8 @@ def run_stop(args: argparse.Namespace) -> int:
     from penstock.runs import stop
 
     run = _known(args.name)
-    if not run.alive:
+    if not run.alive or not stop(run):
         raise Failure(f"{args.name} does not run: it is {run.shown}", Exit.NOT_FOUND)
-    stop(run)
     output.record(args.output, {"pipeline": run.name, "result": "asked to stop", "pid": run.pid})
     return Exit.OK
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -42,12 +41,12 @@ def run_status(args: argparse.Namespace) -> int:
     with connect(args) as broker:
         if args.output == "json":
             facts = look(broker)
-            print(json.dumps(as_json(facts), indent=2))
+            output.record("json", as_json(facts))
         elif sys.stdout.isatty() and not args.once:
             _watch(broker, args)
         else:
             facts = look(broker)
-            print(headline(facts))
+            print(output.printable(headline(facts)))
             output.rows("table", *_table(facts, args), empty="nothing is wrong" if args.problems else "no partitions")
     return Exit.OK
 
@@ -148,11 +147,15 @@ def _watch(broker: Broker, args: argparse.Namespace) -> None:
         while True:
             try:
                 facts = look(broker)
-                title = Text(headline(facts), style="bold" if summary(facts)["offline"] == 0 else "bold red")
+                title = Text(
+                    output.printable(headline(facts)), style="bold" if summary(facts)["offline"] == 0 else "bold red"
+                )
                 drawn = Group(title, output.rich_table(*_table(facts, args)))
                 live.update(drawn, refresh=True)
             except Failure as problem:
                 if drawn is None:
                     raise
-                live.update(Group(Text(f"no answer: {problem.message}", style="red"), drawn), refresh=True)
+                live.update(
+                    Group(Text(output.printable(f"no answer: {problem.message}"), style="red"), drawn), refresh=True
+                )
             time.sleep(args.every)

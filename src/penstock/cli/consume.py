@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
-from penstock.cli.envelope import envelope
+from penstock.cli.envelope import envelopes
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.format import Consumed, Formatter, compile_format, delimited, unescape
+from penstock.cli.format import Consumed, Formatter, as_written, compile_format, delimited, for_terminal, unescape
 from penstock.cli.options import connection, finish, positive_int
 from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Position, Stored, parse_span
 
@@ -54,7 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-D", "--delimiter", default="\\n", metavar="TEXT", help="after each record (default: %(default)s)"
     )
     parser.add_argument("-Z", "--null", action="store_true", help="print null keys and values as NULL")
-    parser.add_argument("-u", "--unbuffered", action="store_true", help="write every record at once")
+    parser.add_argument(
+        "-u", "--unbuffered", action="store_true", help="as for kcat; records are always written as they arrive"
+    )
     parser.add_argument("-X", "--property", action="append", default=[], metavar="NAME=VALUE", help="a client setting")
     parser.add_argument("-q", "--quiet", action="store_true", help="print records only")
     finish(parser, run)
@@ -62,12 +64,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def formatter(args: argparse.Namespace) -> Formatter:
     null = b"NULL" if args.null else b""
+    shown = for_terminal if sys.stdout.isatty() else as_written
     if args.json or args.output == "json":
-        return envelope
+        return envelopes
     if args.format is not None:
-        return compile_format(args.format, null=null)
+        return compile_format(args.format, null=null, shown=shown)
     key_delimiter = None if args.key_delimiter is None else unescape(args.key_delimiter)
-    return delimited(key_delimiter=key_delimiter, delimiter=unescape(args.delimiter), null=null)
+    return delimited(key_delimiter=key_delimiter, delimiter=unescape(args.delimiter), null=null, shown=shown)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         starts = _starts(broker, partitions, span.start, args.group, isolation)
         stops = _stops(broker, partitions, span.stop_ms, leave=args.exit, isolation=isolation)
         with broker.client.consumer(settings) as consumer:
-            reader = Reader(consumer, show, stops, args.count, unbuffered=args.unbuffered, progress=progress)
+            reader = Reader(consumer, show, stops, args.count, progress)
             try:
                 reader.read(starts)
             finally:
@@ -108,7 +111,6 @@ class Reader:
     show: Formatter
     stops: dict[TopicPartition, int]
     limit: int | None
-    unbuffered: bool
     progress: output.Progress
     count: int = 0
     positions: dict[TopicPartition, int] | None = None
@@ -119,33 +121,30 @@ class Reader:
         self.consumer.assign(left)
         while self.consumer.assignment:
             for fetched in self.consumer.poll(POLL_S):
-                if self._print(fetched):
+                full = self._print(fetched)
+                sys.stdout.buffer.flush()
+                if full:
                     return
-            sys.stdout.buffer.flush()
 
     def _print(self, fetched: Fetched) -> bool:
         """Whether the count is full."""
-        partition = (fetched.topic, fetched.partition)
-        stop = self.stops.get(partition, sys.maxsize)
-        write, before = sys.stdout.buffer.write, self.count
+        topic, partition = place = (fetched.topic, fetched.partition)
+        stop = self.stops.get(place, sys.maxsize)
         appended = any(header.log_append_time for header, _ in fetched.batches)
-        assert self.positions is not None
-        for record in fetched.records():
-            if record.offset >= stop:
-                break
-            offset, timestamp, key, value, headers = record
-            write(self.show(Consumed(*partition, offset, timestamp, key, value, headers, appended)))
-            self.count += 1
-            self.positions[partition] = record.offset + 1
-            if self.unbuffered:
-                sys.stdout.buffer.flush()
-            if self.count == self.limit:
-                sys.stdout.buffer.flush()
-                return True
-        self.progress.add(self.count - before)
+        records = fetched.records()
+        if records and records[-1].offset >= stop:
+            records = [record for record in records if record.offset < stop]
+        if self.limit is not None:
+            records = records[: self.limit - self.count]
+        if records:
+            assert self.positions is not None
+            sys.stdout.buffer.write(self.show([Consumed(topic, partition, *record, appended) for record in records]))
+            self.count += len(records)
+            self.positions[place] = records[-1].offset + 1
+            self.progress.add(len(records))
         if fetched.next_offset >= stop:
-            self.consumer.unassign(partition)
-        return False
+            self.consumer.unassign(place)
+        return self.count == self.limit
 
 
 # --- where to start and stop --------------------------------------------------------------------------------------

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import base64
 import json
-import re
+from collections.abc import Iterable
 from typing import Any
 
+from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.format import Consumed, Headers, Outgoing
 
 FIELDS = ("key", "payload", "headers")
-#: json.dumps escapes what is below U+0020; a terminal obeys these as well.
-_OTHER_CONTROLS = re.compile("[\x7f-\x9f]")
 SHOWN_OF_A_LINE = 60
 MIN_TIMESTAMP, MAX_TIMESTAMP = -1, 2**63 - 1
+
+
+def envelopes(records: Iterable[Consumed]) -> bytes:
+    return b"".join(map(envelope, records))
 
 
 def envelope(record: Consumed) -> bytes:
@@ -39,8 +42,7 @@ def envelope(record: Consumed) -> bytes:
     [shown["payload"]] = _texts("payload", [record.value], packed)
     if packed:
         shown["base64"] = packed
-    line = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
-    return _OTHER_CONTROLS.sub(_escaped, line).encode() + b"\n"
+    return output.json_text(shown).encode() + b"\n"
 
 
 def _texts(field: str, values: list[bytes | None], packed: list[str]) -> list[str | None]:
@@ -50,10 +52,6 @@ def _texts(field: str, values: list[bytes | None], packed: list[str]) -> list[st
     except UnicodeDecodeError:
         packed.append(field)
         return [None if value is None else base64.b64encode(value).decode() for value in values]
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
 
 
 def read_envelope(line: bytes) -> Outgoing:

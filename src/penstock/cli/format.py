@@ -2,16 +2,18 @@
 
 `%t` topic, `%p` partition, `%o` offset, `%T` timestamp, `%k` key, `%s` value, `%h` headers, `%K` and `%S` the lengths
 of key and value (-1 where null), `%R` the value's length as four bytes, `%%` a percent sign; `\\n`, `\\t`, `\\r`,
-`\\0`, `\\\\`, `\\xHH` are what they are elsewhere. Output is bytes: a value leaves exactly as it was written.
+`\\0`, `\\\\`, `\\xHH` are what they are elsewhere. Output is bytes: a value leaves exactly as it was written, except on
+a terminal, where what the terminal would obey is shown as an escape.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from penstock.cli.exit import Exit, Failure
+from penstock.cli.output import printable
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -40,7 +42,9 @@ class Outgoing(NamedTuple):
 
 
 Piece = Callable[[Consumed], bytes]
-Formatter = Callable[[Consumed], bytes]
+Formatter = Callable[[Iterable[Consumed]], bytes]
+Shown = Callable[[bytes], bytes]
+"""What is printed for bytes of a record."""
 
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
@@ -69,6 +73,15 @@ def unescape(text: str) -> bytes:
     return bytes(out)
 
 
+def as_written(value: bytes) -> bytes:
+    return value
+
+
+def for_terminal(value: bytes) -> bytes:
+    """The value without what a terminal would obey: such characters, and bytes that are not UTF-8, as escapes."""
+    return printable(value.decode(errors="backslashreplace"), keep="\n\t").encode()
+
+
 def _length(value: bytes | None) -> int:
     return -1 if value is None else len(value)
 
@@ -77,15 +90,15 @@ def _headers(record: Consumed) -> bytes:
     return b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers)
 
 
-def _pieces(null: bytes) -> dict[str, Piece]:
+def _pieces(null: bytes, shown: Shown) -> dict[str, Piece]:
     return {
-        "t": lambda record: record.topic.encode(),
+        "t": lambda record: shown(record.topic.encode()),
         "p": lambda record: b"%d" % record.partition,
         "o": lambda record: b"%d" % record.offset,
         "T": lambda record: b"%d" % record.timestamp,
-        "k": lambda record: null if record.key is None else record.key,
-        "s": lambda record: null if record.value is None else record.value,
-        "h": _headers,
+        "k": lambda record: null if record.key is None else shown(record.key),
+        "s": lambda record: null if record.value is None else shown(record.value),
+        "h": lambda record: shown(_headers(record)),
         "K": lambda record: b"%d" % _length(record.key),
         "S": lambda record: b"%d" % _length(record.value),
         "R": lambda record: struct.pack(">i", _length(record.value)),
@@ -96,9 +109,9 @@ def _literal(text: bytes) -> Piece:
     return lambda _: text
 
 
-def compile_format(text: str, *, null: bytes = b"") -> Formatter:
-    """A function from record to bytes, the format string read once."""
-    known = _pieces(null)
+def compile_format(text: str, *, null: bytes = b"", shown: Shown = as_written) -> Formatter:
+    """A function from records to bytes, the format string read once."""
+    known = _pieces(null, shown)
     pieces: list[Piece] = []
     plain = ""
     at = 0
@@ -120,16 +133,24 @@ def compile_format(text: str, *, null: bytes = b"") -> Formatter:
         at += 2
     if plain:
         pieces.append(_literal(unescape(plain)))
-    return lambda record: b"".join([piece(record) for piece in pieces])
+    return lambda records: b"".join([piece(record) for record in records for piece in pieces])
 
 
-def delimited(*, key_delimiter: bytes | None, delimiter: bytes, null: bytes = b"") -> Formatter:
+def delimited(
+    *, key_delimiter: bytes | None, delimiter: bytes, null: bytes = b"", shown: Shown = as_written
+) -> Formatter:
     """The default: the value and a delimiter, with -K the key and its delimiter before."""
 
-    def line(record: Consumed) -> bytes:
-        value = null if record.value is None else record.value
-        if key_delimiter is None:
-            return value + delimiter
-        return (null if record.key is None else record.key) + key_delimiter + value + delimiter
+    def text(value: bytes | None) -> bytes:
+        return null if value is None else shown(value)
 
-    return line
+    def values(records: Iterable[Consumed]) -> bytes:
+        found = [record.value for record in records]
+        plain = None not in found and shown is as_written
+        return delimiter.join([*(found if plain else map(text, found)), b""])
+
+    def pairs(records: Iterable[Consumed]) -> bytes:
+        assert key_delimiter is not None
+        return b"".join([text(each.key) + key_delimiter + text(each.value) + delimiter for each in records])
+
+    return values if key_delimiter is None else pairs

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.group import coordinator, describe, partitions_of, why
 from penstock.cli.position import parse_time
@@ -67,10 +68,10 @@ def run_export(args: argparse.Namespace) -> int:
         listed = [
             {"topic": topic, "partition": index, "offset": offset} for (topic, index), offset in sorted(offsets.items())
         ]
-        print(json.dumps(listed))
+        output.rows("json", (), listed)
     else:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([topic, index, offset] for (topic, index), offset in sorted(offsets.items()))
+        writer.writerows([output.printable(topic), index, offset] for (topic, index), offset in sorted(offsets.items()))
     return Exit.OK
 
 

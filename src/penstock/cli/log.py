@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -43,11 +42,11 @@ def run_dump(args: argparse.Namespace) -> int:
     corrupt = False
     for path in _expand(args.files):
         if args.output == "table":
-            print(f"# {path}")
+            print(output.printable(f"# {path}"))
         for item in dump(path, deep=args.deep or args.decode is not None, decode=args.decode):
             corrupt |= item["kind"] == "corrupt"
             if args.output == "json":
-                print(json.dumps({"file": path, **item}, ensure_ascii=False))
+                print(output.json_text({"file": path, **item}))
             else:
                 print(line(item))
     if corrupt:
@@ -63,7 +62,7 @@ def line(item: dict[str, object]) -> str:
     for name, value in item.items():
         if name == "kind" or value is None or QUIET_VALUES.get(name, ...) == value:
             continue
-        shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | str) else str(value)
+        shown = output.json_text(value) if isinstance(value, dict | list | str) else str(value)
         words.append(f"{name}={shown}")
     indent = "  " if item["kind"] in ("record", "control") else ""
     return indent + " ".join(words)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock import __version__
+from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 
 # noun → what `penstock --help` says of it; the module of the same name has the rest
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     except Failure as failure:
         if args.debug:
             raise
-        print(f"penstock: {failure.message}", file=sys.stderr)
+        output.note(f"penstock: {failure.message}")
         return failure.code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
@@ -83,10 +84,7 @@ def run(args: argparse.Namespace) -> int:
         if args.debug:
             raise
         reason = str(unexpected).splitlines()[0] if str(unexpected) else "no reason given"
-        print(
-            f"penstock: {type(unexpected).__name__}: {reason} (not expected: --debug shows where)",
-            file=sys.stderr,
-        )
+        output.note(f"penstock: {type(unexpected).__name__}: {reason} (not expected: --debug shows where)")
         return Exit.FAILED
     return int(code)
 

@@ -3,11 +3,16 @@
 `rich` draws tables on a terminal and is imported only there: a pipe gets plain columns, which cost nothing to import
 and are easy to cut. JSON is one document per command (a list of objects for a listing), keys in snake_case, and the
 same keys as the columns.
+
+Names, ids and messages come from outside, and a terminal obeys what is in them. So whatever is printed goes through
+`printable` or `json_text`, which show control characters as escapes. Only `consume` prints bytes as they are, and only
+where stdout is no terminal.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +22,30 @@ from typing import Any
 Row = Mapping[str, Any]
 PROGRESS_EVERY_S = 5.0  # plain lines, where nobody watches them move
 REDRAW_EVERY_S = 0.1
+_CONTROLS_BEYOND_JSON = re.compile(
+    "[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)  # json.dumps escapes those below U+0020
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """The text with control characters, but for those in `keep`, as escapes such as \\x1b and \\n."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON that a person can read, and that a terminal does not obey."""
+    separators = None if indent else (",", ":")
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=_plain)
+    return _CONTROLS_BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def rows(how: str, columns: Sequence[str], found: Iterable[Row], *, empty: str = "") -> None:
     """A listing. `columns` names the keys that a table shows, in order; JSON has every key of a row."""
     listed = list(found)
     if how == "json":
-        print(json.dumps([dict(row) for row in listed], indent=2, default=_plain))
+        print(json_text([dict(row) for row in listed], indent=2))
     elif not listed:
         note(empty)
     elif sys.stdout.isatty():
@@ -35,7 +57,7 @@ def rows(how: str, columns: Sequence[str], found: Iterable[Row], *, empty: str =
 def record(how: str, fields: Row) -> None:
     """One thing, as `name  value` lines or one JSON object."""
     if how == "json":
-        print(json.dumps(dict(fields), indent=2, default=_plain))
+        print(json_text(dict(fields), indent=2))
         return
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
@@ -45,10 +67,14 @@ def record(how: str, fields: Row) -> None:
 def note(text: str) -> None:
     """A remark for the human who watches; never part of the result."""
     if text:
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
 
 
 def cell(value: Any) -> str:
+    return printable(_shown(value))
+
+
+def _shown(value: Any) -> str:
     match value:
         case None:
             return "-"
@@ -57,7 +83,7 @@ def cell(value: Any) -> str:
         case dict():
             return ", ".join(f"{name}={inner}" for name, inner in value.items()) or "-"
         case list() | tuple() | set() | frozenset():
-            return ",".join(cell(each) for each in value) or "-"
+            return ",".join(_shown(each) for each in value) or "-"
         case bytes():
             return value.decode(errors="replace")
         case _:
@@ -145,6 +171,6 @@ class Progress:
     def _draw(self) -> None:
         self._drawn = True
         if self._moving:
-            print(f"\r\x1b[K{self.line}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{printable(self.line)}", end="", file=sys.stderr, flush=True)
         else:
-            print(self.line, file=sys.stderr, flush=True)
+            print(printable(self.line), file=sys.stderr, flush=True)

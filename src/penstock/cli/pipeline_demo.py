@@ -221,7 +221,7 @@ def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
     with Live(Text("the first rows are on their way"), auto_refresh=False) as live:
 
         def draw(rows: list[dict[str, Any]], line: str) -> None:
-            below = Text(f"{line}   Ctrl-C stops")
+            below = Text(output.printable(f"{line}   Ctrl-C stops"))
             live.update(Group(output.rich_table(COLUMNS, rows), below) if rows else below, refresh=True)
 
         yield draw

@@ -150,11 +150,11 @@ class Lines:
         if not self.moving:
             self.say(text)
             return
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{output.printable(text)}", end="", file=sys.stderr, flush=True)
         self._drawn = True
 
     def say(self, text: str) -> None:
-        print(f"\r\x1b[K{text}" if self._drawn else text, file=sys.stderr, flush=True)
+        print(("\r\x1b[K" if self._drawn else "") + output.printable(text), file=sys.stderr, flush=True)
         self._drawn = False
 
     def end(self) -> None:

@@ -33,7 +33,19 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def configure_logging(verbosity: int) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class PrintableFormatter(logging.Formatter):
+    """A line per message: client ids and topic names in it can't move a cursor or begin another line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return output.printable(super().formatMessage(record))
+
+    def formatException(self, found: Any) -> str:
+        return "\n".join(map(output.printable, super().formatException(found).split("\n")))
 
 
 def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -> int:

@@ -202,7 +202,7 @@ def run_describe(args: argparse.Namespace) -> int:
         return Exit.OK
     columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "start_offset", "end_offset"]
     for shown in described:
-        print(f"{shown['topic']}  id {shown['topic_id']}  configs {output.cell(shown['configs'])}")
+        print(f"{output.cell(shown['topic'])}  id {shown['topic_id']}  configs {output.cell(shown['configs'])}")
         output.rows("table", columns, shown["partitions"])
     if not described:
         output.note("no topics")

@@ -288,7 +288,7 @@ class _Cluster:
             self._say(child, line)
 
     def _say(self, child: _Child, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip("\n")
+        text = output.printable(line.decode(errors="replace").rstrip("\n"))
         prefix = f"node {child.node.node_id} |"
         if self._coloured:
             prefix = f"\x1b[{COLOURS[(child.node.node_id - 1) % len(COLOURS)]}m{prefix}\x1b[0m"

@@ -253,6 +253,19 @@ def test_a_count_ends_reading_and_writing(shell: Shell, name: str) -> None:
     assert shell.run("consume", "-t", name, "-e", "-q") == "1\n2\n3\n"
 
 
+def test_control_characters_in_a_group_id_and_in_a_record_do_not_reach_a_terminal(
+    shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.run("produce", "-t", name, stdin=b"\x1b[2J\n")
+    evil = f"\x1b]0;{name}\x07"
+    assert shell.run("consume", "-t", name, "-e", "-q", "-G", evil, "--commit") == "\x1b[2J\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    listed = shell.run("group", "list")
+    assert rf"\x1b]0;{name}" in listed.replace("\n", "")
+    assert f"\x1b]0;{name}" not in listed
+    assert shell.run("consume", "-t", name, "-e", "-q") == "\\x1b[2J\n"
+
+
 def test_a_group_goes_on_where_it_stored(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, stdin=b"1\n2\n3\n4\n")
     assert shell.run("consume", "-t", name, "-G", f"g-{name}", "--commit", "-c", "2", "-q") == "1\n2\n"

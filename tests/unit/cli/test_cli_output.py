@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from typing import Any
 
 import pytest
 
 from penstock.cli import output
+from penstock.cli.serve import PrintableFormatter
 
 ROWS: list[dict[str, Any]] = [
     {"topic": "a", "partitions": 3, "hidden": b"x"},
@@ -64,3 +67,40 @@ def test_quiet_progress_says_nothing(capsys: pytest.CaptureFixture[str], monkeyp
     with output.Progress("read", quiet=True) as progress:
         progress.add()
     assert capsys.readouterr().err == ""
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31mgroup\n\u202efake \udcff"
+CONTROLS = ("\x1b]", "\x1b[2J", "\x07", "\x9b", "\u202e", "\udcff", "group\n")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("how", ["table", "json"])
+def test_what_a_terminal_would_obey_is_shown_as_escapes(
+    how: str, terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    output.rows(how, ["group", "members"], [{"group": EVIL, "members": [EVIL, {EVIL: EVIL}]}])
+    output.record(how, {"group": EVIL, "bytes": EVIL.encode(errors="replace")})
+    output.note(EVIL)
+    said = capsys.readouterr()
+    assert not [found for found in CONTROLS if found in said.out + said.err]
+    assert r"\x1b]0;owned\x07\x1b[2J\x9b31mgroup\n\u202efake \udcff" in said.err
+    if how == "table" and not terminal:
+        assert said.out.splitlines()[1].startswith(r"\x1b]0;owned\x07")
+
+
+def test_json_that_is_shown_reads_back_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    output.record("json", {"group": EVIL})
+    assert json.loads(capsys.readouterr().out) == {"group": EVIL}
+
+
+def test_a_log_line_holds_no_control_characters() -> None:
+    formatter = PrintableFormatter("%(levelname)s %(message)s")
+    try:
+        raise ValueError(EVIL)
+    except ValueError:
+        record = logging.LogRecord("net", logging.ERROR, "", 0, "client %s", (EVIL,), sys.exc_info())
+    first, *others = formatter.format(record).splitlines()
+    assert first.startswith(r"ERROR client \x1b]0;owned")
+    assert others[0] == "Traceback (most recent call last):"
+    assert not [found for found in CONTROLS if found in "".join([first, *others])]

@@ -1,8 +1,10 @@
 """Compaction, the light half: which log is due, and putting the result in its place.
 
 A log is due when enough of it is dirty (`min.cleanable.dirty.ratio`) or when a dirty record has waited too long
-(`max.compaction.lag.ms`). Never touched: the active segment, records above the last stable offset, records younger than
-`min.compaction.lag.ms`. The rewriting itself runs in a helper process where files can be shared with one.
+(`max.compaction.lag.ms`). Never touched, as in Kafka: the active segment, the segment that holds the last stable offset
+and those after it, segments with records younger than `min.compaction.lag.ms`. So every transaction with records in a
+rewritten segment has ended, and the transaction index says how. The rewriting itself runs in a helper process where
+files can be shared with one.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ class Cleaner:
         return offset if log.log_start_offset <= offset <= log.active.base_offset else log.log_start_offset
 
     def first_uncleanable_offset(self, log: Log, now_ms: int) -> int:
-        bound = min(log.active.base_offset, log.last_stable_offset)
+        """The base offset of the first segment that must stay as it is: a segment is rewritten whole or not at all."""
+        bound = log.segments_from(min(log.active.base_offset, log.last_stable_offset))[0].base_offset
         lag_ms = log.config.min_compaction_lag_ms
         if lag_ms > 0:
             for segment in log.segments[:-1]:

@@ -60,7 +60,7 @@ def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | A
     match plan.kind:
         case "plain" | "idempotent" | "table":
             return Writer(session, Writing(**params))
-        case "transactional":
+        case "transactional" | "table transactional":
             return TransactionalWriter(session, Writing(**params))
         case "reader":
             return Reader(session, Reading(**params))

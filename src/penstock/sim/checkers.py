@@ -65,9 +65,14 @@ def _deleted_below(history: History, partition: TopicPartition) -> int:
 def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Write]:
     for write in history.writes:
         judged = write.partition in view.records and write.partition not in history.damaged
-        promised = write.outcome is Outcome.DONE and plan.promises(write.acks)
+        promised = write.outcome is Outcome.DONE and plan.promises(write.acks) and not _may_be_compacted(plan, write)
         if promised and judged and not _epoch_used_twice(plan, history, write):
             yield write
+
+
+def _may_be_compacted(plan: Plan, write: Write) -> bool:
+    """Compaction removes the records of an aborted transaction; `transactions_are_whole` judges the others."""
+    return write.transaction is not None and _compacted(plan, write.partition)
 
 
 def _epoch_used_twice(plan: Plan, history: History, write: Write) -> bool:
@@ -83,14 +88,20 @@ def _in_place(write: Write, view: FinalView) -> bool:
 
 
 def _survives(write: Write, view: FinalView) -> bool:
+    if _superseded(write, view):
+        return True
     stored = view.records[write.partition]
-    if write.key is not None and any(
-        offset > write.offset and each.key == write.key for offset, each in stored.items()
-    ):
-        return True  # compaction keeps the newest of each key
     if write.offset < 0:  # a duplicate whose place the broker no longer knew
         return any(each.value == write.value for each in stored.values())
     return _in_place(write, view)
+
+
+def _superseded(write: Write, view: FinalView) -> bool:
+    """Compaction keeps the newest committed record of each key, and no aborted one stands for it."""
+    if write.key is None:
+        return False
+    stored = view.committed.get(write.partition, view.records[write.partition])
+    return any(offset > write.offset and each.key == write.key for offset, each in stored.items())
 
 
 def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
@@ -197,7 +208,7 @@ def transactions_are_whole(plan: Plan, history: History, view: FinalView) -> Ite
             and (not write.value.startswith(b"copy:") or _shown_in_place(write, view))
         ]
         known = [write for write in judged if write.outcome is Outcome.DONE]
-        missing = [write for write in known if write not in there]
+        missing = [write for write in known if write not in there and not _superseded(write, view)]
         if _excused(plan, history, transaction.began, [write.partition for write in judged], TRANSACTIONS_TOPIC):
             continue
         aborted = transaction.outcome is Outcome.DONE and not transaction.committed

@@ -57,6 +57,9 @@ VOTERS = ("lose a voter",)
 FORGETTING = ("majority forgets",)
 #: Theirs come after all others.
 FIRST_AIMED = 1_001
+#: Kinds of actors that came after the first seeds were noted: the numbers of the others stay as they were.
+FIRST_LATER_ACTOR = 101
+TABLE_TRANSACTIONS = "table transactional"
 CLUSTER_PACE = 2.0
 LASTING_S = (0.3, 1.5, 5.0, 12.0)
 
@@ -278,8 +281,30 @@ def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape, duration_s: 
         ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
         for index, kind in enumerate(kinds, 1)
     )
+    actors += _table_transactions(seed)
     pace = CLUSTER_PACE * (1.0 if duration_s <= DENSE_S else _stream(seed, "pace").choice(LONG_PACES))
     return actors if shape.alone else tuple(_unhurried(actor, pace) for actor in actors)
+
+
+def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
+    """Transactions on the compacted topic. The first actor's are long: others begin and end while they are open."""
+    random = _stream(seed, f"actors/{TABLE_TRANSACTIONS}")
+    count = random.randint(2, 3) if random.random() < 0.4 else 0
+    return tuple(
+        ActorPlan(
+            index,
+            TABLE_TRANSACTIONS,
+            _writing(
+                random,
+                [("table", 0)],
+                transactional_id=f"table{index}",
+                abort=0.5,
+                keys=random.choice((3, 20, 500)),
+                pause_s=8.0 if index == FIRST_LATER_ACTOR else random.choice((0.3, 1.0)),
+            ),
+        )
+        for index in range(FIRST_LATER_ACTOR, FIRST_LATER_ACTOR + count)
+    )
 
 
 def _unhurried(actor: ActorPlan, pace: float) -> ActorPlan:

@@ -16,6 +16,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.quorum_files import QuorumFiles
 from penstock.check import check
 from penstock.log import loading
+from penstock.log.cleaner import Cleaner
 from penstock.log.directory import LogDir
 from penstock.log.flush import GroupCommit
 from penstock.log.log import AppendInfo, Log
@@ -47,6 +48,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "open-transactions-shown": (5, 25),
     "markers-not-resumed": (15, 60),
     "compaction-keeps-the-oldest": (4, 25),
+    "compaction-beyond-the-stable-offset": (11, 40),
     "watermark-without-followers": (2, 20),
     "ack-before-watermark": (2, 20),
     "truncate-to-watermark": (2, 15),
@@ -217,6 +219,13 @@ def _oldest_kept(old: Any) -> Any:
     return superseded
 
 
+def _cleaned_to_the_stable_offset(old: Any) -> Any:
+    def first_uncleanable_offset(self: Cleaner, log: Log, now_ms: int) -> int:
+        return min(log.active.base_offset, log.last_stable_offset)
+
+    return first_uncleanable_offset
+
+
 def _append_later(old: Any) -> Any:
     def flush(self: Coordinator[Any], producer: Any = None) -> None:
         if producer is not None or not self._undecided:
@@ -308,6 +317,12 @@ PLANTS: dict[str, Plant] = {
         "compaction drops the newest value of a key instead of the older ones",
         "calm",
         ((OffsetMap, "superseded", _oldest_kept),),
+    ),
+    "compaction-beyond-the-stable-offset": Plant(
+        "compaction rewrites the segment in which the last stable offset lies",
+        "calm",
+        ((Cleaner, "first_uncleanable_offset", _cleaned_to_the_stable_offset),),
+        seconds=40.0,
     ),
 }
 

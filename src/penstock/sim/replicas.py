@@ -6,10 +6,11 @@ compacts for itself, so there it is the records that are compared, where both st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.log.producers import CompletedTxn, ProducerStateManager
 from penstock.log.scan import scan_headers
 from penstock.protocol.errors import KafkaError
 from penstock.records.batches import split_batches
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.broker.partition import Partition
     from penstock.log.log import Log
     from penstock.log.segment import Segment
+    from penstock.log.txn_index import AbortedTransaction
 
 CHUNK_BYTES = 1 << 20
 
@@ -169,6 +171,45 @@ def _misleading(where: str, segment: Segment) -> Iterator[str]:
         if newest.get(offset) != timestamp:
             yield f"{where}: the time index of segment {segment.base_offset} has {timestamp} at offset {offset}"
             return
+
+
+def aborted_transactions_are_indexed(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
+    """The transaction index covers each aborted transaction of the log, and no entry outlives its marker."""
+    for machine, partition in _sound(machines, damaged):
+        where = f"{partition.topic}-{partition.index} on {machine.name}"
+        try:
+            log = partition.log
+            yield from misindexed(where, read_copy(machine.name, log), log.aborted_transactions(0, log.log_end_offset))
+        except KafkaError:
+            continue
+
+
+def misindexed(where: str, copy: Copy, entries: Iterable[AbortedTransaction]) -> Iterator[str]:
+    """Compares index entries with the transactions that a rebuild from the batches finds.
+
+    Compaction may have removed a transaction's first batches: an entry may begin earlier than the rebuilt one.
+    """
+    producers = ProducerStateManager()
+    rebuilt: dict[int, CompletedTxn] = {}
+    markers: dict[int, int] = {}
+    for base, batch in sorted(copy.batches.items()):
+        header = split_batches(batch)[0][0]
+        if header.producer_id < 0:
+            continue
+        marker = read_end_txn(batch) if header.is_control else None
+        if marker is not None and not marker.committed:
+            markers[base] = header.producer_id
+        ended = producers.update(header, marker)
+        if ended is not None and ended.aborted:
+            rebuilt[base] = ended
+    indexed = {entry.last_offset: entry for entry in entries if entry.last_offset >= copy.start}
+    for offset, ended in rebuilt.items():
+        entry = indexed.get(offset)
+        if entry is None or entry.producer_id != ended.producer_id or entry.first_offset > ended.first_offset:
+            yield f"{where}: the index says {entry} of the transaction that was aborted at {offset}: {ended}"
+    for offset, entry in indexed.items():
+        if markers.get(offset) != entry.producer_id:
+            yield f"{where}: the index has {entry}, and offset {offset} is no marker of it"
 
 
 def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:

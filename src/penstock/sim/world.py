@@ -33,7 +33,14 @@ from penstock.sim.nemesis import Nemesis
 from penstock.sim.network import Fabric, SimNetwork
 from penstock.sim.plan import Plan
 from penstock.sim.quorum_logs import QuorumLogs
-from penstock.sim.replicas import indexes_fit, not_committed, replica_starts, replicas_agree, transactions_end_once
+from penstock.sim.replicas import (
+    aborted_transactions_are_indexed,
+    indexes_fit,
+    not_committed,
+    replica_starts,
+    replicas_agree,
+    transactions_end_once,
+)
 from penstock.sim.session import Session
 from penstock.sim.trace import Trace
 from penstock.sim.verify import changes, read_everything
@@ -309,6 +316,7 @@ class World:
         starts = replica_starts(self.machines)
         # Before the restart, which may make wrong indexes anew.
         first.problems += indexes_fit(self.machines, self.history.damaged)
+        first.problems += aborted_transactions_are_indexed(self.machines, self.history.damaged)
         for machine in self.machines:
             await self._bounded(f"stopping {machine.name}", START_BOUND_S, machine.stop())
             if not self.plan.shape.alone:
@@ -320,6 +328,7 @@ class World:
             changing = {topic.name for topic in self.plan.topics if topic.compacted}
             again.problems += changes(first, again, starts, self.history, changing)
             again.problems += indexes_fit(self.machines, self.history.damaged)
+            again.problems += aborted_transactions_are_indexed(self.machines, self.history.damaged)
             if not self.history.power_losses or self.plan.fsync_everywhere:  # else an epoch may be given out twice
                 again.problems += transactions_end_once(self.machines, self.history.damaged)
             if not self.plan.shape.alone:

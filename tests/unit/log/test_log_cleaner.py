@@ -145,12 +145,15 @@ def test_an_open_transaction_and_the_active_segment_hold_compaction_back() -> No
     logs, log, _ = new()
     put(log, "k", "1")
     put(log, "k", "2")
-    data = build_batch([(NOW, b"k", b"3", ())], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    log.roll()
+    put(log, "k", "3")
+    data = build_batch([(NOW, b"k", b"4", ())], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     log.append_as_leader(data, leader_epoch=0, now_ms=NOW)
     log.update_high_watermark(log.log_end_offset)
-    put(log, "k", "4")
+    log.roll()
+    put(log, "k", "5")
     compacted(logs, log)
-    assert [value for _, _, value in contents(log)] == ["2", "3", "4"]
+    assert [value for _, _, value in contents(log)] == ["2", "3", "4", "5"]
 
 
 def test_aborted_records_go_and_committed_ones_are_compacted() -> None:

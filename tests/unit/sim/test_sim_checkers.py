@@ -71,10 +71,28 @@ def test_deletions_that_were_asked_for_are_no_losses() -> None:
 
 def test_compaction_may_drop_a_record_whose_key_has_a_later_one() -> None:
     history = History(writes=[wrote(1, 0, key=b"k"), wrote(2, 1, key=b"k")])
-    found = FinalView({P: {1: Stored(b"w:2:", 0, b"k")}}, {P: {}}, {P: 0}, {P: 2}, {"t": 1})
+    newest = {1: Stored(b"w:2:", 0, b"k")}
+    found = FinalView({P: newest}, {P: newest}, {P: 0}, {P: 2}, {"t": 1})
     assert rules(PLAN, history, found) == []
+    found.committed[P] = {}  # an aborted record stands for nothing
+    assert "nothing acknowledged is lost" in rules(PLAN, history, found)
     found.records[P] = {}
     assert rules(PLAN, history, found) == ["nothing acknowledged is lost"]
+
+
+def test_compaction_may_drop_aborted_records_and_superseded_ones_of_a_transaction() -> None:
+    plan = replace(PLAN, topics=(TopicPlan("t", 1, {"cleanup.policy": "compact"}, fsync=False),))
+    aborted, whole = Transaction("a", 1.0, 2.0, Outcome.DONE, False), Transaction("c", 1.0, 2.0, Outcome.DONE, True)
+    aborted.writes, whole.writes = [wrote(1, 0, key=b"k")], [wrote(2, 1, key=b"k"), wrote(3, 2, key=b"other")]
+    for each in (aborted, whole):
+        for write in each.writes:
+            write.transaction = each
+    later = wrote(4, 4, key=b"k")
+    history = History(writes=[*aborted.writes, *whole.writes, later], transactions=[aborted, whole])
+    left = {2: Stored(b"w:3:", 0, b"other"), 4: Stored(b"w:4:", 0, b"k")}
+    assert rules(plan, history, FinalView({P: left}, {P: left}, {P: 0}, {P: 5}, {"t": 1})) == []
+    del left[2]
+    assert rules(plan, history, FinalView({P: left}, {P: left}, {P: 0}, {P: 5}, {"t": 1})) == ["transactions are whole"]
 
 
 def read(offset: int, value: str, *, at: float = 2.0, committed: bool = False) -> Read:

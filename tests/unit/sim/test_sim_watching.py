@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.log.txn_index import AbortedTransaction
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
 from penstock.records.build import build_batch
 from penstock.records.control import EndTxn, build_end_txn
-from penstock.sim.replicas import Copy, compare, ended_twice
+from penstock.sim.replicas import Copy, compare, ended_twice, misindexed
 from penstock.sim.watching import Watcher
 
 TOPIC = b"t" * 16
@@ -132,3 +133,18 @@ def test_a_marker_that_comes_again_within_the_next_transaction_is_found() -> Non
 def test_a_marker_that_says_something_else_the_second_time_is_found() -> None:
     batches = [transactional(0), marker(1), marker(1, committed=False)]
     assert len(list(ended_twice("t-0", Copy("n1", 0, 3, dict(enumerate(batches)))))) == 1
+
+
+def test_an_aborted_transaction_without_its_index_entry_is_found_and_an_entry_without_its_marker() -> None:
+    data = build_batch(
+        [(1, b"k", b"v", ())], base_offset=1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    end = build_end_txn(EndTxn(False, 0), producer_id=7, producer_epoch=0, timestamp=1, base_offset=2)
+    found = Copy("n1", 0, 3, {1: data, 2: end})
+    entry = AbortedTransaction(7, 1, 2, 3)
+    assert list(misindexed("t-0", found, [entry])) == []
+    assert list(misindexed("t-0", found, [entry._replace(first_offset=0)])) == [], "its first batch was removed"
+    assert len(list(misindexed("t-0", found, []))) == 1
+    assert len(list(misindexed("t-0", found, [entry._replace(first_offset=2)]))) == 1
+    del found.batches[2]
+    assert len(list(misindexed("t-0", found, [entry]))) == 1

@@ -26,15 +26,17 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.serve import configure_logging, serve
     from penstock.disk.real import RealDisk
     from penstock.metadata.configs.definition import ConfigError
+    from penstock.node.descriptors import available, raise_limit
     from penstock.node.listeners import ListenerError
     from penstock.node.local import make_node
 
     configure_logging(args.verbose)
+    raise_limit()
     settings = read_settings(args.properties, pairs(args.override, "--override"))
     for sentence in settings.warnings():
         output.note(f"warning: {sentence}")
     try:
-        node = make_node(settings, RealDisk())
+        node = make_node(settings, RealDisk(max_open_files=available().log_files))
     except (ConfigError, ListenerError) as problem:
         raise Failure(f"{args.properties}: {problem}", Exit.USAGE) from problem
     node.http.optional = args.http_optional

@@ -59,6 +59,7 @@ def default_data() -> str:
 def run(args: argparse.Namespace) -> int:
     from penstock.cli.serve import configure_logging, serve, told_in_one_line
     from penstock.metadata.configs.definition import ConfigError
+    from penstock.node.descriptors import raise_limit
     from penstock.node.listeners import ListenerError
     from penstock.node.local import format_if_new, local_settings, make_node
 
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         from penstock.cli.up_nodes import run_nodes
 
         return run_nodes(args, os.path.abspath(os.path.expanduser(args.data or default_data())))
+    raise_limit()
     http = http_listeners(args)[0]
     where = IN_MEMORY if args.ephemeral else os.path.abspath(os.path.expanduser(args.data or default_data()))
     try:
@@ -115,8 +117,9 @@ def _disk(ephemeral: bool) -> Disk:
 
         return MemoryDisk(now_ms=SystemClock().wall_ms)
     from penstock.disk.real import RealDisk
+    from penstock.node.descriptors import available
 
-    return RealDisk()
+    return RealDisk(max_open_files=available().log_files)
 
 
 def _port(text: str) -> int:

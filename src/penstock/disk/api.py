@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os.path
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -17,6 +18,17 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 class DiskError(OSError):
     """The disk refused: full, failing or gone. The directory it happened in is no longer to be trusted with writes."""
+
+
+#: The process or the machine has no descriptor or memory left: the disk is not to blame.
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """True if the error, or the one that caused it, is a lack of descriptors or memory and not a fault of the disk."""
+    return error is not None and (
+        (isinstance(error, OSError) and error.errno in _SHORTAGE) or is_shortage(error.__cause__)
+    )
 
 
 class DirectoryLockedError(Exception):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from penstock.disk.api import Buffer, DiskError, Lock
 from penstock.disk.locks import lock_directory
+from penstock.disk.reserve import NO_DESCRIPTORS, Reserve, from_reserve
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as AnyBuffer
@@ -45,7 +46,6 @@ _MODE = 0o644
 #: What one read brings of a small file.
 READ_CHUNK = 1 << 16
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 #: The newest part of a file that is taken to be in the page cache where there is no way to ask.
 RECENT_BYTES = 8 * 1024 * 1024
 
@@ -243,12 +243,6 @@ def _write_all(fd: int, data: memoryview, offset: int) -> None:
         data = data[written:]
 
 
-def _start_worker(module: str) -> subprocess.Popen[bytes]:
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-m", module]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)  # noqa: S603 (ours)
-
-
 def _syncfs() -> Callable[[int], int] | None:
     import ctypes
     import platform
@@ -273,6 +267,7 @@ class RealDisk:
         self._max_threads = max_threads
         self._open: dict[RealFile, None] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self.reserve = Reserve()
         #: Off once the file system has said that it can't.
         self.nowait_reads = HAVE_NOWAIT_READ
 
@@ -289,14 +284,24 @@ class RealDisk:
         try:
             fd = os.open(file.path, _OPEN_FLAGS | create, _MODE)
         except OSError as error:
-            if error.errno not in _NO_DESCRIPTORS or not self._open:
+            if error.errno not in NO_DESCRIPTORS:
                 raise
-            # Connections have taken them all: give some back and make do with fewer from now on.
-            self._max_open_files = max(16, len(self._open) // 2)
-            self._evict(len(self._open) // 2 + 1)
-            fd = os.open(file.path, _OPEN_FLAGS | create, _MODE)
+            fd = self._open_with_fewer(file.path, create)
         self._open[file] = None
         return fd
+
+    def _open_with_fewer(self, path: str, create: int) -> int:
+        """Connections have taken all descriptors: the pool gives some back and makes do with fewer from now on."""
+        if self._open:
+            self._max_open_files = max(16, len(self._open) // 2)
+            self._evict(len(self._open) // 2 + 1)
+        try:
+            return os.open(path, _OPEN_FLAGS | create, _MODE)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+        with self.reserve.lent():
+            return os.open(path, _OPEN_FLAGS | create, _MODE)
 
     def forget(self, file: RealFile) -> None:
         self._open.pop(file, None)
@@ -329,6 +334,7 @@ class RealDisk:
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    @from_reserve
     def listdir(self, path: str) -> list[str]:
         try:
             return os.listdir(path)
@@ -353,6 +359,7 @@ class RealDisk:
         with _reported(path), contextlib.suppress(FileNotFoundError):
             os.remove(path)
 
+    @from_reserve
     def remove_tree(self, path: str) -> None:
         with _reported(path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
@@ -367,6 +374,7 @@ class RealDisk:
         with _reported(path):
             return os.stat(path).st_mtime_ns // 1_000_000
 
+    @from_reserve
     def read_bytes(self, path: str, limit: int = 1 << 30) -> bytes:
         try:
             fd = os.open(path, _READ_FLAGS)
@@ -389,6 +397,7 @@ class RealDisk:
             total += len(chunk)
         return b"".join(chunks)
 
+    @from_reserve
     def write_new(self, path: str, data: bytes) -> None:
         try:
             fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, _MODE)
@@ -399,6 +408,7 @@ class RealDisk:
         except OSError as error:
             raise _disk_error(error, path) from error
 
+    @from_reserve
     def sync_dir(self, path: str) -> None:
         if not HAVE_FSYNC_DIR:
             return
@@ -409,6 +419,7 @@ class RealDisk:
             finally:
                 os.close(fd)
 
+    @from_reserve
     def sync_file(self, path: str) -> None:
         with _reported(path):
             fd = os.open(path, _OPEN_FLAGS)
@@ -417,6 +428,7 @@ class RealDisk:
             finally:
                 os.close(fd)
 
+    @from_reserve
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
         with _reported(path):
@@ -431,6 +443,7 @@ class RealDisk:
         if sync:
             self.sync_dir(os.path.dirname(path) or ".")
 
+    @from_reserve
     def sync_volume(self, path: str) -> bool:
         syncfs = _syncfs() if HAVE_SYNCFS else None
         if syncfs is None:
@@ -445,6 +458,7 @@ class RealDisk:
         return True
 
     def lock(self, path: str) -> Lock:
+        self.reserve.fill()
         with _reported(path):
             return lock_directory(path)
 
@@ -472,7 +486,7 @@ class RealDisk:
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
         # Waited for in a thread: event loops differ in where they can watch a child process.
-        worker = await self.run(_start_worker, module)
+        worker = await self.run(self._start_worker, module)
         try:
             answer, complaint = await self.run(worker.communicate, request)
         except BaseException:
@@ -482,7 +496,14 @@ class RealDisk:
             raise DiskError(errno.EIO, f"{module} failed: {complaint[-2000:].decode(errors='replace').strip()}")
         return answer
 
+    @from_reserve
+    def _start_worker(self, module: str) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-m", module]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)  # noqa: S603 (ours)
+
     def close(self) -> None:
+        self.reserve.release()
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log.replay import aborted_entry
@@ -132,4 +131,4 @@ def _update_producers(log: Log, segment: Segment, header: BatchHeader, marker: E
             segment.append_aborted(aborted_entry(log.producers, completed))
         except OSError as error:
             # The marker is in the log and its entry is not: recovery will write it, we can't go on without.
-            raise log.failed(OSError(errno.EIO, str(error))) from error
+            raise log.failed_midway(error) from error

@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.disk.api import is_shortage
 from penstock.log.checkpoints import CLEANER_FILE
 from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import Segment
@@ -71,7 +72,7 @@ class Cleaner:
             try:
                 due = self._assess(log, now_ms)
             except (CorruptBatchError, OSError, KafkaError) as error:
-                self._give_up(log, str(error))
+                self._give_up(log, error)
                 continue
             if due is not None:
                 found.append(due)
@@ -123,7 +124,8 @@ class Cleaner:
         try:
             # A crash must find the compacted segments below the recovery point: holes above it look like lost records.
             await log.flush()
-            await self._logs.save_checkpoints()
+            if not await self._logs.save_checkpoints():
+                return None
             truncations = log.truncations
             job = self._job(due)
             result = await self._compact(job)
@@ -134,11 +136,11 @@ class Cleaner:
             if log.truncations == truncations:
                 await self._save(log, result.end_offset)
         except (CorruptBatchError, KafkaError) as error:
-            self._give_up(log, str(error))
+            self._give_up(log, error)
             return None
         except OSError as error:
             if self._logs.get(log.topic, log.partition) is log:
-                self._give_up(log, str(error))
+                self._give_up(log, error)
             return None
         logger.info(
             "compacted %s up to %d: %d of %d records stay",
@@ -229,6 +231,10 @@ class Cleaner:
         except OSError as error:
             raise log.failed(error) from error
 
-    def _give_up(self, log: Log, reason: str) -> None:
-        self.uncleanable[log.topic, log.partition] = reason
-        logger.error("%s is not compacted any more: %s", log, reason)
+    def _give_up(self, log: Log, error: Exception) -> None:
+        """Until the node restarts; after a lack of descriptors or memory only until the next run."""
+        if is_shortage(error):
+            logger.warning("%s is compacted later: %s", log, error)
+            return
+        self.uncleanable[log.topic, log.partition] = str(error)
+        logger.error("%s is not compacted any more: %s", log, error)

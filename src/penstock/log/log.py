@@ -9,12 +9,14 @@ the log takes no more writes: what the disk has is unknown from then on, and rec
 from __future__ import annotations
 
 import errno
+import logging
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from penstock.check import check
+from penstock.disk.api import is_shortage
 from penstock.log import appending, shorten
 from penstock.log.appending import AppendInfo
 from penstock.log.checkpoints import LEADER_EPOCH_FILE
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AppendInfo", "AppendOrigin", "Log", "LogSlice", "TimestampedOffset"]
 
-#: The process is short of something; the disk is not to blame.
-_NOT_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+logger = logging.getLogger(__name__)
+
 #: A full disk still reads; after any other error its pages can't be trusted.
 _STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -184,14 +186,28 @@ class Log:
         return self.high_watermark
 
     def failed(self, error: OSError) -> KafkaError:
-        """The disk let us down: no more writes, and the directory's owner is told. Returns what to raise."""
+        """The disk let us down: no more writes, and the directory's owner is told. Returns what to raise.
+
+        A lack of descriptors or memory is not the disk's: what was refused may be tried again.
+        """
         if self._closed:
             return KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition was just closed: look up its leader again."
             )
-        if self._failure is None and error.errno not in _NOT_THE_DISK:
+        if self._failure is None and not is_shortage(error):
             self._failure = error
             self.environment.disk_failed(self, error)
+        return self._storage_error(error)
+
+    def failed_midway(self, error: OSError) -> KafkaError:
+        """As `failed`; but the files no longer match what is in memory, so this log stops even if the disk is well."""
+        refusal = self.failed(error)
+        if self._failure is None and not self._closed:
+            self._failure = error
+            logger.error("%s stops until the node restarts: a change of its files was interrupted (%s)", self, error)
+        return refusal
+
+    def _storage_error(self, error: OSError) -> KafkaError:
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"Directory {self.log_dir} failed ({error.strerror or error}): see the broker's log.",
@@ -514,7 +530,7 @@ class Log:
             for segment in doomed:
                 segment.change_suffix(DELETED_SUFFIX)
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.failed_midway(error) from error
         self.environment.discard(self, doomed)
 
     def truncate_to(self, offset: int) -> bool:

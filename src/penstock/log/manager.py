@@ -12,10 +12,11 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.disk.api import is_shortage
 from penstock.log.checkpoints import (
     PARTITION_METADATA_FILE,
     Life,
@@ -168,7 +169,15 @@ class LogManager:
             directory.identify(node_id, cluster_id, self.environment.random)
             directory.take_clean_mark()
         except OSError as error:
-            self._take_offline(directory, error)
+            self._failed_at_start(directory, error)
+
+    def _failed_at_start(self, directory: LogDir, error: OSError) -> None:
+        if is_shortage(error):
+            raise DirectoryError(
+                f"{directory.path} can't be opened ({error.strerror or error}): the disk is not to blame. Raise the "
+                "process's limit of open files (ulimit -n, LimitNOFILE=), or give it memory."
+            ) from error
+        self._take_offline(directory, error)
 
     async def _load_directory(self, directory: LogDir, config_of: Callable[[str], LogConfig] | None) -> None:
         try:
@@ -189,7 +198,7 @@ class LogManager:
                 if count % OPEN_SLICE == OPEN_SLICE - 1:
                     await asyncio.sleep(0)
         except OSError as error:
-            self._take_offline(directory, error)
+            self._failed_at_start(directory, error)
 
     def _load(
         self,
@@ -355,7 +364,11 @@ class LogManager:
         self._take_offline(self.directory_of(log), error)
 
     def _take_offline(self, directory: LogDir, error: OSError) -> None:
+        """A lack of descriptors or memory is the process's, and no directory goes offline for it."""
         if directory.offline:
+            return
+        if is_shortage(error):
+            logger.error("log directory %s could not be used for a moment: %s", directory.path, error)
             return
         directory.failure = error
         logger.error("log directory %s is offline: %s", directory.path, error)
@@ -443,18 +456,22 @@ class LogManager:
             HIGH_WATERMARK_FILE: {key: log.high_watermark for key, log in logs},
         }
 
-    def write_checkpoints(self) -> None:
-        """Recovery points, log starts and high watermarks, now."""
-        for directory in self.all_dirs:
+    def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
+        """Writes recovery points, log starts and high watermarks now. False if a file could not be written."""
+        written = True
+        for directory in self.all_dirs if directories is None else directories:
             if not directory.offline:
                 try:
                     for name, offsets in self._checkpoints(directory).items():
                         directory.write_checkpoint(name, offsets)
                 except OSError as error:
                     self._take_offline(directory, error)
+                    written = False
+        return written
 
-    async def save_checkpoints(self) -> None:
+    async def save_checkpoints(self) -> bool:
         """The same, in the background."""
+        written = True
         for directory in self.all_dirs:
             if not directory.offline:
                 try:
@@ -462,6 +479,8 @@ class LogManager:
                         await directory.save_checkpoint(name, offsets)
                 except OSError as error:
                     self._take_offline(directory, error)
+                    written = False
+        return written
 
     async def flush_all(self, directory: LogDir, logs: list[Log]) -> bool:
         """Flush these logs of one directory; if they are many, by one sync of its whole volume. False if one failed."""
@@ -513,7 +532,7 @@ class LogManager:
             dirty = [log for log in self._logs_in(directory) if log.is_dirty]
             if not directory.offline and not await self.flush_all(directory, dirty):
                 unfinished.add(directory.path)
-        self.write_checkpoints()
+        unfinished.update(each.path for each in self.all_dirs if not self.write_checkpoints([each]))
         for log in self:
             log.close()
         for directory in self.all_dirs:

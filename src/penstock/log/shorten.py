@@ -38,7 +38,7 @@ def truncate_to(log: Log, offset: int) -> bool:
         log.report_corruption(str(error))
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The log can't be cut: {error}.") from error
     except OSError as error:
-        raise log.failed(error) from error
+        raise log.failed_midway(error) from error
     return True
 
 
@@ -89,15 +89,19 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
         log.environment.disk.sync_dir(log.path)
         log.environment.recovery_point_lowered(log)
     except OSError as error:
-        raise log.failed(error) from error
+        raise log.failed_midway(error) from error
 
 
 def _lower_recovery_point(log: Log, offset: int) -> None:
     """Before the files change: a crash in between must find a checkpoint that promises no more than is there."""
     log.flushed_offset = min(log.flushed_offset, offset)
     if log.recovery_point > offset:
-        log.recovery_point = offset
-        log.environment.recovery_point_lowered(log)
+        before, log.recovery_point = log.recovery_point, offset
+        try:
+            log.environment.recovery_point_lowered(log)
+        except OSError as error:
+            log.recovery_point = before  # nothing has changed yet: the cut may be tried again
+            raise log.failed(error) from error
 
 
 def advance_log_start_offset(log: Log, offset: int) -> bool:

@@ -12,6 +12,10 @@ class Limits:
 
     socket_request_max_bytes: int = 104_857_600
     max_connections: int = 2_147_483_647
+    descriptor_connections: int = 2_147_483_647
+    """Connections that the process's limit of open files leaves room for: counts besides `max_connections`."""
+    loopback_connections: int = 16
+    """Connections from loopback that get in whatever the other limits say: an operator can undo a lock-out."""
     max_connections_per_ip: int = 2_147_483_647
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000
@@ -41,20 +45,31 @@ def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
     return overrides
 
 
+def is_loopback(host: str) -> bool:
+    """True for an address of a peer on this machine."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
 class ConnectionCounts:
     """How many connections there are, in all and by address. The limits may change while they are counted."""
 
-    __slots__ = ("_by_host", "addresses", "limits", "total")
+    __slots__ = ("_by_host", "_loopback", "addresses", "limits", "total")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.addresses: dict[str, str] = {}
         """Of the overrides that are given by host name: address to name."""
         self.total = 0
+        self._loopback = 0
         self._by_host: dict[str, int] = {}
 
     def refusal(self, host: str) -> str | None:
         """Why one more from this host is too many."""
+        if self._loopback < self.limits.loopback_connections and is_loopback(host):
+            return None
+        if self.total >= self.limits.descriptor_connections:
+            most = self.limits.descriptor_connections
+            return f"{most} are open, as many as the limit of open files allows: close some or raise it (ulimit -n)"
         if self.total >= self.limits.max_connections:
             return f"max.connections={self.limits.max_connections} are open: close some or raise it"
         overrides = self.limits.max_connections_per_ip_overrides
@@ -65,10 +80,12 @@ class ConnectionCounts:
 
     def add(self, host: str) -> None:
         self.total += 1
+        self._loopback += is_loopback(host)
         self._by_host[host] = self._by_host.get(host, 0) + 1
 
     def remove(self, host: str) -> None:
         self.total -= 1
+        self._loopback -= is_loopback(host)
         left = self._by_host[host] - 1
         if left:
             self._by_host[host] = left

@@ -13,6 +13,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 # A free port chosen on one address may be taken on the next one of the same host: how often to choose again.
 FREE_PORT_ATTEMPTS = 16
+UNLIMITED = 2_147_483_647
 
 
 class Listening(Protocol):
@@ -29,6 +30,11 @@ class Listening(Protocol):
 
 
 class Network(Protocol):
+    @property
+    def max_connections(self) -> int:
+        """How many accepted connections the process has descriptors for."""
+        ...
+
     async def listen(
         self,
         host: str,
@@ -71,6 +77,7 @@ class RealNetwork:
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
+    max_connections: int = UNLIMITED
 
     async def listen(
         self,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.metadata.configs.settings import Settings
 from penstock.net.network import RealNetwork
 from penstock.node.clock import SystemClock
+from penstock.node.descriptors import available
 from penstock.node.node import Node
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 
@@ -59,7 +60,7 @@ def make_node(
     return Node(
         settings,
         disk=disk,
-        network=network or RealNetwork(),
+        network=network or RealNetwork(max_connections=available().connections),
         clock=clock or SystemClock(),
         random=random.Random(seed),  # noqa: S311 - identifiers and jitter; secrets are made elsewhere
     )

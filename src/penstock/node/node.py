@@ -107,7 +107,7 @@ class Node:
         cluster_id = self._cluster_id()
         await logs.open(node_id=settings.node_id, cluster_id=cluster_id)
         try:
-            self._server = Server(self._hold, limits_of(settings), network=self._world.network)
+            self._server = Server(self._hold, limits_of(settings, self._world.network), network=self._world.network)
             await self._server.start(
                 Listener(plan.name, plan.host, plan.port, plan.security_protocol) for plan in self._plans
             )
@@ -204,7 +204,8 @@ class Node:
         old, broker = self._applied, self.broker
         if new.configs is not old.configs:
             if self.settings.apply_image(new):
-                self._server.counts.limits = limits_of(self.settings)  # max.connections may change while running
+                # max.connections may change while running
+                self._server.counts.limits = limits_of(self.settings, self._world.network)
                 self._cordon()
             broker.fetch_max_bytes = self.settings.int("fetch.max.bytes")
         if self._quorum_plan.is_broker:

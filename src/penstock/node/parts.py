@@ -179,8 +179,9 @@ async def _allocate_producer_ids(channel: ControllerChannel, lifecycle: Lifecycl
 # --- settings to parts ------------------------------------------------------------------------------------
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings, network: Network) -> Limits:
     return Limits(
+        descriptor_connections=network.max_connections,
         socket_request_max_bytes=settings.int("socket.request.max.bytes"),
         max_connections=settings.int("max.connections"),
         max_connections_per_ip=settings.int("max.connections.per.ip"),

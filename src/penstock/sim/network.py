@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.net.network import Listening, ProtocolFactory
+from penstock.net.network import UNLIMITED, Listening, ProtocolFactory
 from penstock.sim.connection import RESET, Endpoint, Stream
 from penstock.sim.links import Channel, Conditions, Link
 from penstock.sim.loop import ProcessLoop, Timeline
@@ -199,6 +199,8 @@ class Handshake:
 
 class SimNetwork:
     """The network as one process has it."""
+
+    max_connections: int = UNLIMITED
 
     def __init__(self, fabric: Fabric, host: str, loop: ProcessLoop) -> None:
         self._fabric = fabric

@@ -18,6 +18,7 @@ from penstock.broker.faults import Faults
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.node.clock import SystemClock
+from penstock.node.descriptors import available
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.testing.asking import create_topics, read_records
 from penstock.testing.loop_thread import LoopThread
@@ -49,7 +50,9 @@ class Broker:
     ) -> None:
         """`data` is a directory to keep, `topics` are names with partition counts, `config` are server properties."""
         self._where = "/data" if data is None else os.path.abspath(data)
-        self._disk: Disk = MemoryDisk(now_ms=SystemClock().wall_ms) if data is None else RealDisk()
+        self._disk: Disk = (
+            MemoryDisk(now_ms=SystemClock().wall_ms) if data is None else RealDisk(max_open_files=available().log_files)
+        )
         self._topics = dict(topics or {})
         self._config = {**FOR_TESTS, **(config or {})}
         self._host = host

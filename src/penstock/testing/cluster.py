@@ -23,8 +23,10 @@ from penstock.broker.faults import Faults
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.metadata.configs.settings import Settings
+from penstock.net.network import RealNetwork
 from penstock.net.ports import free_ports
 from penstock.node.clock import SystemClock
+from penstock.node.descriptors import available
 from penstock.node.local import make_node
 from penstock.node.local_cluster import LocalNode, format_new, local_nodes
 from penstock.testing.asking import create_topics, read_records
@@ -80,8 +82,10 @@ class Cluster:
             )
         }
         clock = SystemClock()
+        self._share = available(nodes)
         self._disks: dict[int, Disk] = {
-            each: MemoryDisk(now_ms=clock.wall_ms) if data is None else RealDisk() for each in self._plans
+            each: MemoryDisk(now_ms=clock.wall_ms) if data is None else RealDisk(max_open_files=self._share.log_files)
+            for each in self._plans
         }
         self._members: dict[int, _Member] = {}
         self.faults: dict[int, Faults] = {each: Faults() for each in self._plans}
@@ -131,7 +135,8 @@ class Cluster:
 
     def _make(self, node_id: int) -> Node:
         seed = None if self._seed is None else self._seed * 1000 + node_id
-        return make_node(Settings(self._plan(node_id).properties), self._disks[node_id], seed=seed)
+        network = RealNetwork(max_connections=self._share.connections)
+        return make_node(Settings(self._plan(node_id).properties), self._disks[node_id], network=network, seed=seed)
 
     def stop(self, *nodes: int) -> None:
         """A clean stop of these nodes, or of all. Fault rules go, so that nothing is held up by them."""

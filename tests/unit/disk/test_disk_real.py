@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import subprocess
@@ -196,4 +197,32 @@ def test_running_out_of_descriptors_closes_idle_files_instead_of_failing(
     monkeypatch.setattr(os, "open", scarce)
     files[55].append(b"y")
     assert disk.open_files < 50
+    disk.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files to lower")
+def test_files_are_written_from_the_reserve_when_connections_hold_every_other_descriptor(tmp_path: Path) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    disk = RealDisk(max_open_files=16)
+    lock = disk.lock(str(tmp_path))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), hard))
+    held: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        for turn in range(3):
+            disk.write_atomic(f"{tmp_path}/checkpoint", b"%d" % turn)
+            assert disk.read_bytes(f"{tmp_path}/checkpoint") == b"%d" % turn
+            assert "checkpoint" in disk.listdir(str(tmp_path))
+        file = disk.create(f"{tmp_path}/log")
+        file.append(b"record")
+        assert file.pread(6, 0) == b"record"
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    lock.release()
     disk.close()

@@ -121,6 +121,33 @@ def test_connection_counts_go_back_to_zero() -> None:
     assert (counts.total, counts.of("10.0.0.1")) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_connections_per_ip=0),
+        Limits(max_connections=0),
+        Limits(descriptor_connections=0),
+        Limits(max_connections_per_ip_overrides={"127.0.0.1": 0, "::1": 0, "::ffff:127.0.0.1": 0}),
+    ],
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+def test_some_connections_from_loopback_always_get_in(limits: Limits, host: str) -> None:
+    counts = ConnectionCounts(limits)
+    for _ in range(limits.loopback_connections):
+        assert counts.refusal(host) is None
+        counts.add(host)
+    assert counts.refusal(host) is not None
+    counts.remove(host)
+    assert counts.refusal(host) is None
+
+
+def test_connections_are_refused_before_they_take_the_last_descriptors() -> None:
+    counts = ConnectionCounts(Limits(descriptor_connections=2))
+    counts.add("10.0.0.1")
+    counts.add("10.0.0.2")
+    assert "ulimit -n" in str(counts.refusal("10.0.0.3"))
+
+
 def test_overrides_are_host_and_count() -> None:
     assert parse_ip_overrides(["127.0.0.1:5", "[::1]:7", "host:0"]) == {"127.0.0.1": 5, "::1": 7, "host": 0}
     for wrong in ("host", "host:", ":5", "host:many"):

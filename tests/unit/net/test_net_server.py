@@ -338,7 +338,7 @@ def test_a_mute_ends_by_itself(loop: str) -> None:
 
 def test_the_newest_connection_beyond_a_limit_is_refused(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with serving(limits=Limits(max_connections=2)) as harness:
+        async with serving(limits=Limits(max_connections=2, loopback_connections=0)) as harness:
             first, second, third = [await harness.client() for _ in range(3)]
             assert await third.closed_by_server() == b""
             assert await first.ask(b"1") == b"<1>"
@@ -354,12 +354,13 @@ def test_the_newest_connection_beyond_a_limit_is_refused(loop: str, caplog: pyte
 
 def test_connections_per_address_are_limited_with_overrides_by_name(loop: str) -> None:
     async def scenario() -> None:
-        limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"localhost": 1})
+        overrides = {"localhost": 1}
+        limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides=overrides, loopback_connections=0)
         async with serving(limits=limits) as harness:
             assert await (await harness.client()).ask(b"1") == b"<1>"
             assert await (await harness.client()).closed_by_server() == b""
 
-        async with serving(limits=Limits(max_connections_per_ip=1)) as harness:
+        async with serving(limits=Limits(max_connections_per_ip=1, loopback_connections=0)) as harness:
             assert await (await harness.client()).ask(b"1") == b"<1>"
             assert await (await harness.client()).closed_by_server() == b""
 

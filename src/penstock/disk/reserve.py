@@ -1,0 +1,69 @@
+"""Descriptors held back: when connections have taken all others, checkpoints and snapshots are still written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+#: Enough for a file of every thread and for the pipes of a helper process.
+RESERVED_DESCRIPTORS = 24
+
+
+class Reserve:
+    """Descriptors of the null device. One caller at a time has them closed for its own files."""
+
+    def __init__(self) -> None:
+        self._held: list[int] = []
+        self._lock = threading.RLock()  # write_atomic syncs the directory within its own turn
+
+    def fill(self) -> None:
+        """Opens what is missing of the reserve; less where the process can have no more."""
+        with contextlib.suppress(OSError):
+            while len(self._held) < RESERVED_DESCRIPTORS:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+
+    def release(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        with self._lock:
+            self.release()
+            try:
+                yield
+            finally:
+                self.fill()
+
+
+class HasReserve(Protocol):
+    @property
+    def reserve(self) -> Reserve: ...
+
+
+D = TypeVar("D", bound=HasReserve)
+
+
+def from_reserve(method: Callable[Concatenate[D, P], T]) -> Callable[Concatenate[D, P], T]:
+    """The method of a disk runs a second time, with the reserve, if there was no descriptor for the first."""
+
+    @functools.wraps(method)
+    def with_reserve(disk: D, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(disk, *args, **kwargs)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+        with disk.reserve.lent():
+            return method(disk, *args, **kwargs)
+
+    return with_reserve

@@ -1,0 +1,66 @@
+"""How a node shares the process's limit of open files between its logs, its connections and everything else."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from penstock.disk.reserve import RESERVED_DESCRIPTORS
+from penstock.net.network import UNLIMITED
+
+#: More than this many open log files bring nothing.
+MAX_LOG_FILES = 512
+#: Standard streams, event loop, listeners, locks, HTTP's 64 connections, connections to other nodes, connections from
+#: loopback beyond the limits, and connections that wait in a listener's queue to be refused.
+OTHERS = 192
+#: What the soft limit is raised to where the hard one is higher.
+WANTED = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    log_files: int = MAX_LOG_FILES
+    connections: int = UNLIMITED
+
+
+def shared(limit: int, nodes: int = 1) -> Descriptors:
+    """The share of one of `nodes` nodes in a process that may open `limit` files."""
+    mine = limit // nodes
+    log_files = max(16, min(MAX_LOG_FILES, mine // 4))
+    others = min(OTHERS, mine // 4) + RESERVED_DESCRIPTORS
+    return Descriptors(log_files, max(1, mine - log_files - others))
+
+
+def available(nodes: int = 1) -> Descriptors:
+    """The share of one of `nodes` nodes of this process."""
+    limit = _soft_limit()
+    return Descriptors() if limit is None else shared(limit, nodes)
+
+
+def raise_limit() -> None:
+    """Raises the soft limit of open files as far as the hard one allows. For a process that is nothing but a node."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft == unlimited or soft >= WANTED:
+        return
+    target = WANTED if hard == unlimited else min(hard, WANTED)
+    while target > soft:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        except (ValueError, OSError):  # a kernel may allow less than the hard limit says, as macOS does
+            target //= 2
+        else:
+            return
+
+
+def _soft_limit() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft

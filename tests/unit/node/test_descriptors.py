@@ -1,0 +1,42 @@
+"""The limit of open files is shared out so that connections never take what logs and checkpoints need."""
+
+import pytest
+
+from penstock.disk.reserve import RESERVED_DESCRIPTORS
+from penstock.node import descriptors
+from penstock.node.descriptors import MAX_LOG_FILES, Descriptors, available, raise_limit, shared
+
+resource = pytest.importorskip("resource")
+
+
+@pytest.mark.parametrize("limit", [128, 256, 512, 1024, 4096, 65_536, 1_048_576])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_the_shares_of_all_nodes_fit_into_the_limit(limit: int, nodes: int) -> None:
+    share = shared(limit, nodes)
+    assert nodes * (share.log_files + share.connections + RESERVED_DESCRIPTORS) < limit or limit // nodes < 128
+    assert share.connections >= 1
+    assert share.log_files <= MAX_LOG_FILES
+
+
+def test_a_common_limit_leaves_room_for_most_connections() -> None:
+    assert shared(1024).connections > 500
+    assert shared(1_048_576).connections > 1_000_000
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lower = min(256, soft)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lower, hard))
+    try:
+        before = available()
+        raise_limit()
+        raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert raised == (descriptors.WANTED if hard == resource.RLIM_INFINITY else min(hard, descriptors.WANTED))
+        assert available().connections > before.connections or raised == lower
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_without_a_limit_bounds_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert available() == Descriptors()

@@ -16,6 +16,7 @@ from penstock.cli.exit import Exit, Failure
 NOUNS = {
     "up": "run a broker here, now, with nothing to configure",
     "start": "run a broker from a server.properties file",
+    "check": "say which properties of a server.properties file are honoured, ignored and refused",
     "storage": "format and inspect data directories",
     "topic": "create, list, describe, alter and delete topics",
     "config": "describe and change settings of topics, brokers, groups and client metrics",

@@ -15,8 +15,18 @@ if TYPE_CHECKING:
 
 def read_settings(path: str, overrides: Mapping[str, str] | None = None) -> Settings:
     from penstock.metadata.configs.definition import ConfigError
-    from penstock.metadata.configs.properties import duplicate_properties, parse_properties
     from penstock.metadata.configs.settings import Settings
+
+    try:
+        return Settings({**read_file(path), **(overrides or {})})
+    except ConfigError as problem:
+        raise Failure(f"{path}: {problem}", Exit.USAGE) from problem
+
+
+def read_file(path: str) -> dict[str, str]:
+    """The properties of a file, their values not looked at."""
+    from penstock.metadata.configs.definition import ConfigError
+    from penstock.metadata.configs.properties import duplicate_properties, parse_properties
 
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -27,6 +37,6 @@ def read_settings(path: str, overrides: Mapping[str, str] | None = None) -> Sett
     try:
         for name in duplicate_properties(text):
             output.note(f"warning: {path} sets {name} more than once; the last one counts")
-        return Settings({**parse_properties(text), **(overrides or {})})
+        return parse_properties(text)
     except ConfigError as problem:
         raise Failure(f"{path}: {problem}", Exit.USAGE) from problem

@@ -26,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.serve import configure_logging, serve
     from penstock.disk.real import RealDisk
     from penstock.metadata.configs.definition import ConfigError
+    from penstock.metadata.configs.judgement import Verdict, judge
     from penstock.node.descriptors import available, raise_limit
     from penstock.node.listeners import ListenerError
     from penstock.node.local import make_node
@@ -33,8 +34,9 @@ def run(args: argparse.Namespace) -> int:
     configure_logging(args.verbose)
     raise_limit()
     settings = read_settings(args.properties, pairs(args.override, "--override"))
-    for sentence in settings.warnings():
-        output.note(f"warning: {sentence}")
+    for each in judge(settings.static):
+        if each.verdict is Verdict.IGNORED:
+            output.note(f"warning: {each.reason}")
     try:
         node = make_node(settings, RealDisk(max_open_files=available().log_files))
     except (ConfigError, ListenerError) as problem:

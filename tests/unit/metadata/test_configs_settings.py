@@ -125,26 +125,6 @@ def test_connection_limits_of_single_hosts() -> None:
     assert settings.max_connections_per_ip_overrides() == {"10.0.0.1": 5, "::1": 7}
 
 
-def test_what_does_nothing_is_named_in_a_warning() -> None:
-    settings = Settings(
-        {
-            "num.partitions": "3",
-            "num.io.threads": "4",
-            "num.network.threads": "3",
-            "no.such.property": "x",
-            "listener.name.internal.ssl.keystore.password": "secret",
-        }
-    )
-    warnings = settings.warnings()
-    assert len(warnings) == 3
-    assert [sentence.split(" ")[0] for sentence in warnings] == [
-        "listener.name.internal.ssl.keystore.password",
-        "no.such.property",
-        "num.io.threads",
-    ]
-    assert not any("secret" in sentence for sentence in warnings)
-
-
 def test_dynamic_settings_beat_the_file_and_a_brokers_own_beat_the_clusters() -> None:
     settings = Settings({"node.id": "1", "message.max.bytes": "1000"})
     assert settings.log_defaults().max_message_bytes == 1000

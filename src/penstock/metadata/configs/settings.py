@@ -230,17 +230,6 @@ class Settings:
             self.derived.clear()
         return changed
 
-    def warnings(self) -> tuple[_Str, ...]:
-        """A sentence for each property of the file that does nothing here."""
-        sentences = []
-        for name in sorted(self.static):
-            key = broker_key(name)
-            if key is None:
-                sentences.append(f"{name} is not a broker property of Kafka 4.3 and is ignored: check its spelling.")
-            elif not key.supported and self.static[name] != key.default:
-                sentences.append(f"{name} is accepted but has no effect: Penstock does not support it yet.")
-        return tuple(sentences)
-
 
 def parse_host_counts(name: str, text: str) -> dict[str, int]:
     """`host:count,host:count`; the host may be an IPv6 address, so the last colon counts."""

@@ -1,0 +1,51 @@
+"""What becomes of each property of a server.properties file: honoured, ignored or refused. `start` and `check` use it.
+
+A property is refused when a node would not start with it, and ignored when it would start and not act on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import NamedTuple
+
+from penstock.metadata.configs.broker import BROKER_CONFIGS, broker_key
+from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.configs.settings import check_broker_settings
+
+
+class Verdict(StrEnum):
+    HONOURED = "honoured"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+class Judgement(NamedTuple):
+    name: str
+    verdict: Verdict
+    reason: str = ""
+    """A sentence; empty where the property is honoured."""
+
+
+def judge(static: Mapping[str, str]) -> list[Judgement]:
+    """A judgement for each property, by name."""
+    return [_judge(name, static[name]) for name in sorted(static)]
+
+
+def _judge(name: str, value: str) -> Judgement:
+    key = broker_key(name)
+    if key is None:
+        near = get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
+        advice = f"write {near[0]} if you mean that" if near else "check its spelling"
+        return Judgement(
+            name, Verdict.IGNORED, f"{name} is not a broker property of Kafka 4.3 and is ignored: {advice}."
+        )
+    try:
+        check_broker_settings([(name, value)])
+    except ConfigError as problem:
+        return Judgement(name, Verdict.REFUSED, str(problem))
+    if not key.supported and value != key.default:
+        reason = f"{name} is accepted but has no effect: Penstock does not support it yet."
+        return Judgement(name, Verdict.IGNORED, reason)
+    return Judgement(name, Verdict.HONOURED)

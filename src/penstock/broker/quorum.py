@@ -19,6 +19,9 @@ from penstock.broker.quorum_peers import QuorumPeers
 from penstock.broker.tasks import Tasks
 from penstock.check import InvariantError, check
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchRequest
+from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest
+from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest
 from penstock.raft.describe import QuorumView, describe
 from penstock.raft.events import (
     Answered,
@@ -185,20 +188,32 @@ class Quorum:
 
     async def answer(self, message: Any) -> Any:
         """Kafka's answer to a peer's or a client's request. Raises KafkaError for one that can't be meant for us."""
-        if message.cluster_id not in (None, self.cluster_id):
-            raise KafkaError(
-                ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"This is cluster {self.cluster_id}: {message.cluster_id} is another one, check the addresses.",
-            )
+        self._check_cluster(message)
         if self._closed or self._failure is not None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node takes no part in the quorum any more.")
         request = request_from_wire(message, self.me.key)
-        self._peers.learn(endpoints_in(message))
         self._next_ticket += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._next_ticket] = (request, future)
         self.step(Received(self._next_ticket, request))
+        endpoints = endpoints_in(message)
+        if self.leader_id in endpoints:  # of a leader that was believed
+            self._peers.learn({self.leader_id: endpoints[self.leader_id]})
         return await future
+
+    def _check_cluster(self, message: Any) -> None:
+        """Replicas always name their cluster. Administrators and readers that are no replica may leave it out."""
+        if message.cluster_id == self.cluster_id:
+            return
+        may_leave_out = isinstance(message, AddRaftVoterRequest | RemoveRaftVoterRequest) or (
+            isinstance(message, FetchRequest) and max(message.replica_id, message.replica_state.replica_id) < 0
+        )
+        if message.cluster_id is None and may_leave_out:
+            return
+        named = f"{message.cluster_id} is another one" if message.cluster_id is not None else "the request names none"
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID, f"This is cluster {self.cluster_id}: {named}, check the addresses."
+        )
 
     # --- steps ------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from penstock.protocol.uuid import ZERO_UUID, uuid_from_str, uuid_to_str
+from penstock.raft.states import MAX_EPOCH
 
 QUORUM_STATE_FILE = "quorum-state"
 NOBODY = -1
@@ -41,9 +42,12 @@ class QuorumState:
             version = fields["data_version"]
             if version not in (0, DATA_VERSION):
                 raise QuorumStateError(f"data_version {version} is unknown; only 0 and {DATA_VERSION} are")
+            epoch = int(fields["leaderEpoch"])
+            if not 0 <= epoch <= MAX_EPOCH:
+                raise QuorumStateError(f"no quorum can go on from epoch {epoch}; the last one is {MAX_EPOCH}")
             return QuorumState(
                 int(fields["leaderId"]),
-                int(fields["leaderEpoch"]),
+                epoch,
                 int(fields["votedId"]),
                 uuid_from_str(fields["votedDirectoryId"]) if version else ZERO_UUID,
             )

@@ -11,7 +11,7 @@ from penstock.raft.config import RaftConfig
 from penstock.raft.events import Committed, Effect, QuorumState, Reply, RoleChanged, SaveState, Send
 from penstock.raft.messages import FetchAnswer, VoterAnswer
 from penstock.raft.peers import Peers
-from penstock.raft.states import TRANSITIONS, VOTERS_ONLY, Follower, Leader, Resigned, Unattached
+from penstock.raft.states import MAX_EPOCH, TRANSITIONS, VOTERS_ONLY, Follower, Leader, Resigned, Unattached
 from penstock.raft.voters import NOBODY, ReplicaKey, Voter, VoterHistory
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Core:
         voters: VoterHistory,
         state: State,
         bootstrap: tuple[int, ...] = (),
+        now_ms: int = 0,
     ) -> None:
         self.config = config
         self.voter = me
@@ -48,7 +49,10 @@ class Core:
         self.stopping = False
         #: The files are being changed under the view: until that is over, nothing is fetched and no vote asked for.
         self.installing: OffsetAndEpoch | None = None
-        self.now = 0
+        self.now = now_ms
+        #: What epochs of peers are held against, see `claims`.
+        self.started_ms = now_ms
+        self.first_epoch = state.epoch
         self.effects: list[Effect] = []
 
     @property
@@ -73,6 +77,7 @@ class Core:
         old = self.state
         check(state.name in TRANSITIONS[old.name], f"{old.name} does not become {state.name}")
         check(state.epoch >= old.epoch, "epochs never go back")
+        check(state.epoch <= MAX_EPOCH, "every epoch can be written down, and the one after it")
         check(self.is_electable or state.name not in VOTERS_ONLY, "only a voter stands for election")
         if isinstance(old, Leader):
             self._dismiss(old)
@@ -117,21 +122,17 @@ class Core:
         state = self.state
         if epoch < state.epoch:
             return False
-        known = leader_id not in (NOBODY, self.me.node_id)
+        known = leader_id >= 0 and leader_id != self.me.node_id
         if epoch > state.epoch:
             if known:
                 self.become_follower(epoch, leader_id)
             else:
                 self.become_unattached(epoch)
             return True
-        if not known or isinstance(state, Leader | Resigned):
-            check(not (known and isinstance(state, Leader)), f"epoch {epoch} has one leader")
-            return False
-        if isinstance(state, Follower):
-            check(state.leader_id == leader_id, f"epoch {epoch} has one leader")
-            return False
-        if state.leader_id == leader_id:
-            return False  # a prospective one that already knows, and doubts it
+        if not known or isinstance(state, Leader | Resigned) or state.leader_id == leader_id:
+            return False  # nothing new; a prospective replica already knows this leader, and doubts it
+        if isinstance(state, Follower) and state.has_fetched:
+            return False  # an epoch has one leader, and this replica has fetched from it
         self.become_follower(epoch, leader_id)
         return True
 

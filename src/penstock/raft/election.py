@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.protocol.errors import ErrorCode
-from penstock.protocol.uuid import ZERO_UUID
+from penstock.raft.claims import candidate_refusal, is_me, leader_refusal
 from penstock.raft.events import QuorumState
 from penstock.raft.messages import EpochAnswer, Vote, VoteAnswer
 from penstock.raft.states import Candidate, Election, Follower, Leader, Prospective, Resigned, Unattached
@@ -93,11 +93,13 @@ def give_up_pre_vote(core: Core, state: Prospective) -> None:
 
 
 def on_vote(core: Core, ticket: int, request: Vote) -> None:
-    if not _is_me(core, request.voter):
-        core.reply(ticket, VoteAnswer(ErrorCode.INVALID_VOTER_KEY, core.epoch, core.state.leader_id))
-        return
-    if request.epoch < core.epoch:
-        core.reply(ticket, VoteAnswer(ErrorCode.FENCED_LEADER_EPOCH, core.epoch, core.state.leader_id))
+    error = candidate_refusal(core, request.epoch, request.candidate)
+    if not is_me(core, request.voter):
+        error = ErrorCode.INVALID_VOTER_KEY
+    elif request.epoch < core.epoch:
+        error = ErrorCode.FENCED_LEADER_EPOCH
+    if error:
+        core.reply(ticket, VoteAnswer(error, core.epoch, core.state.leader_id))
         return
     if request.epoch > core.epoch:
         core.become_unattached(request.epoch)
@@ -128,20 +130,16 @@ def may_grant(core: Core, request: Vote) -> bool:
             return state.leader_id < 0 and has_all
 
 
-def _is_me(core: Core, key: ReplicaKey) -> bool:
-    return key.node_id == core.me.node_id and key.directory_id in (core.me.directory_id, ZERO_UUID)
-
-
 # --- beginning and end of an epoch, as a voter hears of them ----------------------------------------------
 
 
 def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
-    error = ErrorCode.NONE
-    if not _is_me(core, request.voter):
+    error = leader_refusal(core, request.epoch, request.leader_id)
+    if not is_me(core, request.voter):
         error = ErrorCode.INVALID_VOTER_KEY
     elif request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
-    else:
+    elif not error:
         core.learn(request.epoch, request.leader_id)
         state = core.state
         if isinstance(state, Prospective) and state.leader_id == request.leader_id:
@@ -151,8 +149,11 @@ def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
 
 def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
     """The leader goes. The first of its successors stands at once, the next ones a little later each."""
+    error = leader_refusal(core, request.epoch, request.leader_id)
     if request.epoch < core.epoch:
-        core.reply(ticket, EpochAnswer(ErrorCode.FENCED_LEADER_EPOCH, core.epoch, core.state.leader_id))
+        error = ErrorCode.FENCED_LEADER_EPOCH
+    if error:
+        core.reply(ticket, EpochAnswer(error, core.epoch, core.state.leader_id))
         return
     core.learn(request.epoch, request.leader_id)
     state = core.state

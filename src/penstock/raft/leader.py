@@ -104,6 +104,8 @@ def refusal(core: Core, epoch: int) -> ErrorCode:
 def on_fetch(core: Core, ticket: int, request: Fetch) -> None:
     state = core.state
     error = refusal(core, request.epoch)
+    if min(request.epoch, request.offset, request.last_epoch, request.max_wait_ms) < 0:
+        error = ErrorCode.INVALID_REQUEST
     if error or not isinstance(state, Leader):
         core.reply(ticket, FetchAnswer(error, core.epoch, state.leader_id))
         return
@@ -166,7 +168,7 @@ def on_fetch_snapshot(core: Core, ticket: int, request: FetchSnapshot) -> None:
         core.reply(ticket, SnapshotChunk(error, core.epoch, state.leader_id))
         return
     state.replicas.heard(request.replica, core.now)
-    chunk_bytes = min(request.max_bytes, core.config.max_snapshot_chunk_bytes)
+    chunk_bytes = min(max(1, request.max_bytes), core.config.max_snapshot_chunk_bytes)
     core.reply(
         ticket,
         SnapshotChunk(ErrorCode.NONE, core.epoch, core.me.node_id, request.snapshot, request.position, chunk_bytes),

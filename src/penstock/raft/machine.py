@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from penstock.protocol.errors import ErrorCode
 from penstock.raft import election, follower, leader, membership
+from penstock.raft.claims import highest_epoch, refused
 from penstock.raft.core import Core
 from penstock.raft.events import (
     Answered,
@@ -22,6 +23,7 @@ from penstock.raft.events import (
     Propose,
     QuorumState,
     Received,
+    Reply,
     Resign,
     RoleChanged,
     SaveState,
@@ -47,6 +49,7 @@ from penstock.raft.messages import (
     VoterAnswer,
 )
 from penstock.raft.states import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from penstock.raft.voters import NOBODY
 
 if TYPE_CHECKING:
     from penstock.raft.config import RaftConfig
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     from penstock.raft.messages import Answer, Request
     from penstock.raft.voters import Voter, VoterHistory
 
-#: Events that wait for a save. Beyond that they are dropped, as a network may drop them.
+#: Events that wait for a save. Beyond that, requests of peers are refused; whatever this node itself did is never lost.
 MAX_WAITING_EVENTS = 10_000
 NEVER = 1 << 62
 
@@ -77,8 +80,7 @@ class Raft:
         timeout = config.first_election_ms or config.election_timeout_ms
         deadline_ms = now_ms + timeout + random.randrange(timeout)
         state = election.initial_state(saved, log.last_epoch, me.key, deadline_ms, now_ms + config.fetch_timeout_ms)
-        self.core = Core(config, me, random, log, voters, state, bootstrap)
-        self.core.now = now_ms
+        self.core = Core(config, me, random, log, voters, state, bootstrap, now_ms)
         self._held: deque[Effect] = deque()
         self._waiting: deque[Event] = deque()
         self._saving = False
@@ -95,7 +97,9 @@ class Raft:
             self._saving = False
             self._release(out)
         elif self._saving:
-            if not isinstance(event, Tick) and len(self._waiting) < MAX_WAITING_EVENTS:
+            if isinstance(event, Received) and len(self._waiting) >= MAX_WAITING_EVENTS:
+                out.append(Reply(event.ticket, refused(event.request, ErrorCode.BROKER_NOT_AVAILABLE, -1, NOBODY)))
+            elif not isinstance(event, Tick):
                 self._waiting.append(event)
             return out
         else:
@@ -177,6 +181,9 @@ class Raft:
 
     def _on_answer(self, node_id: int, request: Request, answer: Answer) -> None:
         core = self.core
+        if answer.epoch > highest_epoch(core):
+            core.peers.pause(node_id, type(request), core.now)
+            return
         if core.learn(answer.epoch, answer.leader_id):
             return  # a question of an epoch that is over
         match answer:

@@ -16,7 +16,12 @@ from penstock.raft.states import Leader, VoterChangeAnswer
 if TYPE_CHECKING:
     from penstock.raft.core import Core
     from penstock.raft.messages import AddVoter, RemoveVoter, UpdateVoter
-    from penstock.raft.voters import ReplicaKey, VoterSet
+    from penstock.raft.voters import ReplicaKey, Voter, VoterSet
+
+
+#: What is known of a voter goes into one record of the log, and every voter keeps it.
+MAX_VOTER_LISTENERS = 16
+MAX_LISTENER_CHARACTERS = 255
 
 
 class _RefusedError(Exception):
@@ -29,6 +34,7 @@ class _RefusedError(Exception):
 def on_add_voter(core: Core, ticket: int, request: AddVoter) -> None:
     try:
         state = _ready(core)
+        _check_usable(request.voter)
         voters = core.voters.latest
         node_id = request.voter.node_id
         if voters.find(node_id) is not None:
@@ -68,6 +74,7 @@ def on_update_voter(core: Core, ticket: int, request: UpdateVoter) -> None:
         return
     try:
         _ready(core)
+        _check_usable(request.voter)
         voters = core.voters.latest
         listed = voters.find(request.voter.node_id)
         if listed is None or listed.key != request.voter.key:
@@ -95,6 +102,20 @@ def _ready(core: Core) -> Leader:
     if core.voters.latest_offset >= core.high_watermark or state.change is not None:
         raise _RefusedError(ErrorCode.REQUEST_TIMED_OUT, "Another change of voters is under way: ask again.")
     return state
+
+
+def _check_usable(voter: Voter) -> None:
+    """A record of any size would be appended, and one that is too large for a batch ends the leader."""
+    texts = [text for name, host, _ in voter.endpoints for text in (name, host)]
+    if voter.node_id < 0 or len(voter.endpoints) > MAX_VOTER_LISTENERS:
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST, f"A voter has an id from 0 on and at most {MAX_VOTER_LISTENERS} listeners."
+        )
+    if max(map(len, texts), default=0) > MAX_LISTENER_CHARACTERS:
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"A listener's name and host have at most {MAX_LISTENER_CHARACTERS} characters each: shorten them.",
+        )
 
 
 def _is_caught_up(core: Core, state: Leader, key: ReplicaKey) -> bool:

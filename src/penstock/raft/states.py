@@ -33,6 +33,8 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     "leader": frozenset({"unattached", "follower", "resigned"}),
     "resigned": frozenset({"unattached", "prospective", "follower"}),
 }
+#: Epochs are 32 bits wide on the wire and on disk, and the last one is left out: it could have no successor.
+MAX_EPOCH = (1 << 31) - 2
 #: In these a replica wants votes or has got them, which only a voter may.
 VOTERS_ONLY = frozenset({"prospective", "candidate"})
 

@@ -9,11 +9,12 @@ import pytest
 from quorum_nodes import Group
 
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.messages.api_52_vote import VoteRequest
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, Listener
+from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest
 from penstock.raft.batches import parse_batches
-from penstock.raft.messages import Fetch
-from penstock.raft.voters import ReplicaKey
+from penstock.raft.log_view import OffsetAndEpoch
+from penstock.raft.messages import BeginEpoch, EndEpoch, Fetch, FetchSnapshot, UpdateVoter, Vote
+from penstock.raft.voters import ReplicaKey, Voter
 from penstock.raft.wire_requests import request_to_wire
 
 
@@ -144,11 +145,73 @@ def test_a_node_that_comes_too_late_for_the_log_takes_the_snapshot() -> None:
     with_three(run)
 
 
-def test_another_cluster_is_refused() -> None:
+def test_a_replica_of_another_cluster_or_of_none_is_refused() -> None:
     async def run(group: Group) -> None:
-        with pytest.raises(KafkaError) as refused:
-            await group.replicas[0].running.answer(VoteRequest(cluster_id="elsewhere"))
-        assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+        leader = await group.leader()
+        observer = ReplicaKey(9, bytes(15) + b"\x09")
+        key, epoch = leader.voter.key, leader.running.epoch
+        for request in (
+            Vote(key, observer, epoch, 0, 0, False),
+            BeginEpoch(key, 9, epoch),
+            EndEpoch(9, epoch, ()),
+            Fetch(observer, epoch, 0, 0, 0, 0),
+            FetchSnapshot(observer, epoch, OffsetAndEpoch(1, 1), 0, 1),
+            UpdateVoter(epoch, leader.voter),
+        ):
+            message = request_to_wire(request, "elsewhere", leader.voter)
+            for cluster_id in ("elsewhere", None):
+                message.cluster_id = cluster_id
+                with pytest.raises(KafkaError) as refused:
+                    await leader.running.answer(message)
+                assert refused.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    with_three(run)
+
+
+def test_an_administrator_may_leave_the_cluster_out() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        answer = await leader.running.answer(RemoveRaftVoterRequest(cluster_id=None, voter_id=9))
+        assert answer.error_code == ErrorCode.VOTER_NOT_FOUND
+        with pytest.raises(KafkaError):
+            await leader.running.answer(RemoveRaftVoterRequest(cluster_id="elsewhere", voter_id=9))
+
+    with_three(run)
+
+
+def test_numbers_that_no_replica_asks_for_do_not_take_the_leader_out_of_the_quorum() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        leader.propose("a")
+        await group.all_have(leader)
+        observer, epoch = ReplicaKey(9, bytes(15) + b"\x09"), leader.running.epoch
+        for offset in (-5, 1 << 62):
+            fetch = Fetch(observer, epoch, offset, epoch, 0, 0)
+            await leader.running.answer(request_to_wire(fetch, "test-cluster", leader.voter))
+        snapshot = leader.take_snapshot()
+        for request in (
+            FetchSnapshot(observer, epoch, snapshot, 0, -1),
+            FetchSnapshot(observer, epoch, snapshot, -1, 1),
+            FetchSnapshot(observer, epoch, OffsetAndEpoch(-1, -1), 0, 1),
+        ):
+            await leader.running.answer(request_to_wire(request, "test-cluster", leader.voter))
+        leader.propose("b")
+        await group.all_have(leader)
+
+    with_three(run)
+
+
+def test_the_address_of_a_leader_that_is_not_believed_is_not_taken_over() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        follower = next(one for one in group.replicas if one is not leader)
+        third = next(one for one in group.replicas if one not in (leader, follower))
+        leader.propose("a")
+        await group.all_have(leader)
+        forged = Voter(third.node_id, third.voter.directory_id, (("CONTROLLER", "192.0.2.1", 1),))
+        begin = BeginEpoch(follower.voter.key, third.node_id, follower.running.epoch)
+        await follower.running.answer(request_to_wire(begin, "test-cluster", forged))
+        assert follower.running.address_of(third.node_id) == ("127.0.0.1", third.port)
 
     with_three(run)
 

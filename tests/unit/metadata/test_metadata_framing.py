@@ -99,7 +99,18 @@ def test_a_quorum_state_without_directory_ids_is_understood() -> None:
     assert QuorumState.from_bytes(old) == QuorumState(leader_id=3, leader_epoch=7)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"data_version":2}', b"[]", b'{"leaderId":"x","data_version":1}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b'{"data_version":2}',
+        b"[]",
+        b'{"leaderId":"x","data_version":1}',
+        QuorumState(leader_epoch=(1 << 31) - 1).to_bytes(),
+        QuorumState(leader_epoch=-1).to_bytes(),
+    ],
+)
 def test_a_broken_quorum_state_is_refused(data: bytes) -> None:
     with pytest.raises(QuorumStateError):
         QuorumState.from_bytes(data)

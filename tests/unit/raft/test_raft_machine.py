@@ -5,10 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
 from raft_cluster import Cluster, voter
 
-from penstock.check import InvariantError
 from penstock.protocol.errors import ErrorCode
 from penstock.raft.config import RaftConfig
 from penstock.raft.describe import describe
@@ -209,13 +207,6 @@ def test_a_leader_forgets_observers_that_went_away() -> None:
     assert [one.key.node_id for one in describe(raft.core).observers] == [6, 7]
     raft.step(Tick(), 2000)
     assert describe(raft.core).observers == ()
-
-
-def test_a_second_leader_of_an_epoch_is_an_invariant_broken() -> None:
-    raft = alone()
-    lead(raft)
-    with pytest.raises(InvariantError):
-        raft.step(Received(1, BeginEpoch(voter(1).key, 2, 1)), 0)
 
 
 def test_a_follower_starts_again_as_one() -> None:

@@ -1,0 +1,218 @@
+"""No message of a stranger ends a quorum: which epochs, candidates and leaders a replica believes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from raft_cluster import voter
+
+from penstock.protocol.errors import ErrorCode
+from penstock.raft.claims import EPOCH_PACE_MS, MAX_EPOCH_JUMP
+from penstock.raft.config import RaftConfig
+from penstock.raft.events import (
+    Answered,
+    Effect,
+    Event,
+    LogFlushed,
+    QuorumState,
+    Received,
+    Reply,
+    SaveState,
+    Send,
+    StateSaved,
+    Tick,
+)
+from penstock.raft.log_view import LogView
+from penstock.raft.machine import MAX_WAITING_EVENTS, Raft
+from penstock.raft.membership import MAX_LISTENER_CHARACTERS, MAX_VOTER_LISTENERS
+from penstock.raft.messages import (
+    AddVoter,
+    BeginEpoch,
+    EndEpoch,
+    Fetch,
+    FetchAnswer,
+    Request,
+    UpdateVoter,
+    Vote,
+    VoteAnswer,
+)
+from penstock.raft.states import MAX_EPOCH, Follower, Leader
+from penstock.raft.voters import ReplicaKey, Voter, VoterHistory, VoterSet
+
+LAST_EPOCH = (1 << 31) - 1
+STRANGER = ReplicaKey(99, b"\x01" * 16)
+
+
+def replica(*voters: int, dynamic: bool = True, saved: QuorumState | None = None) -> Raft:
+    """Node 1 of these voters, with three records of epoch 1."""
+    return Raft(
+        RaftConfig(dynamic_voters=dynamic),
+        voter(1),
+        random=random.Random(1),
+        log=LogView(end_offset=3, epochs=[(1, 0)]),
+        voters=VoterHistory(VoterSet.of(map(voter, voters))),
+        saved=saved or QuorumState(1),
+    )
+
+
+def do(raft: Raft, event: Event, now_ms: int) -> list[Effect]:
+    """With a disk that saves and syncs at once."""
+    effects = raft.step(event, now_ms)
+    done = list(effects)
+    while any(isinstance(effect, SaveState) for effect in effects):
+        effects = raft.step(StateSaved(), now_ms)
+        done += effects
+    if raft.core.log.flushed_offset < raft.core.log.end_offset:
+        done += raft.step(LogFlushed(raft.core.log.end_offset), now_ms)
+    return done
+
+
+def error_of(effects: list[Effect]) -> ErrorCode:
+    (answer,) = [effect.answer for effect in effects if isinstance(effect, Reply)]
+    return answer.error
+
+
+def asked(raft: Raft, request: Request, now_ms: int = 0) -> ErrorCode:
+    return error_of(do(raft, Received(1, request), now_ms))
+
+
+def leader_alone() -> Raft:
+    raft = replica(1)
+    do(raft, Tick(), 0)
+    assert isinstance(raft.core.state, Leader)
+    return raft
+
+
+def follower_of_two() -> Raft:
+    """Node 1 follows node 2 in epoch 1, and has just fetched."""
+    raft = replica(1, 2, 3, saved=QuorumState(1, 2))
+    fetch = next(effect for effect in do(raft, Tick(), 0) if isinstance(effect, Send))
+    do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.NONE, 1, 2, 3)), 0)
+    return raft
+
+
+def vote_of(candidate: ReplicaKey, epoch: int) -> Vote:
+    return Vote(voter(1).key, candidate, epoch, epoch, 1 << 40, False)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        vote_of(STRANGER, LAST_EPOCH),
+        vote_of(voter(2).key, LAST_EPOCH),
+        vote_of(voter(2).key, MAX_EPOCH),
+        BeginEpoch(voter(1).key, 2, LAST_EPOCH),
+        EndEpoch(2, LAST_EPOCH, ()),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_request_with_the_last_epoch_is_refused(request_: Request, dynamic: bool) -> None:
+    raft = replica(1, 2, 3, dynamic=dynamic)
+    assert asked(raft, request_) is ErrorCode.INVALID_REQUEST
+    assert raft.core.saved == QuorumState(1)
+
+
+def test_an_answer_with_the_last_epoch_is_ignored() -> None:
+    raft = replica(1, 2, 3, saved=QuorumState(1, 2))
+    fetch = next(effect for effect in do(raft, Tick(), 0) if isinstance(effect, Send))
+    do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, LAST_EPOCH, 3)), 0)
+    assert (raft.core.epoch, raft.core.state.leader_id) == (1, 2)
+
+
+def test_forged_epochs_without_a_pause_leave_a_quorum_that_elects() -> None:
+    raft = leader_alone()
+    hour_ms = 3_600_000
+    for now_ms in range(0, hour_ms, 60_000):
+        for jump in (MAX_EPOCH_JUMP * 1000, MAX_EPOCH_JUMP - 1, 10_000, 100, 1):
+            asked(raft, vote_of(voter(1).key, min(LAST_EPOCH, raft.core.epoch + jump)), now_ms)
+    for now_ms in range(hour_ms, hour_ms + 10_000, 100):
+        do(raft, Tick(), now_ms)
+    assert isinstance(raft.core.state, Leader)
+    assert MAX_EPOCH_JUMP < raft.core.epoch < 1 + MAX_EPOCH_JUMP + 2 * hour_ms // EPOCH_PACE_MS
+
+
+def test_a_replica_far_behind_learns_the_epoch_from_an_answer() -> None:
+    raft = replica(1, 2, 3)
+    votes = [effect for effect in do(raft, Tick(), 5000) if isinstance(effect, Send)]
+    do(raft, Answered(votes[0].send_id, VoteAnswer(ErrorCode.FENCED_LEADER_EPOCH, 900_000, 3)), 5000)
+    assert (raft.core.epoch, raft.core.state.leader_id) == (900_000, 3)
+
+
+def test_a_candidate_that_is_no_voter_is_refused_while_the_leader_is_heard() -> None:
+    for raft in (leader_alone(), follower_of_two()):
+        before = raft.core.saved
+        assert asked(raft, vote_of(STRANGER, 5)) is ErrorCode.INCONSISTENT_VOTER_SET
+        assert asked(raft, BeginEpoch(voter(1).key, 99, 5)) is ErrorCode.INCONSISTENT_VOTER_SET
+        assert asked(raft, EndEpoch(99, 5, ())) is ErrorCode.INCONSISTENT_VOTER_SET
+        assert raft.core.saved == before
+
+
+def test_a_candidate_that_the_log_here_does_not_name_yet_gets_the_vote_when_there_is_no_leader() -> None:
+    raft = replica(1, 2, 3)
+    assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.NONE
+    assert raft.core.saved == QuorumState(2, -1, voter(4).key)
+    assert asked(raft, BeginEpoch(voter(1).key, 4, 2)) is ErrorCode.NONE
+    assert raft.core.state.leader_id == 4
+
+
+def test_where_the_properties_name_the_voters_nobody_else_is_a_candidate_or_leads() -> None:
+    raft = replica(1, 2, 3, dynamic=False)
+    assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
+    assert asked(raft, BeginEpoch(voter(1).key, 4, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
+    assert raft.core.saved == QuorumState(1)
+
+
+def test_a_second_leader_of_an_epoch_is_refused_and_the_replica_goes_on() -> None:
+    leading = leader_alone()
+    following = follower_of_two()
+    for raft, epoch in ((leading, 2), (following, 1)):
+        for other in (3, 1):
+            assert asked(raft, BeginEpoch(voter(1).key, other, epoch)) is ErrorCode.INVALID_REQUEST
+            assert asked(raft, EndEpoch(other, epoch, ())) is ErrorCode.INVALID_REQUEST
+    assert isinstance(leading.core.state, Leader)
+    assert following.core.state.leader_id == 2
+
+
+def test_a_leader_that_a_stranger_invented_gives_way_to_the_one_that_answers_name() -> None:
+    raft = replica(1, 2, 3)
+    effects = do(raft, Received(1, BeginEpoch(voter(1).key, 3, 2)), 0)
+    assert raft.core.state.leader_id == 3
+    fetch = next(effect for effect in effects if isinstance(effect, Send))
+    do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, 2)), 0)
+    assert isinstance(raft.core.state, Follower)
+    assert raft.core.state.leader_id == 2
+
+
+@pytest.mark.parametrize("field", ["offset", "last_epoch", "max_wait_ms"])
+def test_a_fetch_with_a_negative_number_is_refused(field: str) -> None:
+    raft = leader_alone()
+    numbers = {"epoch": 2, "offset": 3, "last_epoch": 1, "high_watermark": 0, "max_wait_ms": 0, field: -5}
+    assert asked(raft, Fetch(STRANGER, **numbers)) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_voter_that_makes_a_record_too_large_is_refused() -> None:
+    raft = leader_alone()
+    end_offset = raft.core.log.end_offset
+    many = (("CONTROLLER", "localhost", 1),) * (MAX_VOTER_LISTENERS + 1)
+    long = (("CONTROLLER", "x" * (MAX_LISTENER_CHARACTERS + 1), 1),)
+    for endpoints in (many, long):
+        for node_id in (1, 2):
+            unusable = Voter(node_id, voter(node_id).directory_id, endpoints)
+            assert asked(raft, AddVoter(unusable)) is ErrorCode.INVALID_REQUEST
+            assert asked(raft, UpdateVoter(2, unusable)) is ErrorCode.INVALID_REQUEST
+    assert asked(raft, AddVoter(Voter(-1))) is ErrorCode.INVALID_REQUEST
+    assert raft.core.log.end_offset == end_offset
+
+
+def test_what_a_node_did_itself_is_never_dropped_while_a_save_is_under_way() -> None:
+    raft = replica(1)
+    assert any(isinstance(effect, SaveState) for effect in raft.step(Tick(), 0))
+    question = Fetch(STRANGER, 2, 0, 0, 0, 0)
+    for ticket in range(MAX_WAITING_EVENTS):
+        assert raft.step(Received(ticket, question), 0) == []
+    assert error_of(raft.step(Received(MAX_WAITING_EVENTS, question), 0)) is ErrorCode.BROKER_NOT_AVAILABLE
+    raft.step(LogFlushed(raft.core.log.end_offset), 0)
+    raft.step(StateSaved(), 0)
+    assert raft.core.log.flushed_offset == raft.core.log.end_offset
+    assert raft.core.high_watermark == raft.core.log.end_offset

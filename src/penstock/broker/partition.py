@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.broker.hosting import Hosting, Waiter, now_ms
+from penstock.log.flush import sync_to_end
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import HEADER_SIZE, parse_header
@@ -265,7 +266,7 @@ class Partition:
     async def _follow_disk(self, log: Log) -> None:
         try:
             while log.flushed_offset < log.log_end_offset:
-                await log.flushed(log.log_end_offset)
+                await sync_to_end(log)
                 if self.is_leader or self.image.replicas == (self.node_id,):
                     self._advance(log)
         except KafkaError as error:

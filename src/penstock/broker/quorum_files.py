@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.metadata_storage import READ_BYTES, StorageError
 from penstock.check import check
+from penstock.log.flush import sync_to_end
 from penstock.log.log import AppendOrigin
 from penstock.metadata.checkpoint import CheckpointError, checkpoint_name, read_checkpoint
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumStateError
@@ -139,7 +140,7 @@ class QuorumFiles:
         check(self._log.log_end_offset == batches[-1].last_offset + 1, "the log ends where the quorum has it end")
 
     async def flush(self) -> None:
-        await self._log.flushed(self._log.log_end_offset)
+        await sync_to_end(self._log)
 
     def truncate(self, offset: int) -> None:
         self._log.truncate_to(offset)

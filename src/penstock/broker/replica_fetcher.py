@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.hosting import OPEN_SLICE_SECONDS
 from penstock.broker.replica_session import NO_SESSION, Key, ReplicaSession
+from penstock.log.flush import sync_to_end
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     FetchPartition,
@@ -192,7 +193,7 @@ class ReplicaFetcher:
         while tails := self._unsynced_tails():
             for entry in tails:
                 try:
-                    await entry.partition.log.flushed(entry.partition.log.log_end_offset)
+                    await sync_to_end(entry.partition.log)
                 except KafkaError as error:
                     self._broken(entry, error)
 

@@ -7,10 +7,11 @@ producer snapshots up to it are on disk too, so that nothing below it is scanned
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -26,6 +27,20 @@ class FlushGoal(NamedTuple):
     paths: list[str]
 
 
+class TruncatedError(KafkaError):
+    """The records that a waiter wants on disk were truncated: they will never be there."""
+
+    def __init__(self, offset: int) -> None:
+        message = f"Records below offset {offset} were truncated before they were synced: ask the present leader."
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+
+
+async def sync_to_end(log: Log) -> None:
+    """Waits until the records that the log has now are on disk, or are truncated: then the log has another end."""
+    with suppress(TruncatedError):
+        await log.flushed(log.log_end_offset)
+
+
 class GroupCommit:
     __slots__ = ("_log", "_running", "_synced_bases", "_waiters")
 
@@ -38,6 +53,8 @@ class GroupCommit:
 
     async def wait(self, offset: int) -> None:
         self._log.check_writable()
+        if offset > self._log.log_end_offset:
+            raise TruncatedError(offset)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiters.append((offset, future))
@@ -61,6 +78,15 @@ class GroupCommit:
             self._refuse(refusal)
         finally:
             self._running = None
+
+    def refuse_above(self, end_offset: int) -> None:
+        """The log is cut at `end_offset`: waiters for records above hear so, whatever is appended there later."""
+        waiting, self._waiters = self._waiters, []
+        for offset, future in waiting:
+            if offset <= end_offset:
+                self._waiters.append((offset, future))
+            elif not future.done():
+                future.set_exception(TruncatedError(offset))
 
     async def settle(self) -> None:
         if self._running is not None:

@@ -473,9 +473,16 @@ class Log:
         await self._group_commit().flush()
 
     async def flushed(self, offset: int) -> None:
-        """Returns when the records below `offset` are on disk. Waiters share an fsync."""
+        """Returns when the records below `offset` are on disk. Waiters share an fsync.
+
+        Raises TruncatedError if the log is cut below `offset` meanwhile.
+        """
         if offset > self.flushed_offset:
             await self._group_commit().wait(offset)
+
+    def refuse_waiters_above(self, offset: int) -> None:
+        if self._commit is not None:
+            self._commit.refuse_above(offset)
 
     def _group_commit(self) -> GroupCommit:
         if self._commit is None:

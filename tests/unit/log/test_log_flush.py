@@ -14,6 +14,7 @@ from penstock.clock import ManualClock
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk, RealFile
+from penstock.log.flush import GroupCommit, TruncatedError, sync_to_end
 from penstock.log.log import Log
 from penstock.log.maintenance import Intervals, Maintenance
 from penstock.log.manager import LogManager
@@ -96,7 +97,7 @@ def test_a_failed_fsync_is_told_to_all_who_wait_and_nothing_is_acknowledged_afte
     run(on_real_files(tmp_path, work))
 
 
-def test_a_truncation_during_an_fsync_does_not_acknowledge_what_came_after(
+def test_a_waiter_for_truncated_records_is_refused_though_others_get_their_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(logs: LogManager, log: Log) -> None:
@@ -110,9 +111,61 @@ def test_a_truncation_during_an_fsync_does_not_acknowledge_what_came_after(
         produce(log, value=b"another")
         produce(log, value=b"another")
         syncs.gate.set()
-        await waiting
+        with pytest.raises(TruncatedError):
+            await waiting
+        await log.flushed(3)
         assert len(syncs.started) >= 2, "what was synced first is not what has these offsets now"
         assert log.flushed_offset == 3
+
+    run(on_real_files(tmp_path, work))
+
+
+def test_a_truncation_below_a_waiter_leaves_the_loop_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(logs: LogManager, log: Log) -> None:
+        for _ in range(3):
+            produce(log)
+        syncs = SlowSyncs(monkeypatch)
+        cut, whole = (asyncio.ensure_future(log.flushed(offset)) for offset in (3, 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        log.truncate_to(1)
+        syncs.gate.set()
+        with pytest.raises(TruncatedError):
+            await cut
+        await whole
+        await log.settle()
+        assert len(syncs.started) <= 2
+        with pytest.raises(TruncatedError):
+            await log.flushed(3)
+
+    spins = 0
+    original = GroupCommit._sync_records
+
+    async def counted(self: GroupCommit) -> int:
+        nonlocal spins
+        spins += 1
+        if spins > 100:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group commit goes round without a pause.")
+        return await original(self)
+
+    monkeypatch.setattr(GroupCommit, "_sync_records", counted)
+    run(on_real_files(tmp_path, work))
+
+
+def test_syncing_to_the_end_of_a_log_that_is_cut_meanwhile_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(logs: LogManager, log: Log) -> None:
+        for _ in range(3):
+            produce(log)
+        syncs = SlowSyncs(monkeypatch)
+        waiting = asyncio.ensure_future(sync_to_end(log))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        log.truncate_fully_and_start_at(10)
+        syncs.gate.set()
+        await waiting
+        assert log.flushed_offset == log.log_end_offset == 10
 
     run(on_real_files(tmp_path, work))
 

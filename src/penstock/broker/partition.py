@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.log.log import AppendInfo, Log
     from penstock.log.producers import Verification
     from penstock.metadata.image import PartitionImage
+    from penstock.records.validate import Prepared
 
 NO_EPOCH = -1
 
@@ -200,8 +201,12 @@ class Partition:
         required_acks: int = 1,
         verification: Verification | None = None,
         transaction_version: int = -1,
+        prepared: Prepared | None = None,
     ) -> AppendInfo:
-        """A client's transactional batch needs `verification`, unless its transaction is open here already."""
+        """A client's transactional batch needs `verification`, unless its transaction is open here already.
+
+        UnpackFirstError for a client's batch that has to be `prepared` first.
+        """
         log, leading = self.leader_log(), self.leading
         if leading is None:
             if len(self.image.replicas) > 1:
@@ -217,6 +222,7 @@ class Partition:
             verification=verification,
             verification_required=True,
             transaction_version=transaction_version,
+            prepared=prepared,
         )
         if not info.duplicate:
             if leading is None and not log.config.fsync_before_ack:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import Clock
 from penstock.disk.api import Disk
+from penstock.log.unpacking import Unpacking
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -39,3 +40,7 @@ class LogEnvironment:
     discard: Callable[[Log, list[Segment]], None] = _ignore
     #: Flush this log soon.
     flush_wanted: Callable[[Log], None] = _ignore
+    unpacking: Unpacking = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unpacking = Unpacking(self.disk)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import logging
 from bisect import bisect_left, bisect_right
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,11 @@ from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
 from penstock.log.slices import LogSlice
 from penstock.log.snapshot_files import SnapshotFiles
-from penstock.log.timestamps import TimestampedOffset, find_max_timestamp, find_timestamp
+from penstock.log.timestamps import Candidate, TimestampedOffset, next_with_max_time, next_with_time
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import LOG_OVERHEAD, BatchHeader
-from penstock.records.validate import AppendRules, validate_own, validate_produced
+from penstock.records.lookup import first_at_or_after, latest
+from penstock.records.validate import AppendRules, Prepared, validate_own, validate_produced
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -244,8 +246,12 @@ class Log:
         verification: Verification | None = None,
         verification_required: bool = False,
         transaction_version: int = -1,
+        prepared: Prepared | None = None,
     ) -> AppendInfo:
-        """Judge, give offsets, append. Raises KafkaError and appends nothing if a batch is refused."""
+        """Judge, give offsets, append. Raises KafkaError and appends nothing if a batch is refused.
+
+        A client's batch that takes long to judge is an UnpackFirstError: `environment.unpacking` prepares it.
+        """
         if self._failure is not None or self._closed:
             raise self._unwritable()
         base_offset = self.log_end_offset
@@ -255,7 +261,12 @@ class Log:
             )
             return appending.append_own(self, batches, origin, now_ms, transaction_version)
         batch = validate_produced(
-            records, self._rules, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms
+            records,
+            self._rules,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            prepared=prepared,
         )
         header = batch.header
         size = header.batch_length + LOG_OVERHEAD
@@ -432,19 +443,32 @@ class Log:
             return LogSlice(self, segment if size else None, position, size)
         return LogSlice(self, None, 0, 0)
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+    async def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record at or after `timestamp`."""
-        try:
-            return find_timestamp(self.segments, timestamp, self.log_start_offset)
-        except CorruptBatchError as error:
-            raise self._corrupt(error) from error
-        except OSError as error:
-            raise self.failed(error) from error
+        from_offset = self.log_start_offset
+        while (found := self._candidate(next_with_time, timestamp, from_offset)) is not None:
+            header, batch = found
+            search = partial(first_at_or_after, header, timestamp=timestamp, start_offset=from_offset)
+            record = await self.environment.unpacking.look_into(header, batch, search)
+            if record is not None:
+                return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
+            from_offset = max(header.next_offset, self.log_start_offset)
+        return None
 
-    def max_timestamp_offset(self) -> TimestampedOffset | None:
+    async def max_timestamp_offset(self) -> TimestampedOffset | None:
         """The first record that has the largest timestamp of the log."""
+        from_offset = self.log_start_offset
+        while (found := self._candidate(next_with_max_time, from_offset)) is not None:
+            header, batch = found
+            record = await self.environment.unpacking.look_into(header, batch, partial(latest, header))
+            if record is not None and record.offset >= from_offset:
+                return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
+            from_offset = max(header.next_offset, self.log_start_offset)
+        return None
+
+    def _candidate(self, find: Callable[..., Candidate | None], *args: int) -> Candidate | None:
         try:
-            return find_max_timestamp(self.segments, self.log_start_offset)
+            return find(self.segments, *args)
         except CorruptBatchError as error:
             raise self._corrupt(error) from error
         except OSError as error:

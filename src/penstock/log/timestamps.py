@@ -1,4 +1,8 @@
-"""Finding records by time: the time index narrows it down to a few batches, only the last is opened."""
+"""Finding records by time: the time index narrows it down to a few batches, only the last is opened.
+
+A batch is read here and looked into by the caller, who may have to wait for that. So each step begins with the segments
+of that moment: those of the step before may be gone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log.scan import scan_headers
-from penstock.records.lookup import first_at_or_after, latest
 
 if TYPE_CHECKING:
     from penstock.log.segment import Segment
@@ -19,41 +22,35 @@ class TimestampedOffset(NamedTuple):
     leader_epoch: int
 
 
-def find_timestamp(segments: Sequence[Segment], timestamp: int, from_offset: int) -> TimestampedOffset | None:
-    """The first record at or above `from_offset` whose timestamp is `timestamp` or later."""
+class Candidate(NamedTuple):
+    """A batch that may hold the record."""
+
+    header: BatchHeader
+    batch: bytes
+
+
+def next_with_time(segments: Sequence[Segment], timestamp: int, from_offset: int) -> Candidate | None:
+    """The first batch that ends at or above `from_offset` and claims a timestamp of `timestamp` or later."""
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue
         start = segment.index.lookup(max(segment.time_index.lookup(timestamp), from_offset))
         for position, header in scan_headers(segment.file, start, segment.size):
             if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
-                found = _first_record(segment, position, header, timestamp, from_offset)
-                if found is not None:
-                    return found
+                return Candidate(header, segment.file.pread(header.size, position))
     return None
 
 
-def find_max_timestamp(segments: Sequence[Segment], from_offset: int) -> TimestampedOffset | None:
-    """The record with the largest timestamp: of several, the first."""
+def next_with_max_time(segments: Sequence[Segment], from_offset: int) -> Candidate | None:
+    """The first batch that ends at or above `from_offset` and claims the largest timestamp of all."""
     newest: Segment | None = None
     for segment in segments:
         if segment.max_timestamp >= 0 and (newest is None or segment.max_timestamp > newest.max_timestamp):
             newest = segment
     if newest is None:
         return None
-    start = newest.index.lookup(newest.time_index.lookup(newest.max_timestamp))
+    start = newest.index.lookup(max(newest.time_index.lookup(newest.max_timestamp), from_offset))
     for position, header in scan_headers(newest.file, start, newest.size):
-        if header.max_timestamp == newest.max_timestamp:
-            found = latest(newest.file.pread(header.size, position))
-            if found is not None and found.offset >= from_offset:
-                return TimestampedOffset(found.timestamp, found.offset, header.partition_leader_epoch)
+        if header.max_timestamp == newest.max_timestamp and header.last_offset >= from_offset:
+            return Candidate(header, newest.file.pread(header.size, position))
     return None
-
-
-def _first_record(
-    segment: Segment, position: int, header: BatchHeader, timestamp: int, from_offset: int
-) -> TimestampedOffset | None:
-    found = first_at_or_after(segment.file.pread(header.size, position), timestamp, from_offset)
-    if found is None:
-        return None
-    return TimestampedOffset(found.timestamp, found.offset, header.partition_leader_epoch)

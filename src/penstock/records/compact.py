@@ -192,13 +192,13 @@ class Compactor:
             self.stats.records_read += header.records_count
             return empty_batch(header) if keep_empty else None
         records = raw_records(header, batch, self.max_batch_bytes)
-        kept = records if header.is_control else [r for r in records if self._keeps(header, r)]
-        self.stats.records_read += len(records)
+        kept = list(records) if header.is_control else [r for r in records if self._keeps(header, r)]
+        self.stats.records_read += header.records_count
         self.stats.records_kept += len(kept)
         if not kept:
             return empty_batch(header) if keep_empty else None
         needs_horizon = not header.has_delete_horizon and (spent_marker or not all(r.has_value for r in kept))
-        if len(kept) == len(records) and not needs_horizon:
+        if len(kept) == header.records_count and not needs_horizon:
             return batch
         horizon = self.now_ms + self.delete_retention_ms if needs_horizon else header.delete_horizon_ms
         return thinned_batch(header, kept, horizon)

@@ -45,6 +45,7 @@ _XERIAL_BLOCK = 32 * 1024
 _INT32 = struct.Struct(">i")
 _GZIP_WBITS = 31
 _GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_CHUNK = 16 * 1024
 _ZSTD_CHUNK = 256 * 1024
 _ZSTD_RLE_BLOCK = 1
 
@@ -113,21 +114,27 @@ def _corrupt(codec: Codec, reason: object) -> KafkaError:
 
 def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
     """One or several gzip members; what follows the last and is no member is ignored, as Java does."""
-    rest: Buffer = data
-    out = b""
+    view = memoryview(data)
+    parts: list[bytes] = []
+    room = max_size + 1
+    pos = 0
     while True:
         member = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            out += member.decompress(rest, max_size - len(out) + 1)
-        except zlib.error as error:
-            raise _corrupt(Codec.GZIP, error) from None
-        if len(out) > max_size:
+        while not member.eof and room > 0:
+            if pos >= len(view):
+                raise _corrupt(Codec.GZIP, "it is cut off")
+            # A piece at a time: what a member leaves over is copied, and there may be thousands of members.
+            piece = view[pos : pos + _GZIP_CHUNK]
+            try:
+                parts.append(member.decompress(piece, room))
+            except zlib.error as error:
+                raise _corrupt(Codec.GZIP, error) from None
+            room -= len(parts[-1])
+            pos += len(piece) - len(member.unused_data)
+        if room <= 0:
             raise _too_large(max_size)
-        if not member.eof:
-            raise _corrupt(Codec.GZIP, "it is cut off")
-        if not member.unused_data.startswith(_GZIP_MAGIC):
-            return out
-        rest = member.unused_data
+        if view[pos : pos + len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+            return b"".join(parts)
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:

@@ -1,16 +1,53 @@
-"""A quick pass over a batch's records that cuts out what is asked for and decodes nothing else."""
+"""Quick passes over a batch's records that cut out what is asked for and decode nothing else.
+
+A client decides how many records a batch holds, so the passes that run beside other requests come in slices: a
+generator that stops after every `SLICE_RECORDS` records, and returns its result at the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import BatchHeader
 from penstock.records.record import MAX_UNCOMPRESSED_BYTES, invalid, records_payload
 from penstock.records.varint import read_varint, read_varlong
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+T = TypeVar("T")
+#: Work in slices: each `next` does one, and the last returns the result.
+Slices = Generator[None, None, T]
+
+#: Records that one slice looks at: less than a millisecond.
+SLICE_RECORDS = 1_000
+#: A batch is looked into at once if it has at most one slice of records, and not more bytes than these.
+SMALL_PACKED_BYTES = 16 * 1024
+SMALL_UNPACKED_BYTES = 64 * 1024
+
+
+def finish(work: Slices[T]) -> T:
+    """Does all the slices at once: for work that is known to be short, and for helper processes."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
+def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
+    """The records of a batch that takes no longer to look into than a slice; None for a larger one."""
+    if header.size > SMALL_PACKED_BYTES or header.records_count > SLICE_RECORDS:
+        return None
+    try:
+        return records_payload(batch, header, SMALL_UNPACKED_BYTES)
+    except KafkaError as error:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            return None
+        raise
 
 
 class RawRecord(NamedTuple):
@@ -24,10 +61,9 @@ class RawRecord(NamedTuple):
     tail: bytes
 
 
-def raw_records(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list[RawRecord]:
-    """Every record of one whole batch, its value and headers untouched."""
+def raw_records(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> Iterator[RawRecord]:
+    """Every record of one whole batch in turn, its value and headers untouched."""
     data = records_payload(batch, header, max_bytes)
-    records = []
     end = len(data)
     pos = 0
     try:
@@ -47,38 +83,39 @@ def raw_records(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPR
             length, pos = read_varint(data, pos)
             if pos + max(length, 0) >= record_end:  # at least the count of headers follows
                 raise invalid("A record holds a field that ends behind it.")
-            records.append(RawRecord(attributes, timestamp, offset, key, length >= 0, data[start:record_end]))
+            yield RawRecord(attributes, timestamp, offset, key, length >= 0, data[start:record_end])
             pos = record_end
     except IndexError:
         raise invalid("A record runs past the end of its batch.") from None
     if pos != end:
         raise invalid(f"{end - pos} bytes follow the last record of a batch.")
-    return records
 
 
-def indexes_without_key(header: BatchHeader, batch: Buffer, limit: int) -> list[int]:
-    """Which records of the batch have no key; at most `limit` of them."""
-    data = records_payload(batch, header)
+def indexes_without_key(header: BatchHeader, data: bytes, limit: int) -> Slices[list[int]]:
+    """Which of the unpacked records have no key; at most `limit` of them."""
     end = len(data)
-    missing = []
+    missing: list[int] = []
     pos = 0
+    count = header.records_count
     try:
-        for index in range(header.records_count):
-            length, pos = read_varint(data, pos)
-            record_end = pos + length
-            if length < 0 or record_end > end:
-                raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
-            pos += 1
-            while data[pos] >= 0x80:  # the timestamp
+        for first in range(0, count, SLICE_RECORDS):
+            for index in range(first, min(first + SLICE_RECORDS, count)):
+                length, pos = read_varint(data, pos)
+                record_end = pos + length
+                if length < 0 or record_end > end:
+                    raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
                 pos += 1
-            pos += 1
-            while data[pos] >= 0x80:  # the offset
+                while data[pos] >= 0x80:  # the timestamp
+                    pos += 1
                 pos += 1
-            if data[pos + 1] & 1:  # an odd zigzag number is negative: there is no key
-                missing.append(index)
-                if len(missing) >= limit:
-                    return missing
-            pos = record_end
+                while data[pos] >= 0x80:  # the offset
+                    pos += 1
+                if data[pos + 1] & 1:  # an odd zigzag number is negative: there is no key
+                    missing.append(index)
+                    if len(missing) >= limit:
+                        return missing
+                pos = record_end
+            yield
     except IndexError:
         raise invalid("A record runs past the end of its batch.") from None
     if pos != end:
@@ -86,23 +123,25 @@ def indexes_without_key(header: BatchHeader, batch: Buffer, limit: int) -> list[
     return missing
 
 
-def record_times(
-    header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES
-) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record in turn, read no further than the caller goes on."""
-    data = records_payload(batch, header, max_bytes)
+def record_times(header: BatchHeader, data: bytes) -> Iterator[list[tuple[int, int]]]:
+    """Offset and timestamp of each of the unpacked records, a slice at a time."""
     append_time = header.max_timestamp if header.log_append_time else None
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
     end = len(data)
     pos = 0
+    count = header.records_count
     try:
-        for _ in range(header.records_count):
-            length, pos = read_varint(data, pos)
-            record_end = pos + length
-            if length < 0 or record_end > end:
-                raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
-            delta, pos = read_varlong(data, pos + 1)
-            offset, pos = read_varint(data, pos)
-            yield header.base_offset + offset, header.base_timestamp + delta if append_time is None else append_time
-            pos = record_end
+        for first in range(0, count, SLICE_RECORDS):
+            times: list[tuple[int, int]] = []
+            for _ in range(min(SLICE_RECORDS, count - first)):
+                length, pos = read_varint(data, pos)
+                record_end = pos + length
+                if length < 0 or record_end > end:
+                    raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
+                delta, pos = read_varlong(data, pos + 1)
+                offset, pos = read_varint(data, pos)
+                times.append((base_offset + offset, base_timestamp + delta if append_time is None else append_time))
+                pos = record_end
+            yield times
     except IndexError:
         raise invalid("A record runs past the end of its batch.") from None

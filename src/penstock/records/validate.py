@@ -1,12 +1,16 @@
 """What a leader does with a batch before it is in the log: judge it, give it its offset and its leader epoch.
 
 Judged by the header and the CRC, never by the records, with two exceptions that Kafka's semantics force: a compacted
-topic refuses records without a key, and a refused timestamp is answered with the records it belongs to. So the limits
+topic refuses records without a key, and a refused timestamp is answered with the records it belongs to. (A topic with a
+codec of its own has its batches packed anew.) So the limits
 on timestamps hold for the first and the largest of a batch, which stand in its header. (Kafka looks at each record. A
 batch whose records do not fit its count is therefore stored here and refused there; its claim can't be used to skip
 offsets, because the count must agree with the offsets and with what its bytes could hold.)
 
 The payload is never copied: a batch is returned as a new head and a view of the rest, for one gathered write.
+
+Looking inside takes as long as the client likes, so an append only does it for a batch that is small when unpacked; for
+a larger one it raises `UnpackFirstError`, and whoever appends has the batch prepared aside and comes back.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from penstock.check import check
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import check_crc, crc32c, iter_batches
 from penstock.records.build import seal
-from penstock.records.compression import CODEC_NAMES, Codec, codec_of, compress, decompress
+from penstock.records.compression import CODEC_NAMES, Codec, codec_of, compress
 from penstock.records.header import (
     COMPRESSION_MASK,
     CONTROL_FLAG,
@@ -35,8 +39,8 @@ from penstock.records.header import (
     BatchHeader,
     parse_header,
 )
-from penstock.records.record import MAX_UNCOMPRESSED_BYTES, MIN_RECORD_SIZE, invalid, read_records
-from penstock.records.scan import indexes_without_key
+from penstock.records.record import MAX_UNCOMPRESSED_BYTES, MIN_RECORD_SIZE, invalid, records_payload
+from penstock.records.scan import SLICE_RECORDS, Slices, finish, indexes_without_key, record_times, unpacked_if_small
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -134,10 +138,38 @@ class NotOneBatchError(KafkaError):
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
+class Prepared(NamedTuple):
+    """What was found inside of a batch: it keeps the `rules`. `payload` is None where it stays as it came."""
+
+    rules: AppendRules
+    max_timestamp: int
+    payload: bytes | None
+
+
+class UnpackFirstError(Exception):
+    """The batch is too large to be looked into in the pass of its append: prepare it and append it again."""
+
+    def __init__(self, header: BatchHeader, batch: memoryview, rules: AppendRules, now_ms: int) -> None:
+        super().__init__("The batch has to be unpacked first.")
+        self.header = header
+        self.batch = batch
+        self.rules = rules
+        self.now_ms = now_ms
+
+
 def validate_produced(
-    records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
+    records: Buffer,
+    rules: AppendRules,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    prepared: Prepared | None = None,
 ) -> LeaderBatch:
-    """The one batch that a client may send to a partition, ready to append at `base_offset`; KafkaError if refused."""
+    """The one batch that a client may send to a partition, ready to append at `base_offset`; KafkaError if refused.
+
+    `prepared` is what an UnpackFirstError for this batch was answered with; rules that changed since make it void.
+    """
     view = memoryview(records)
     size = len(view)
     if size < HEADER_SIZE or view[MAGIC_POSITION] != MAGIC:
@@ -183,9 +215,9 @@ def validate_produced(
         or now_ms - base_time > rules.timestamp_before_max_ms
         or (codec is not None and codec != attributes & COMPRESSION_MASK)
     ):
-        if rules.keys_required:
-            _check_keys(header, view)
-        return _converted(header, view, rules, base_offset, leader_epoch, now_ms)
+        if prepared is None or prepared.rules is not rules:
+            prepared = _prepare_small(header, view, rules, now_ms)
+        return _converted(header, view, rules, base_offset, leader_epoch, now_ms, prepared)
     return LeaderBatch(
         _new_tuple(
             BatchHeader,
@@ -206,7 +238,12 @@ def validate_own(
             raise _too_large(header.size, rules)
         check_crc(view)
         _check_count(header, view)
-        batch = _converted(header, view, rules, base_offset, leader_epoch, now_ms)
+        prepared = None
+        if _must_unpack(header, rules, now_ms):
+            data = records_payload(view, header, MAX_UNCOMPRESSED_BYTES)
+            max_timestamp = finish(_inspecting_times(header, data, rules, now_ms))
+            prepared = Prepared(rules, max_timestamp, packed_anew(header, data, rules))
+        batch = _converted(header, view, rules, base_offset, leader_epoch, now_ms, prepared)
         batches.append(batch)
         base_offset = batch.header.next_offset
     if not batches:
@@ -265,8 +302,69 @@ def _check_count(header: BatchHeader, view: memoryview) -> None:
         raise invalid(f"The batch claims {count} records in {len(view)} bytes.")
 
 
-def _check_keys(header: BatchHeader, view: memoryview) -> None:
-    missing = indexes_without_key(header, view, MAX_RECORD_ERRORS)
+def _prepare_small(header: BatchHeader, view: memoryview, rules: AppendRules, now_ms: int) -> Prepared | None:
+    if not rules.keys_required and not _must_unpack(header, rules, now_ms):
+        return None
+    data = unpacked_if_small(header, view)
+    if data is None:
+        raise UnpackFirstError(header, view, rules, now_ms)
+    return Prepared(rules, finish(inspecting(header, data, rules, now_ms)), packed_anew(header, data, rules))
+
+
+def _must_unpack(header: BatchHeader, rules: AppendRules, now_ms: int) -> bool:
+    if _changes_codec(header, rules):
+        return True
+    if rules.log_append_time:
+        return False
+    return _lacks_max_timestamp(header) or _refused_time(header, header.max_timestamp, rules, now_ms) is not None
+
+
+def _changes_codec(header: BatchHeader, rules: AppendRules) -> bool:
+    return rules.codec is not None and rules.codec != header.compression and not header.is_control
+
+
+def _lacks_max_timestamp(header: BatchHeader) -> bool:
+    """The client did not fill the field in. Kafka takes the largest of the records, so look-ups by time still work."""
+    return header.max_timestamp < header.base_timestamp and not header.has_delete_horizon
+
+
+def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, now_ms: int) -> int | None:
+    """The timestamp of the batch that is too old or too new."""
+    earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+    for timestamp in (header.base_timestamp, max_timestamp):
+        if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+            return timestamp
+    return None
+
+
+def inspecting(header: BatchHeader, data: bytes, rules: AppendRules, now_ms: int) -> Slices[int]:
+    """Looks into a client's batch that was unpacked: the largest timestamp of its records. KafkaError if refused."""
+    if rules.keys_required:
+        yield from _check_keys(header, data)
+    return (yield from _inspecting_times(header, data, rules, now_ms))
+
+
+def _inspecting_times(header: BatchHeader, data: bytes, rules: AppendRules, now_ms: int) -> Slices[int]:
+    max_timestamp = header.max_timestamp
+    if rules.log_append_time:
+        return max_timestamp
+    if _lacks_max_timestamp(header):
+        max_timestamp = yield from _largest_time(header, data)
+    refused = _refused_time(header, max_timestamp, rules, now_ms)
+    if refused is not None:
+        yield from _refuse_time(header, data, refused, rules, now_ms)
+    return max_timestamp
+
+
+def packed_anew(header: BatchHeader, data: bytes, rules: AppendRules) -> bytes | None:
+    """The records in the topic's codec; None where they stay in the client's. Level 22 of zstd takes its time."""
+    if rules.codec is None or not _changes_codec(header, rules):
+        return None
+    return compress(rules.codec, data, rules.level)
+
+
+def _check_keys(header: BatchHeader, data: bytes) -> Slices[None]:
+    missing = yield from indexes_without_key(header, data, MAX_RECORD_ERRORS)
     if missing:
         raise InvalidRecordsError(
             ErrorCode.INVALID_RECORD,
@@ -275,15 +373,47 @@ def _check_keys(header: BatchHeader, view: memoryview) -> None:
         )
 
 
+def _largest_time(header: BatchHeader, data: bytes) -> Slices[int]:
+    largest = NO_TIMESTAMP
+    for times in record_times(header, data):
+        largest = max(largest, max(time for _, time in times))
+        yield
+    return largest
+
+
+def _refuse_time(header: BatchHeader, data: bytes, refused: int, rules: AppendRules, now_ms: int) -> Slices[NoReturn]:
+    earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+    errors: list[RecordError] = []
+    for first, times in enumerate(record_times(header, data)):
+        for index, (_, time) in enumerate(times, first * SLICE_RECORDS):
+            if time != NO_TIMESTAMP and not earliest <= time <= latest:
+                errors.append(RecordError(index, f"The timestamp {time} is outside of {earliest} to {latest}."))
+        if len(errors) >= MAX_RECORD_ERRORS:
+            break
+        yield
+    raise InvalidRecordsError(
+        ErrorCode.INVALID_TIMESTAMP,
+        f"A timestamp of the batch, {refused}, is outside of {earliest} to {latest}: see "
+        "message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
+        errors[:MAX_RECORD_ERRORS],
+    )
+
+
 def _converted(
-    header: BatchHeader, view: memoryview, rules: AppendRules, base_offset: int, leader_epoch: int, now_ms: int
+    header: BatchHeader,
+    view: memoryview,
+    rules: AppendRules,
+    base_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    prepared: Prepared | None,
 ) -> LeaderBatch:
     """The batch with the timestamps and the codec that the topic asks for; the way of everything that is not usual."""
-    attributes, max_timestamp = _assigned_time(header, view, rules, now_ms)
+    max_timestamp = header.max_timestamp if prepared is None else prepared.max_timestamp
+    attributes, max_timestamp = _assigned_time(header, rules, max_timestamp, now_ms)
     payload: Buffer = view[HEADER_SIZE:]
-    codec = header.compression
-    if rules.codec is not None and rules.codec != codec and not header.is_control:
-        payload = compress(rules.codec, decompress(codec, payload, MAX_UNCOMPRESSED_BYTES), rules.level)
+    if prepared is not None and prepared.payload is not None and rules.codec is not None:
+        payload = prepared.payload
         attributes = attributes & ~COMPRESSION_MASK | rules.codec
     assigned = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
@@ -297,33 +427,12 @@ def _converted(
     return LeaderBatch(assigned, head, payload)
 
 
-def _assigned_time(header: BatchHeader, view: memoryview, rules: AppendRules, now_ms: int) -> tuple[int, int]:
+def _assigned_time(header: BatchHeader, rules: AppendRules, max_timestamp: int, now_ms: int) -> tuple[int, int]:
     """Attributes and max timestamp that the batch gets in the log."""
-    if rules.log_append_time:
-        if header.log_append_time:
-            why = "Only the broker sets log append times: send the batch with create times."
-            errors = [RecordError(index, why) for index in range(min(header.records_count, MAX_RECORD_ERRORS))]
-            raise InvalidRecordsError(ErrorCode.INVALID_TIMESTAMP, why, errors)
-        return header.attributes | LOG_APPEND_TIME_FLAG, now_ms
-    max_timestamp = header.max_timestamp
-    if max_timestamp < header.base_timestamp and not header.has_delete_horizon:
-        # The client did not fill the field in. Kafka takes the largest of the records, so look-ups by time still work.
-        max_timestamp = max(record.timestamp for record in read_records(view))
-    earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
-    for timestamp in (header.base_timestamp, max_timestamp):
-        if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
-            raise InvalidRecordsError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"A timestamp of the batch, {timestamp}, is outside of {earliest} to {latest}: see "
-                "message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
-                _timestamp_errors(view, earliest, latest),
-            )
-    return header.attributes & ~LOG_APPEND_TIME_FLAG, max_timestamp
-
-
-def _timestamp_errors(view: memoryview, earliest: int, latest: int) -> list[RecordError]:
-    return [
-        RecordError(index, f"The timestamp {record.timestamp} is outside of {earliest} to {latest}.")
-        for index, record in enumerate(read_records(view))
-        if record.timestamp != NO_TIMESTAMP and not earliest <= record.timestamp <= latest
-    ][:MAX_RECORD_ERRORS]
+    if not rules.log_append_time:
+        return header.attributes & ~LOG_APPEND_TIME_FLAG, max_timestamp
+    if header.log_append_time:
+        why = "Only the broker sets log append times: send the batch with create times."
+        errors = [RecordError(index, why) for index in range(min(header.records_count, MAX_RECORD_ERRORS))]
+        raise InvalidRecordsError(ErrorCode.INVALID_TIMESTAMP, why, errors)
+    return header.attributes | LOG_APPEND_TIME_FLAG, now_ms

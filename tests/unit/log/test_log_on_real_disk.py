@@ -86,7 +86,7 @@ def test_a_log_lives_through_stops_and_crashes(disk: RealDisk, tmp_path: Path) -
         assert await consumed(log) == list(range(100, 450))
         for segment in log.segments:
             check_indexes(segment)
-        assert log.offset_for_timestamp(1_700_000_000_100) is not None
+        assert await log.offset_for_timestamp(1_700_000_000_100) is not None
         await logs.close()
 
     asyncio.run(work())

@@ -125,13 +125,13 @@ def test_records_are_found_by_their_time_across_segments() -> None:
         (NOW + 333, 67),
         (NOW + 595, 119),
     ):
-        found = log.offset_for_timestamp(wanted)
+        found = asyncio.run(log.offset_for_timestamp(wanted))
         assert found is not None
         assert found.offset == offset
         assert found.leader_epoch == offset // 40
         assert found.timestamp >= wanted
-    assert log.offset_for_timestamp(NOW + 596) is None
-    newest = log.max_timestamp_offset()
+    assert asyncio.run(log.offset_for_timestamp(NOW + 596)) is None
+    newest = asyncio.run(log.max_timestamp_offset())
     assert newest is not None
     assert (newest.timestamp, newest.offset) == (NOW + 595, 119)
 
@@ -140,10 +140,10 @@ def test_the_largest_timestamp_need_not_be_the_last() -> None:
     log = new_log(SMALL)
     for stamp in (10, 20, 99, 30, 99, 40):
         produce(log, timestamp=NOW + stamp, value=bytes(200))
-    newest = log.max_timestamp_offset()
+    newest = asyncio.run(log.max_timestamp_offset())
     assert newest is not None
     assert (newest.timestamp, newest.offset) == (NOW + 99, 2)
-    found = log.offset_for_timestamp(NOW + 25)
+    found = asyncio.run(log.offset_for_timestamp(NOW + 25))
     assert found is not None
     assert found.offset == 2
 
@@ -153,10 +153,10 @@ def test_a_look_up_by_time_starts_at_the_log_start() -> None:
     for _ in range(4):
         produce(log, timestamp=NOW)
     log.advance_log_start_offset(2)
-    found = log.offset_for_timestamp(0)
+    found = asyncio.run(log.offset_for_timestamp(0))
     assert found is not None
     assert found.offset == 2
-    assert new_log().max_timestamp_offset() is None
+    assert asyncio.run(new_log().max_timestamp_offset()) is None
 
 
 def restarted(disk: MemoryDisk) -> tuple[LogManager, Log]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from random import Random
 
@@ -207,7 +208,7 @@ def test_missing_and_broken_indexes_are_rebuilt_when_they_are_needed() -> None:
     assert offsets(log) == list(range(60))
     for segment in log.segments:
         check_indexes(segment)
-    found = log.offset_for_timestamp(NOW + 33)
+    found = asyncio.run(log.offset_for_timestamp(NOW + 33))
     assert found is not None
     assert found.offset == 33
 

@@ -15,8 +15,8 @@ from penstock.records.compact import Compactor, OffsetMap, TransactionScan
 from penstock.records.control import parse_control, read_end_txn
 from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.lookup import first_at_or_after, latest
-from penstock.records.record import Record, read_records
-from penstock.records.scan import indexes_without_key, raw_records
+from penstock.records.record import Record, read_records, records_payload
+from penstock.records.scan import Slices, finish, indexes_without_key, raw_records
 from penstock.records.validate import AppendRules, validate_own, validate_produced
 
 EXAMPLE = build_batch(
@@ -39,12 +39,22 @@ def compacts(batch: bytes) -> None:
     Compactor(offsets, TransactionScan(), 10**6, 10, header.next_offset).clean(header, batch)
 
 
+def in_slices(work: Callable[..., Slices[object]], *args: int) -> Callable[[bytes], object]:
+    """A reader that looks into the unpacked records of a batch."""
+
+    def read(batch: bytes) -> object:
+        header = parse_header(batch)
+        return finish(work(header, records_payload(batch, header), *args))
+
+    return read
+
+
 READERS: list[Callable[[bytes], object]] = [
     read_records,
-    lambda batch: raw_records(parse_header(batch), batch),
-    lambda batch: indexes_without_key(parse_header(batch), batch, 10),
-    lambda batch: first_at_or_after(batch, 1500),
-    latest,
+    lambda batch: list(raw_records(parse_header(batch), batch)),
+    in_slices(indexes_without_key, 10),
+    in_slices(first_at_or_after, 1500),
+    in_slices(latest),
     read_end_txn,
     compacts,
     lambda batch: validate_produced(batch, RULES, base_offset=0, leader_epoch=0, now_ms=0),

@@ -6,11 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.records import lookup
 from penstock.records.build import build_batch
 from penstock.records.compression import Codec
 from penstock.records.header import parse_header
-from penstock.records.lookup import first_at_or_after, latest
-from penstock.records.scan import record_times
+from penstock.records.lookup import TimedOffset
+from penstock.records.record import records_payload
+from penstock.records.scan import finish, record_times
+
+
+def first_at_or_after(batch: bytes, timestamp: int, start: int = 0) -> TimedOffset | None:
+    header = parse_header(batch)
+    return finish(lookup.first_at_or_after(header, records_payload(batch, header), timestamp, start))
+
+
+def latest(batch: bytes) -> TimedOffset | None:
+    header = parse_header(batch)
+    return finish(lookup.latest(header, records_payload(batch, header)))
+
 
 TIMES = [50, 20, 70, 70, 10]
 
@@ -54,6 +67,8 @@ def test_a_batch_without_times_has_no_latest() -> None:
 def test_look_up_agrees_with_looking_at_each_record(times: list[int], timestamp: int) -> None:
     batch = batch_of(times)
     pairs = [(time, 100 + n) for n, time in enumerate(times)]
-    assert [(time, offset) for offset, time in record_times(parse_header(batch), batch)] == pairs
+    header = parse_header(batch)
+    slices = record_times(header, records_payload(batch, header))
+    assert [(time, offset) for each in slices for offset, time in each] == pairs
     assert first_at_or_after(batch, timestamp) == next((pair for pair in pairs if pair[0] >= timestamp), None)
     assert latest(batch) == max(pairs, key=lambda pair: (pair[0], -pair[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,17 @@ from penstock.records.build import NewRecord, build_batch, seal
 from penstock.records.compression import Codec
 from penstock.records.control import EndTxn, build_end_txn
 from penstock.records.header import HEADER_SIZE, parse_header
-from penstock.records.record import read_records
+from penstock.records.record import read_records, records_payload
+from penstock.records.scan import SLICE_RECORDS, finish
 from penstock.records.validate import (
     MAX_RECORD_ERRORS,
     AppendRules,
     InvalidRecordsError,
     LeaderBatch,
+    Prepared,
+    UnpackFirstError,
+    inspecting,
+    packed_anew,
     validate_own,
     validate_produced,
 )
@@ -30,7 +36,15 @@ BATCH = build_batch(RECORDS)
 
 
 def produced(batch: bytes, rules: AppendRules = RULES) -> LeaderBatch:
-    return validate_produced(batch, rules, base_offset=500, leader_epoch=7, now_ms=NOW)
+    """Prepares a batch that is too large to be looked into at once, as an append does."""
+    place: dict[str, Any] = {"base_offset": 500, "leader_epoch": 7, "now_ms": NOW}
+    try:
+        return validate_produced(batch, rules, **place)
+    except UnpackFirstError as first:
+        data = records_payload(first.batch, first.header)
+        max_timestamp = finish(inspecting(first.header, data, rules, NOW))
+        prepared = Prepared(rules, max_timestamp, packed_anew(first.header, data, rules))
+        return validate_produced(batch, rules, **place, prepared=prepared)
 
 
 def refusal(batch: bytes, rules: AppendRules = RULES) -> KafkaError:
@@ -297,3 +311,39 @@ def test_rules_follow_from_topic_configs() -> None:
     assert AppendRules.of(special) == AppendRules(5000, True, 10, 20, Codec.ZSTD, 7, True)
     assert AppendRules.of(Settings(compression_type="uncompressed")).codec is Codec.NONE
     assert AppendRules.of(Settings(compression_type="snappy")).level is None
+
+
+def test_an_append_looks_into_no_batch_that_is_large_when_unpacked() -> None:
+    """A few kilobytes may unpack to a million records: looking at them would hold everybody else up."""
+    records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (SLICE_RECORDS + 1)
+    tiny = build_batch(records, compression=Codec.ZSTD)
+    wide = build_batch([(NOW, None, bytes(10**6), ())], compression=Codec.ZSTD)
+    assert max(len(tiny), len(wide)) < 2000
+    for batch, rules in (
+        (tiny, RULES),
+        (tiny, replace(RULES, keys_required=True)),
+        (wide, replace(RULES, keys_required=True)),
+        (wide, replace(RULES, codec=Codec.LZ4)),
+    ):
+        with pytest.raises(UnpackFirstError):
+            validate_produced(batch, rules, base_offset=0, leader_epoch=0, now_ms=NOW)
+
+
+def test_looking_for_refused_timestamps_stops_at_the_last_error_that_is_told() -> None:
+    records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (20 * SLICE_RECORDS)
+    batch = build_batch(records)
+    header = parse_header(batch)
+    looking = inspecting(header, records_payload(batch, header), RULES, NOW)
+    slices = 0
+    with pytest.raises(InvalidRecordsError) as refused:
+        for slices, _ in enumerate(looking, 1):  # noqa: B007 (counted)
+            pass
+    assert len(refused.value.record_errors) == MAX_RECORD_ERRORS
+    assert slices <= MAX_RECORD_ERRORS // SLICE_RECORDS + 1
+
+
+def test_what_was_prepared_under_other_rules_is_prepared_again() -> None:
+    batch = build_batch([(NOW, b"k", bytes(100_000), ())], compression=Codec.ZSTD)
+    old, new = replace(RULES, keys_required=True), replace(RULES, codec=Codec.LZ4)
+    with pytest.raises(UnpackFirstError):
+        validate_produced(batch, new, base_offset=0, leader_epoch=0, now_ms=NOW, prepared=Prepared(old, NOW, None))

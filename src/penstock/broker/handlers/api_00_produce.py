@@ -5,7 +5,9 @@ leader hints (v10+, KIP-951). Errors stay with their partition. With acks=0 ther
 connection: the only way to tell the client. acks=all is answered when the high watermark has passed the batch, or
 with REQUEST_TIMED_OUT after the request's time-out. Topics that ask for fsync (`flush.messages=1`,
 `penstock.acks.fsync`) are answered after a shared fsync. Transactional batches: the first of a transaction on a
-partition waits until the coordinator has vouched for it, or since v12 has added the partition (KIP-890).
+partition waits until the coordinator has vouched for it, or since v12 has added the partition (KIP-890). Batches that
+have to be looked into (a compacted topic, another codec, timestamps that are refused) are unpacked aside if they are
+large; the connection waits for them, the others don't.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from penstock.protocol.messages.api_00_produce import (
 )
 from penstock.records.batches import claimed_attributes
 from penstock.records.compression import Codec
-from penstock.records.validate import NotOneBatchError
+from penstock.records.validate import NotOneBatchError, Prepared, UnpackFirstError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -80,8 +82,26 @@ async def _after_verification(
 
 
 def _answer(produce: _Produce, request: ProduceRequest) -> Answer | Awaitable[Answer]:
-    broker, ctx = produce.broker, produce.ctx
     topics = [produce.topic(topic) for topic in request.topic_data if topic.partition_data]
+    if produce.to_unpack:
+        return _after_unpacking(produce, request, topics)
+    return _finished(produce, request, topics)
+
+
+async def _after_unpacking(produce: _Produce, request: ProduceRequest, topics: list[TopicProduceResponse]) -> Answer:
+    try:
+        await produce.unpack(request, topics)
+    except asyncio.CancelledError:
+        _forget(produce.waiting)
+        raise
+    answer = _finished(produce, request, topics)
+    return answer if answer is None or isinstance(answer, ProduceResponse | Close) else await answer
+
+
+def _finished(
+    produce: _Produce, request: ProduceRequest, topics: list[TopicProduceResponse]
+) -> Answer | Awaitable[Answer]:
+    broker, ctx = produce.broker, produce.ctx
     response = ProduceResponse(responses=topics)
     if produce.hints is not None and produce.hints.nodes:
         response.node_endpoints = [NodeEndpoint(**node) for node in produce.hints.nodes.values()]
@@ -107,6 +127,7 @@ class _Produce:
         "hints",
         "internal_allowed",
         "not_here",
+        "to_unpack",
         "transactional_id",
         "verified",
         "waiting",
@@ -122,6 +143,7 @@ class _Produce:
         self.internal_allowed = ctx.client_id == ADMIN_CLIENT_ID
         self.waiting: list[Waiting] = []
         self.not_here: dict[tuple[str, bytes, int], KafkaError] = {}
+        self.to_unpack: dict[int, tuple[Partition, UnpackFirstError]] = {}
         self.transactional_id = request.transactional_id
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
@@ -146,19 +168,43 @@ class _Produce:
             partition_responses=[self._partition(topic, data) for data in topic.partition_data],
         )
 
-    def _partition(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
+    async def unpack(self, request: ProduceRequest, topics: list[TopicProduceResponse]) -> None:
+        """Appends the batches that had to be unpacked first, and puts their answers where they belong."""
+        asked = [topic for topic in request.topic_data if topic.partition_data]
+        for topic, told in zip(asked, topics):
+            for slot, data in enumerate(topic.partition_data):
+                while (first := self.to_unpack.pop(id(data), None)) is not None:
+                    told.partition_responses[slot] = await self._unpacked(topic, data, *first)
+
+    async def _unpacked(
+        self, topic: TopicProduceData, data: PartitionProduceData, partition: Partition, first: UnpackFirstError
+    ) -> PartitionProduceResponse:
+        try:
+            prepared = await partition.log.environment.unpacking.prepare(first)
+        except KafkaError as error:
+            self.failed = error
+            return self._refusal(topic, data.index, partition, error)
+        return self._partition(topic, data, prepared)
+
+    def _partition(
+        self, topic: TopicProduceData, data: PartitionProduceData, prepared: Prepared | None = None
+    ) -> PartitionProduceResponse:
         partition: Partition | None = None
         try:
             partition = self._find(topic, data.index)
             if self.not_here:
                 self._check_here(topic, data.index)
-            info = self._append(partition, data)
+            info = self._append(partition, data, prepared)
             safe = self._safe(partition, info.last_offset + 1)
         except KafkaError as error:
             if error.code is ErrorCode.INVALID_TXN_STATE and self.transactional_id is None:
                 error = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transaction needs its id.")
             self.failed = error
             return self._refusal(topic, data.index, partition, error)
+        except UnpackFirstError as first:
+            assert partition is not None
+            self.to_unpack[id(data)] = (partition, first)
+            return PartitionProduceResponse(index=data.index)  # another one takes its place
         answer = PartitionProduceResponse(
             index=data.index,
             base_offset=info.base_offset,
@@ -192,24 +238,30 @@ class _Produce:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Clients can't write to {partition.topic}.")
         return partition
 
-    def _append(self, partition: Partition, data: PartitionProduceData) -> AppendInfo:
+    def _append(self, partition: Partition, data: PartitionProduceData, prepared: Prepared | None) -> AppendInfo:
         if self.acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1.")
         if not data.records:
             raise NotOneBatchError("A produce request carries one record batch per partition.")
-        self.bytes += len(data.records)
+        if prepared is None:
+            self.bytes += len(data.records)
         if self.ctx.api_version < FIRST_VERSION_WITH_ZSTD and claimed_attributes(data.records) & CODEC == Codec.ZSTD:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7.")
         if self.verified is not None:
-            return self._append_verified(partition, data.records, self.verified.get(partition))
-        return partition.append(data.records, now_ms=self.ctx.now_ms, required_acks=self.acks)
+            return self._append_verified(partition, data.records, self.verified.get(partition), prepared)
+        return partition.append(data.records, now_ms=self.ctx.now_ms, required_acks=self.acks, prepared=prepared)
 
     def _append_verified(
-        self, partition: Partition, records: Buffer, verdict: Verification | ErrorCode | None
+        self,
+        partition: Partition,
+        records: Buffer,
+        verdict: Verification | ErrorCode | None,
+        prepared: Prepared | None,
     ) -> AppendInfo:
         if isinstance(verdict, ErrorCode):
             raise verification.produce_refusal(verdict, self.ctx.api_version)
-        return partition.append(records, now_ms=self.ctx.now_ms, required_acks=self.acks, verification=verdict)
+        now_ms, acks = self.ctx.now_ms, self.acks
+        return partition.append(records, now_ms=now_ms, required_acks=acks, verification=verdict, prepared=prepared)
 
     def _refusal(
         self, topic: TopicProduceData, index: int, partition: Partition | None, error: KafkaError

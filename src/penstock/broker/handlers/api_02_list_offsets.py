@@ -9,9 +9,11 @@ has not reached what it started with can't say where the committed records end: 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.broker.fetching import READ_COMMITTED
+from penstock.broker.steps import Steps, run_steps
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsPartition,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
     from penstock.broker.partition import Partition
+    from penstock.log.timestamps import TimestampedOffset
 
 LATEST = -1
 EARLIEST = -2
@@ -49,7 +52,13 @@ DEBUGGING_REPLICA = -2
 NOTHING = (-1, -1, -1)  # timestamp, offset, leader epoch
 
 
-def handle(broker: Broker, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(
+    broker: Broker, ctx: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    return run_steps(_steps(broker, ctx, request))
+
+
+def _steps(broker: Broker, ctx: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
     asked = Counter((topic.name, spec.partition_index) for topic in request.topics for spec in topic.partitions)
     response = ListOffsetsResponse()
     for topic in request.topics:
@@ -59,14 +68,16 @@ def handle(broker: Broker, ctx: RequestContext, request: ListOffsetsRequest) -> 
             index = spec.partition_index
             if asked[topic.name, index] > 1:
                 twice[index] = _refusal(index, ErrorCode.INVALID_REQUEST)
-                continue
-            try:
-                answers.append(_answer(broker, ctx, request, topic.name, spec))
-            except KafkaError as error:
-                answers.append(_refusal(index, error.code))
+            else:
+                try:
+                    answers.append((yield from _answer(broker, ctx, request, topic.name, spec)))
+                except KafkaError as error:
+                    answers.append(_refusal(index, error.code))
+            yield None
         if topic.partitions:
             answers += twice.values()
             response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+        yield None
     return response
 
 
@@ -78,7 +89,7 @@ def _refusal(index: int, code: ErrorCode) -> ListOffsetsPartitionResponse:
 
 def _answer(
     broker: Broker, ctx: RequestContext, request: ListOffsetsRequest, topic: str, spec: ListOffsetsPartition
-) -> ListOffsetsPartitionResponse:
+) -> Steps[ListOffsetsPartitionResponse]:
     if spec.timestamp < 0 and ctx.api_version < FIRST_VERSION_WITH.get(spec.timestamp, NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"v{ctx.api_version} has no timestamp {spec.timestamp}.")
     partition = broker.partitions.get(topic, spec.partition_index)
@@ -88,7 +99,9 @@ def _answer(
         partition.leader_log(spec.current_leader_epoch)
     end = _end(partition, request)
     try:
-        timestamp, offset, epoch = _find(partition, spec.timestamp, end, settled=_settled(partition, request))
+        timestamp, offset, epoch = yield from _find(
+            partition, spec.timestamp, end, settled=_settled(partition, request)
+        )
     except _NotYetError:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if ctx.api_version >= NOT_AVAILABLE_SINCE else LEADER_NOT_AVAILABLE
         raise KafkaError(code, "The new leader's followers have not caught up: ask again soon.") from None
@@ -119,7 +132,7 @@ def _settled(partition: Partition, request: ListOffsetsRequest) -> bool:
     return partition.log.high_watermark >= partition.leading.epoch_start
 
 
-def _find(partition: Partition, timestamp: int, end: int, *, settled: bool) -> tuple[int, int, int]:
+def _find(partition: Partition, timestamp: int, end: int, *, settled: bool) -> Steps[tuple[int, int, int]]:
     log = partition.log
     if timestamp == LATEST:
         if not settled:
@@ -129,10 +142,11 @@ def _find(partition: Partition, timestamp: int, end: int, *, settled: bool) -> t
         return -1, log.log_start_offset, partition.epoch_at(log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING
+    found: TimestampedOffset | None
     if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp_offset()
+        found = yield log.max_timestamp_offset()
     else:
-        found = log.offset_for_timestamp(timestamp)
+        found = yield log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:
         if not settled:
             raise _NotYetError

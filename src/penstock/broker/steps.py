@@ -1,0 +1,55 @@
+"""Handlers that go through an array of the request: an element is a step, and a pass of the loop has so many.
+
+A request may legally name a hundred thousand topics. A handler that is written as `Steps` yields None after each
+element, or something to wait for; a short one is answered at once, a long one lets everybody else have a turn after
+every `STEPS_PER_PASS` elements. Steps are counted, not timed: the simulator repeats them exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Generator
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+#: `yield` ends a step; `result = yield awaitable` waits for it.
+Steps = Generator[Awaitable[Any] | None, Any, R]
+
+STEPS_PER_PASS = 200
+
+
+def run_steps(steps: Steps[R]) -> R | Awaitable[R]:
+    """The result, or an awaitable of it if there are too many steps for one pass or one has to wait."""
+    try:
+        for _ in range(STEPS_PER_PASS):
+            awaited = next(steps)
+            if awaited is not None:
+                return _go_on(steps, awaited)
+    except StopIteration as done:
+        result: R = done.value
+        return result
+    return _go_on(steps, None)
+
+
+async def _go_on(steps: Steps[R], awaited: Awaitable[Any] | None) -> R:
+    left = 0
+    try:
+        while True:
+            if awaited is None:
+                left -= 1
+                if left <= 0:
+                    left = STEPS_PER_PASS
+                    await asyncio.sleep(0)
+                awaited = next(steps)
+                continue
+            try:
+                value = await awaited
+            except Exception as error:
+                awaited = steps.throw(error)
+            else:
+                awaited = steps.send(value)
+    except StopIteration as done:
+        result: R = done.value
+        return result
+    finally:
+        steps.close()

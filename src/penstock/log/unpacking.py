@@ -1,0 +1,88 @@
+"""Looking into compressed batches beside other requests: how much a client can make a node unpack, and when.
+
+A megabyte that a client sends, or that lies in a log, may unpack to gigabytes and to millions of records. So:
+
+- no batch is unpacked beyond `MAX_UNPACKED_BYTES`, MESSAGE_TOO_LARGE otherwise (a producer then splits its batch);
+- unpacking and packing run in a thread behind `Disk`: the codecs release the interpreter's lock;
+- the records are looked at on the loop, in slices, between which everything else has its turn;
+- a number of batches at a time, so that what is unpacked together has a bound: `SMALL_BATCHES` of `SMALL_BYTES` and one
+  that is larger. The many that are small don't wait for the large one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.record import records_payload
+from penstock.records.scan import Slices, finish, unpacked_if_small
+from penstock.records.validate import Prepared, UnpackFirstError, inspecting, packed_anew
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.disk.api import Disk
+    from penstock.records.header import BatchHeader
+
+T = TypeVar("T")
+
+#: What one batch may unpack to where the broker looks inside: as much as one request may hold by default.
+MAX_UNPACKED_BYTES = 100 * 1024 * 1024
+SMALL_BYTES = 4 * 1024 * 1024
+SMALL_BATCHES = 8
+
+
+class Unpacking:
+    """One per node. Whoever waits is served in order."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._small = asyncio.Semaphore(SMALL_BATCHES)
+        self._large = asyncio.Semaphore(1)
+
+    async def look_into(self, header: BatchHeader, batch: Buffer, work: Callable[[bytes], Slices[T]]) -> T:
+        """What `work` finds in the records of this whole batch."""
+        small = unpacked_if_small(header, batch)
+        if small is not None:
+            await asyncio.sleep(0)  # a log may have any number of small ones
+            return finish(work(small))
+
+        async def use(data: bytes) -> T:
+            return await _in_slices(work(data))
+
+        return await self._unpacked(header, batch, use)
+
+    async def prepare(self, first: UnpackFirstError) -> Prepared:
+        """What the append of this batch needs to know; KafkaError if the batch is refused."""
+        header, rules = first.header, first.rules
+
+        async def use(data: bytes) -> Prepared:
+            max_timestamp = await _in_slices(inspecting(header, data, rules, first.now_ms))
+            return Prepared(rules, max_timestamp, await self._disk.run(packed_anew, header, data, rules))
+
+        return await self._unpacked(header, first.batch, use)
+
+    async def _unpacked(self, header: BatchHeader, batch: Buffer, use: Callable[[bytes], Awaitable[T]]) -> T:
+        async with self._small:
+            try:
+                data = await self._disk.run(records_payload, batch, header, SMALL_BYTES)
+            except KafkaError as error:
+                if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                    raise
+            else:
+                return await use(data)
+        async with self._large:
+            data = await self._disk.run(records_payload, batch, header, MAX_UNPACKED_BYTES)
+            return await use(data)
+
+
+async def _in_slices(work: Slices[T]) -> T:
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        await asyncio.sleep(0)

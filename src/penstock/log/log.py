@@ -175,9 +175,11 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this, every transaction has ended and consumers can see the end."""
+        """Below this, every transaction has ended and consumers can see the end. Never below the log start offset."""
         unstable = self.producers.first_unstable_offset
-        return self.high_watermark if unstable is None or unstable > self.high_watermark else unstable
+        if unstable is None or unstable > self.high_watermark:
+            return self.high_watermark
+        return unstable if unstable > self.log_start_offset else self.log_start_offset
 
     def update_high_watermark(self, offset: int) -> int:
         """Move it up to `offset`, within the log; it never goes back here. Returns what it is now."""

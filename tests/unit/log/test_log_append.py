@@ -143,6 +143,18 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction() -> None:
     assert log.last_stable_offset == 6
 
 
+def test_the_last_stable_offset_is_never_below_the_log_start() -> None:
+    log = new_log()
+    append(log, idempotent(0, transactional=True))
+    append(log, batch(3))
+    log.update_high_watermark(4)
+    log.advance_log_start_offset(3)
+    assert log.last_stable_offset == 3, "its reader would be told OFFSET_OUT_OF_RANGE below"
+    end(log, committed=True)
+    log.update_high_watermark(5)
+    assert log.last_stable_offset == 5
+
+
 def test_aborted_transactions_are_found_by_the_offsets_they_overlap() -> None:
     log = new_log()
     for number, committed in enumerate((False, True, False)):

@@ -146,7 +146,7 @@ class CrashingLog(RuleBasedStateMachine):
     @precondition(lambda self: self.model.batches)
     @rule(data=st.data())
     def delete_records(self, data: st.DataObject) -> None:
-        self.model.start = data.draw(st.integers(self.log.log_start_offset, self.log.last_stable_offset))
+        self.model.start = data.draw(st.integers(self.log.log_start_offset, self.log.high_watermark))
         self.log.advance_log_start_offset(self.model.start)
 
     @rule()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -16,12 +17,28 @@ NAMES = count()
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file here with the name of a step of the sink kills the Python process that reaches it."""
+    return tmp_path_factory.mktemp("steps")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_steps: Path) -> Iterator[Any]:
     pytest.importorskip("pyspark")
+    warehouse: Path = tmp_path_factory.mktemp("warehouse")
+    killing = str(Path(__file__).with_name("killing"))
+    with pytest.MonkeyPatch.context() as patch:  # for Spark's Python processes, which get what Java starts with
+        patch.setenv("PENSTOCK_TEST_STEPS", str(spark_steps))
+        patch.setenv("PYTHONPATH", killing, prepend=os.pathsep)
+        made = _session(warehouse)
+    yield made
+    made.stop()
+
+
+def _session(warehouse: Path) -> Any:
     from penstock.spark import session
 
-    warehouse: Path = tmp_path_factory.mktemp("warehouse")
-    made = session(
+    return session(
         "penstock-tests",
         master="local[2]",
         memory="768m",
@@ -33,8 +50,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
         },
     )
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="session")

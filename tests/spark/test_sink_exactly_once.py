@@ -5,6 +5,7 @@ Spark's part is played by `sink_driver`; test_sink_kills.py does a few of these 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,9 +13,11 @@ from contextlib import suppress
 import pytest
 from sink_driver import Killed, Query, Rows, committed_rows, killed_at
 
+from penstock.client.client import AsyncClient
 from penstock.client.sync import Client
 from penstock.protocol.messages.api_65_describe_transactions import DescribeTransactionsRequest
 from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest
+from penstock.spark import sink_write
 from penstock.spark.errors import SourceError
 from penstock.spark.sink_decisions import Decision, DecisionLog
 from penstock.spark.sink_steps import DRIVER_STEPS, TASK_STEPS
@@ -218,3 +221,87 @@ def test_what_is_not_prepared_times_out_and_what_is_prepared_does_not(broker: Br
         ("Ongoing", query.options.transaction_timeout_ms),
         ("Ongoing", 0x7FFFFFFF),
     ]
+
+
+@pytest.mark.parametrize("step", ["driver-decided", "driver-completed-one"])
+def test_a_decided_batch_is_completed_though_its_replay_has_no_rows(broker: Broker, topic: str, step: str) -> None:
+    query = Query(broker, topic)
+    messages = [query.attempt(0, slot, BATCHES[0][slot::2]) for slot in range(2)]
+    with killed_at(step), pytest.raises(Killed):
+        query.commit(0, messages)
+    query.commit(0, [query.attempt(0, 0, [])])  # the source has been trimmed
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
+    query.done = 1
+    query.run(BATCHES)
+    assert sorted(committed_rows(broker, topic)) == ALL
+    assert open_transactions(broker, query) == []
+
+
+def test_a_decided_batch_is_completed_by_the_next_one_if_it_is_never_replayed(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    messages = [query.attempt(0, slot, BATCHES[0][slot::3]) for slot in range(3)]
+    with killed_at("driver-decided"), pytest.raises(Killed):
+        query.commit(0, messages)
+    query.commit(1, [query.attempt(1, 0, BATCHES[1])])
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0] + BATCHES[1])
+
+
+def test_an_empty_replay_of_a_batch_that_was_not_decided_frees_its_readers(broker: Broker, topic: str) -> None:
+    query = Query(broker, topic)
+    messages = [query.attempt(0, 0, BATCHES[0])]
+    with killed_at("driver-checked"), pytest.raises(Killed):
+        query.commit(0, messages)
+    query.commit(0, [query.attempt(0, 0, [])])
+    assert open_transactions(broker, query) == []
+    assert committed_rows(broker, topic) == []
+    query.commit(0, messages)  # the driver that was replaced wakes up
+    assert committed_rows(broker, topic) == []
+
+
+def test_any_number_of_drivers_may_die_before_they_decide(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_write, "PLACES", 2)
+    query = Query(broker, topic)
+    query.commit(0, [query.attempt(0, 0, BATCHES[0])])
+    for _ in range(5):
+        query.attempt(1, 0, BATCHES[1])
+    assert len(open_transactions(broker, query)) <= 2
+    query.done = 1
+    query.run(BATCHES)
+    assert sorted(committed_rows(broker, topic)) == ALL
+    assert open_transactions(broker, query) == []
+
+
+def test_what_was_given_up_cannot_be_decided_by_the_driver_that_wrote_it(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_write, "PLACES", 1)
+    query = Query(broker, topic)
+    zombies = [query.attempt(0, 0, BATCHES[0])]
+    ours = [query.attempt(0, 0, BATCHES[0])]
+    with pytest.raises(SourceError, match="given up by another run"):
+        query.commit(0, zombies)
+    query.commit(0, ours)
+    assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
+
+
+def test_a_task_and_a_commit_try_their_first_connection_again(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker() as own:
+        own.create_topic(topic, 2)
+        query = Query(own, topic)
+
+        down: list[Broker] = []
+
+        async def start_meanwhile(client: AsyncClient, failures: int) -> None:
+            if down:
+                await asyncio.to_thread(down.pop().start)
+
+        monkeypatch.setattr(AsyncClient, "pause", start_meanwhile)
+        own.kill()
+        down.append(own)
+        message = query.attempt(0, 0, BATCHES[0])
+        own.kill()
+        down.append(own)
+        query.commit(0, [message])
+        assert sorted(committed_rows(own, topic)) == sorted(BATCHES[0])

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from sink_driver import committed_rows
 
-from penstock.spark.sink_steps import DRIVER_STEPS, TASK_STEPS, VARIABLE
+from penstock.spark.sink_steps import DRIVER_STEPS, TASK_STEPS
 from penstock.testing import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROWS_PER_FILE = 200
+PYTHON_PATH = os.pathsep.join([str(Path(__file__).with_name("killing")), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class Killable:
@@ -43,7 +44,7 @@ class Killable:
         """The driver's exit code; all that belongs to it is gone then."""
         driver = subprocess.Popen(
             self._command,
-            env=os.environ | {VARIABLE: str(self.steps)},
+            env=os.environ | {"PENSTOCK_TEST_STEPS": str(self.steps), "PYTHONPATH": PYTHON_PATH},
             start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -74,20 +74,25 @@ class Client:
         *,
         settings: ConnectionSettings | None = None,
         retry: Retry | None = None,
+        retry_first: bool = False,
         network: Network | None = None,
     ) -> None:
+        """`retry_first`: the first connection is retried like all that follows; else it fails at once."""
         self.asynchronous = AsyncClient(bootstrap, settings=settings, retry=retry, network=network)
         self._admin = Admin(self.asynchronous)
         self._thread = _LoopThread()
         self._closed = False
         try:
-            self.run(self._connect())
+            self.run(self._connect(retry_first))
         except BaseException:
             self._thread.stop()
             raise
 
-    async def _connect(self) -> None:
-        await self.asynchronous.connection()
+    async def _connect(self, retry_first: bool) -> None:
+        if retry_first:
+            await self.asynchronous.retrying(self.asynchronous.connection)
+        else:
+            await self.asynchronous.connection()
 
     def __enter__(self) -> "Client":
         return self

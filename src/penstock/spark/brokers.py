@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from penstock.client.connection import ConnectionSettings
@@ -20,11 +21,17 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_MS = 10_000
 
 
-def connect(options: SourceOptions) -> Client:
-    """Raises SourceError."""
+def connect(options: SourceOptions, *, attempts: int | None = None) -> Client:
+    """Raises SourceError. With `attempts` everything is tried so often, the first connection too."""
+    retry = _retry(options)
     try:
         with in_one_sentence("No broker could be reached"):
-            return Client(options.bootstrap, settings=_connection(options), retry=_retry(options))
+            return Client(
+                options.bootstrap,
+                settings=_connection(options),
+                retry=retry if attempts is None else replace(retry, attempts=attempts),
+                retry_first=attempts is not None,
+            )
     except ValueError as error:
         raise SourceError(f"Option kafka.bootstrap.servers is wrong: {error}.") from None
 

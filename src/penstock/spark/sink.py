@@ -10,7 +10,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.client.prepared import PreparedTxnState
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.spark.brokers import connect
 from penstock.spark.errors import SourceError, in_one_sentence
+from penstock.spark.options import SourceOptions
 from penstock.spark.sink_commit import abort_batch, commit_batch, commit_run
 from penstock.spark.sink_options import SinkOptions, parse_sink_options
 from penstock.spark.sink_rows import check_columns
@@ -40,7 +42,11 @@ def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> Sin
     """What can be known to be wrong is told before any task runs."""
     chosen = parse_sink_options(options, streaming=streaming)
     check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, chosen.topic)
-    with in_one_sentence("Nothing can be written"), connect_sink(chosen) as client:
+    # Whoever starts a query waits for this sentence: a broker that is not there is told at once.
+    with (
+        in_one_sentence("Nothing can be written"),
+        connect(SourceOptions(chosen.bootstrap, client=chosen.client)) as client,
+    ):
         if chosen.topic is not None:
             partition_counts(client)(chosen.topic)
         if chosen.exactly_once and streaming:
@@ -99,9 +105,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return write_plain(self._options, task, iterator)
 
     def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
+        """Also where no task has written anything: an earlier attempt may have, and may have been decided."""
         told = [message for message in messages if message is not None]
         prepared, replayed = _prepared(told), any(message.decided for message in told)
-        if prepared or replayed:
+        if told and self._options.exactly_once:
             with in_one_sentence(f"Batch {batchId} could not be committed"), connect_sink(self._options) as client:
                 commit_batch(client, told[0].task.query, batchId, prepared, replayed=replayed)
 

@@ -1,19 +1,19 @@
-"""The driver's part of an exactly-once batch: decide, then complete; or find that it was decided, and only complete.
+"""The driver's part of an exactly-once batch: complete the last decision, decide, complete, abort the rest.
 
-    tasks: write, prepare ──▶ driver: own ─▶ read the last decision
-                                       │ this batch: complete what it names      (a replay; nothing is written again)
-                                       │ a later one: refuse                     (another run of the query went on)
+    tasks: write, prepare ──▶ driver: own ─▶ read the last decision, complete what it names
+                                       │ a later batch: refuse                   (another run of the query went on)
+                                       │ this batch: nothing to decide           (a replay, with rows or without)
                                        ▼ an earlier one, or none
                                      check that all are still prepared ─▶ decide ─▶ complete all ─▶ abort the rest
 
-Tasks never abort what may be prepared: an attempt that finds its place taken writes under the next transactional id. So
-only a driver whose decision is certain ends transactions of others, and only those that it saw before it decided.
+Tasks never abort what may be prepared: an attempt that finds its place taken writes under the next transactional id. A
+driver that aborts has recorded before what it is going to abort (`sink_policy` says why that is enough).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.client.client import TRANSACTION, AsyncClient
 from penstock.client.errors import code_of
@@ -28,10 +28,9 @@ from penstock.protocol.messages.api_65_describe_transactions import (
 )
 from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from penstock.spark.errors import SourceError
-from penstock.spark.sink_decisions import Decision, DecisionLog, transactional_prefix
+from penstock.spark.sink_decisions import Decision, DecisionLog, Prepared, slot_prefix, transactional_prefix
+from penstock.spark.sink_policy import next_decision, with_aborted
 from penstock.spark.sink_steps import reached
-
-Prepared = tuple[str, PreparedTxnState]
 
 AT_ONCE = 32
 FENCINGS = 20  # more often than this, nobody takes an id away by accident
@@ -52,30 +51,30 @@ def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prep
     """`replayed`: a task found the batch decided and wrote nothing. Raises SourceError, KafkaError."""
     reached("driver-begins")
     log = DecisionLog(client, query)
+    if not prepared and not replayed and not _anything_open(client, query, log.last()):
+        return
     owner = log.own(TIMEOUT_MS)
     try:
         reached("driver-owns")
         last = log.last()
-        if last is not None and last.batch > batch:
-            raise SourceError(
-                f"Batch {batch} is late: another run of this query has written batch {last.batch}. "
-                "Stop one of them, or give each its own checkpointLocation."
-            )
-        others = client.run(_open_transactions(client.asynchronous, query))
-        if last is None or last.batch < batch:
-            if replayed:
-                raise SourceError(f"Batch {batch} was decided and is not any more: topic of decisions lost records.")
-            _check_prepared(client, prepared, others)
-            last = Decision(batch, tuple(sorted(prepared)))
-            reached("driver-checked")
-            log.decide(owner, last)
+        opened = client.run(_open_transactions(client.asynchronous, transactional_prefix(query)))
+        decision = next_decision(last, batch, prepared, opened, replayed=replayed)
+        if last is not None:
+            still_open = client.run(_still_open(client.asynchronous, last, prepared, opened))
+            client.run(_end_all(client.asynchronous, still_open, commit=True, held=True))
+        fresh = decision.transactions if decision is not None and (last is None or last.batch < batch) else ()
+        _check_prepared(client, fresh, opened)
+        reached("driver-checked")
+        if decision is not None and decision != last:
+            log.decide(owner, decision)
         reached("driver-decided")
     finally:
         owner.close()
-    ours = set(last.transactions)
-    client.run(_end_all(client.asynchronous, last.transactions, commit=True, held=True))
+    client.run(_end_all(client.asynchronous, fresh, commit=True, held=True))
     reached("driver-completed")
-    client.run(_end_all(client.asynchronous, [each for each in others if each not in ours], commit=False))
+    if decision is not None:
+        left = [each for each in opened if each in decision.aborted]
+        client.run(_end_all(client.asynchronous, left, commit=False))
     reached("driver-done")
 
 
@@ -86,6 +85,33 @@ def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepa
     last = log.last()
     if last is None or last.batch < batch:
         client.run(_end_all(client.asynchronous, prepared, commit=False, held=True))
+
+
+def give_up_slot(client: Client, query: str, slot: int) -> None:
+    """Aborts what earlier attempts of a task have left open, unless it is decided on. Raises KafkaError.
+
+    For a task without a place of its own. It takes the right to decide for a moment: no driver can decide meanwhile on
+    what is being given up. Tasks that do so at once, and a driver, take it from each other and try again.
+    """
+    log = DecisionLog(client, query)
+    for failures in range(1, FENCINGS + 1):
+        owner = log.own(TIMEOUT_MS)
+        try:
+            last = log.last()
+            opened = client.run(_open_transactions(client.asynchronous, slot_prefix(query, slot)))
+            decision = with_aborted(last, opened)
+            if decision != last:
+                log.decide(owner, decision)
+        except KafkaError as error:
+            if error.code not in _LOOK_AGAIN or failures == FENCINGS:
+                raise
+            client.run(client.asynchronous.pause(failures))
+            continue
+        finally:
+            owner.close()
+        left = [each for each in opened if each in decision.aborted]
+        client.run(_end_all(client.asynchronous, left, commit=False))
+        return
 
 
 def commit_run(client: Client, prepared: Sequence[Prepared], *, commit: bool) -> None:
@@ -106,9 +132,29 @@ def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterabl
 # --- what coordinators know
 
 
-async def _open_transactions(client: AsyncClient, query: str) -> list[Prepared]:
-    """All that tasks of the query have left open, as far as coordinators that can be reached know."""
-    prefix = transactional_prefix(query)
+def _anything_open(client: Client, query: str, last: Decision | None) -> bool:
+    """Whether an earlier attempt left something to complete or to abort."""
+    opened = client.run(_open_transactions(client.asynchronous, transactional_prefix(query)))
+    return bool(opened or (last is not None and client.run(_still_open(client.asynchronous, last, (), opened))))
+
+
+async def _still_open(
+    client: AsyncClient, last: Decision, prepared: Collection[Prepared], opened: Collection[Prepared]
+) -> list[Prepared]:
+    """What is left to complete of a decision. A name that has been prepared again has ended its transaction before."""
+    taken = {name for name, _ in prepared}
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def is_open(name: str, state: PreparedTxnState) -> bool:
+        async with room:
+            return (name, state) in opened or (name not in taken and await _describe(client, name) == state)
+
+    found = await asyncio.gather(*(is_open(*each) for each in last.transactions))
+    return [each for each, is_it in zip(last.transactions, found) if is_it]
+
+
+async def _open_transactions(client: AsyncClient, prefix: str) -> list[Prepared]:
+    """All with ids that begin so which are open, as far as coordinators that can be reached know."""
 
     async def look() -> list[Prepared]:
         await client.metadata([])

@@ -8,6 +8,7 @@ found at its end. Drivers write in transactions of one transactional id: a drive
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.client.admin import NewTopic
@@ -29,16 +30,23 @@ VERSION = 1
 FIRST_LOOK = 4
 
 
+Prepared = tuple[str, PreparedTxnState]
+"""A transactional id, and which of its transactions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The batch is to be: all these transactions are to be committed."""
 
     batch: int
-    transactions: tuple[tuple[str, PreparedTxnState], ...]
+    transactions: tuple[Prepared, ...]
+    aborted: tuple[Prepared, ...] = ()
+    """What may be aborted from now on: no later decision names it."""
 
     def to_bytes(self) -> bytes:
-        transactions = {name: str(state) for name, state in self.transactions}
-        return json.dumps({"version": VERSION, "batch": self.batch, "transactions": transactions}).encode()
+        named = {"transactions": self.transactions, "aborted": self.aborted}
+        texts = {field: {name: str(state) for name, state in each} for field, each in named.items()}
+        return json.dumps({"version": VERSION, "batch": self.batch, **texts}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Decision:
@@ -47,8 +55,11 @@ class Decision:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, "The decision was written by a newer Penstock: run that one here too."
             )
-        states = found["transactions"].items()
-        return cls(int(found["batch"]), tuple((name, PreparedTxnState.parse(text)) for name, text in states))
+        return cls(int(found["batch"]), _parsed(found["transactions"]), _parsed(found.get("aborted", {})))
+
+
+def _parsed(named: Mapping[str, str]) -> tuple[Prepared, ...]:
+    return tuple((name, PreparedTxnState.parse(text)) for name, text in named.items())
 
 
 def topic_of(query: str) -> str:
@@ -58,6 +69,11 @@ def topic_of(query: str) -> str:
 def transactional_prefix(query: str) -> str:
     """Of all transactional ids of a query's tasks."""
     return f"penstock-spark-{query}-"
+
+
+def slot_prefix(query: str, slot: int) -> str:
+    """Of the transactional ids of one of a query's tasks."""
+    return f"{transactional_prefix(query)}{slot}-"
 
 
 class DecisionLog:

@@ -14,20 +14,21 @@ from pyspark.sql.datasource import WriterCommitMessage
 from penstock.client.errors import code_of
 from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
 from penstock.client.producer import ProducerSettings
-from penstock.client.retry import Retry
 from penstock.client.sync import Client, SyncProducer
 from penstock.client.transactions import Transactions
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.spark.brokers import connect
 from penstock.spark.errors import SourceError
 from penstock.spark.options import SourceOptions
-from penstock.spark.sink_decisions import DecisionLog, transactional_prefix
+from penstock.spark.sink_commit import give_up_slot
+from penstock.spark.sink_decisions import DecisionLog, slot_prefix
 from penstock.spark.sink_encode import build, cuts
 from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_rows import Router, chunks
 from penstock.spark.sink_steps import reached
 
-#: Attempts of one task whose transactions may be open at once; a driver that decides aborts all but one.
+#: Attempts of one task whose transactions may be open at once. A driver that decides aborts all but one; a task that
+#: finds none free gives the others up.
 PLACES = 32
 
 
@@ -51,10 +52,9 @@ class SinkMessage(WriterCommitMessage):
 
 
 def connect_sink(options: SinkOptions) -> Client:
-    """Raises SourceError. It is patient: what a write waits for is bounded by its delivery timeout."""
-    client = connect(SourceOptions(options.bootstrap, client=options.client))
-    client.asynchronous.retry = Retry(attempts=max(8, options.delivery_timeout_ms // 1000))
-    return client
+    """Raises SourceError. Everything is retried, the first connection too, for about the delivery timeout."""
+    attempts = max(8, options.delivery_timeout_ms // 1000)
+    return connect(SourceOptions(options.bootstrap, client=options.client), attempts=attempts)
 
 
 def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> SinkMessage:
@@ -102,16 +102,26 @@ def _take_a_place(client: Client, options: SinkOptions, task: Task, two_phase: b
 
     Whoever had the id and has written nothing yet is fenced.
     """
+    found = _free_place(client, options, task, two_phase)
+    if found is None:  # as many drivers have died between prepare and decide
+        give_up_slot(client, task.query, task.slot)
+        found = _free_place(client, options, task, two_phase)
+    if found is None:
+        raise SourceError(
+            f"Task {task.slot} has {PLACES} transactions open that are decided and not completed: "
+            "restart the query, or end them with `penstock txn terminate`."
+        )
+    return found
+
+
+def _free_place(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str] | None:
     for place in range(PLACES):
-        name = f"{transactional_prefix(task.query)}{task.slot}-{place}"
+        name = f"{slot_prefix(task.query, task.slot)}{place}"
         producer = client.producer(_settings(options, name))
         if producer.start(keep_prepared=two_phase) == NOTHING_PREPARED:
             return producer, name
         producer.close()
-    raise SourceError(
-        f"Task {task.slot} has left {PLACES} transactions open: end them with `penstock txn terminate`, "
-        "or let a batch of this query succeed."
-    )
+    return None
 
 
 def _hold(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:

@@ -1,0 +1,64 @@
+"""Queries of a real Spark session that meet a loss: everything is written, or the query says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from sink_driver import committed_rows
+
+from penstock.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+NewTopic = Callable[..., str]
+PATIENCE_S = 240
+
+
+def send(broker: Broker, topic: str, *values: str) -> None:
+    with broker.client() as client, client.producer() as producer:
+        producer.send_many(topic, [(None, value.encode(), (), None) for value in values])
+
+
+def test_a_batch_that_was_decided_is_written_though_its_source_is_trimmed(
+    spark: Any, spark_broker: Broker, spark_steps: Path, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, target = new_topic(), new_topic()
+
+    def run() -> Exception | None:
+        frame = (
+            spark.readStream.format("penstock")
+            .option("kafka.bootstrap.servers", spark_broker.bootstrap)
+            .option("subscribe", source)
+            .option("startingOffsets", "earliest")
+            .option("failOnDataLoss", "false")
+            .load()
+        )
+        query = (
+            frame.select("value")
+            .writeStream.format("penstock")
+            .option("kafka.bootstrap.servers", spark_broker.bootstrap)
+            .option("topic", target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(PATIENCE_S)
+        except Exception as error:
+            return error
+        return None
+
+    send(spark_broker, source, "first", "second")
+    (spark_steps / "driver-decided").write_text("")
+    assert run() is not None, "the driver's commit was killed"
+    with spark_broker.client() as client:
+        client.delete_records({(source, 0): 2})
+    send(spark_broker, source, "third")
+    assert run() is None
+    assert [value for _, value in committed_rows(spark_broker, target)] == ["first", "second", "third"]

@@ -1,0 +1,75 @@
+"""Which decision is recorded next: every case of last decision, rows of a replay, and leftovers. Pure."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.client.prepared import PreparedTxnState
+from penstock.spark.errors import SourceError
+from penstock.spark.sink_decisions import Decision, Prepared
+from penstock.spark.sink_policy import next_decision, with_aborted
+
+A, B, C = (("a", PreparedTxnState(1, 0)), ("b", PreparedTxnState(2, 0)), ("c", PreparedTxnState(3, 0)))
+TRANSACTIONS = st.sets(st.sampled_from([A, B, C, ("a", PreparedTxnState(1, 2)), ("b", PreparedTxnState(2, 2))]))
+
+
+def test_a_batch_commits_what_its_tasks_prepared_and_aborts_the_rest() -> None:
+    assert next_decision(None, 4, [B, A], [A, B, C], replayed=False) == Decision(4, (A, B), (C,))
+
+
+def test_an_empty_replay_of_a_decided_batch_keeps_its_decision() -> None:
+    decided = Decision(4, (A, B))
+    assert next_decision(decided, 4, [], [A, B], replayed=False) == decided
+    assert next_decision(decided, 4, [], [A, C], replayed=False) == Decision(4, (A, B), (C,))
+
+
+def test_the_batch_after_a_decided_one_does_not_abort_what_that_commits() -> None:
+    decided = Decision(4, (A, B))
+    assert next_decision(decided, 5, [C], [A, B, C], replayed=False) == Decision(5, (C,))
+    assert next_decision(decided, 5, [], [A, B], replayed=False) == decided
+
+
+def test_a_batch_without_rows_is_decided_only_to_abort_what_earlier_attempts_left() -> None:
+    assert next_decision(None, 4, [], [], replayed=False) is None
+    assert next_decision(None, 4, [], [C], replayed=False) == Decision(4, (), (C,))
+
+
+def test_what_another_driver_is_aborting_cannot_be_decided_on() -> None:
+    with pytest.raises(SourceError, match="given up by another run"):
+        next_decision(Decision(4, (A,), (C,)), 5, [C], [C], replayed=False)
+
+
+def test_an_older_batch_and_a_decision_that_is_gone_are_refused() -> None:
+    with pytest.raises(SourceError, match="Batch 3 is late"):
+        next_decision(Decision(4, (A,)), 3, [], [], replayed=False)
+    with pytest.raises(SourceError, match="lost records"):
+        next_decision(Decision(4, (A,)), 5, [], [], replayed=True)
+
+
+def test_a_task_gives_up_nothing_that_is_decided() -> None:
+    assert with_aborted(Decision(4, (A,), (B,)), [A, B, C]) == Decision(4, (A,), (B, C))
+    assert with_aborted(None, [C]) == Decision(-1, (), (C,))
+
+
+@given(TRANSACTIONS, TRANSACTIONS, TRANSACTIONS, st.integers(0, 2))
+def test_nothing_is_both_committed_and_aborted(
+    decided: set[Prepared], prepared: set[Prepared], opened: set[Prepared], ahead: int
+) -> None:
+    last = Decision(4, tuple(sorted(decided)))
+    found = next_decision(last, 4 + ahead, prepared, opened, replayed=False)
+    assert found is not None
+    assert not set(found.aborted) & (set(found.transactions) | decided)
+    if ahead:
+        assert found == last or set(found.transactions) == prepared
+    else:
+        assert found.transactions == last.transactions
+    assert Decision.from_bytes(found.to_bytes()).batch == found.batch
+
+
+def test_a_decision_is_read_as_it_was_written_also_without_aborts() -> None:
+    decision = Decision(4, (A, B), (C,))
+    assert Decision.from_bytes(decision.to_bytes()) == decision
+    older = b'{"version": 1, "batch": 4, "transactions": {"a": "1:0"}}'
+    assert Decision.from_bytes(older) == Decision(4, (A,))

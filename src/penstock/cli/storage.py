@@ -22,7 +22,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _where(form)
     form.add_argument("-t", "--cluster-id", help="default: a new one")
     voters = form.add_mutually_exclusive_group()
-    voters.add_argument("-s", "--standalone", action="store_true", help="a quorum of this node alone (default)")
+    voters.add_argument(
+        "-s",
+        "--standalone",
+        action="store_true",
+        help="a quorum of this node alone (default where FILE names no other controllers)",
+    )
     voters.add_argument(
         "-I",
         "--initial-controllers",
@@ -55,18 +60,27 @@ def run_format(args: argparse.Namespace) -> int:
 
     from penstock.cli.properties import read_settings
     from penstock.disk.real import RealDisk
+    from penstock.metadata.configs.definition import ConfigError
     from penstock.node.clock import SystemClock
     from penstock.node.listeners import ListenerError, plan_listeners
+    from penstock.node.quorum_setup import FirstVoters, plan_quorum
     from penstock.node.storage import FormatPlan, StorageError, format_storage
 
     node_id, directories, metadata_directory = 1, _directories(args), None
     endpoints: tuple[tuple[str, str, int], ...] = ()
+    first = FirstVoters.NONE if args.no_initial_controllers else FirstVoters.ALONE
     try:
         if args.config:
             settings = read_settings(args.config)
             node_id, metadata_directory = settings.node_id, settings.optional_str("metadata.log.dir")
             plans = plan_listeners(settings)
             endpoints = tuple((plan.name, plan.advertised_host, plan.port) for plan in plans if plan.controller)
+            first = plan_quorum(settings, [name for name, _, _ in endpoints]).first_voters(
+                standalone=args.standalone,
+                several=args.initial_controllers is not None,
+                joins=args.no_initial_controllers,
+            )
+        initial = _voters(args.initial_controllers, endpoints[0][0] if endpoints else "CONTROLLER")
         plan = FormatPlan(
             directories,
             node_id,
@@ -75,13 +89,14 @@ def run_format(args: argparse.Namespace) -> int:
             release_version=args.release_version,
             features=_levels(args.feature),
             controller_endpoints=endpoints,
-            initial_controllers=_voters(args.initial_controllers, endpoints[0][0] if endpoints else "CONTROLLER"),
-            joins=args.no_initial_controllers,
+            static_voters=first is FirstVoters.STATIC,
+            initial_controllers=() if first is FirstVoters.NONE else initial,
+            joins=first is FirstVoters.NONE,
             ignore_formatted=args.ignore_formatted,
         )
         done = format_storage(RealDisk(), plan, random=random.SystemRandom(), now_ms=SystemClock().wall_ms())
-    except ListenerError as problem:
-        raise Failure(str(problem), Exit.USAGE) from problem
+    except (ConfigError, ListenerError) as problem:
+        raise Failure(f"{args.config}: {problem}", Exit.USAGE) from problem
     except StorageError as problem:
         already = "already formatted" in str(problem)
         raise Failure(str(problem), Exit.EXISTS if already else Exit.STORAGE) from problem

@@ -27,6 +27,7 @@ from penstock.log.checkpoints import (
     render_offsets,
     render_properties,
 )
+from penstock.metadata.image import RESERVED_DIRECTORIES, is_reserved
 from penstock.protocol.uuid import uuid_from_str, uuid_to_str
 
 if TYPE_CHECKING:
@@ -99,10 +100,14 @@ class LogDir:
                     )
         try:
             self.directory_id = uuid_from_str(known["directory.id"])
+            if is_reserved(self.directory_id):
+                raise DirectoryError(
+                    f"{path} says directory.id={known['directory.id']}, one of the first {RESERVED_DIRECTORIES}, "
+                    "which are reserved: format the directory again with an id from `penstock storage random-uuid`."
+                )
         except (KeyError, ValueError):
-            # The first 100 ids are reserved.
             self.directory_id = random.randbytes(16)
-            while self.directory_id[:15] == bytes(15):
+            while is_reserved(self.directory_id):
                 self.directory_id = random.randbytes(16)
             known.update(
                 {

@@ -17,6 +17,7 @@ from penstock.net.network import RealNetwork
 from penstock.node.clock import SystemClock
 from penstock.node.descriptors import available
 from penstock.node.node import Node
+from penstock.node.quorum_setup import FirstVoters
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 
 if TYPE_CHECKING:
@@ -67,15 +68,21 @@ def make_node(
 
 
 def format_if_new(node: Node) -> bool:
-    """Makes directories that hold nothing yet a cluster of their own. Whether there were any."""
+    """Makes directories that hold nothing yet a cluster of their own. Whether there were any.
+
+    Raises ConfigError where the properties name other controllers and don't say which of them vote.
+    """
     settings = node.settings
     directories = settings.log_dirs
     if all(read_meta_properties(node.disk, path) is not None for path in directories):
         return False
+    first = node.quorum_plan.first_voters(standalone=False, several=False, joins=False)
     plan = FormatPlan(
         directories,
         settings.node_id,
         metadata_directory=settings.optional_str("metadata.log.dir"),
+        static_voters=first is FirstVoters.STATIC,
+        joins=first is FirstVoters.NONE,
         ignore_formatted=True,
     )
     format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())

@@ -65,7 +65,7 @@ class Node:
         self.on_fatal = on_fatal
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
-        self._quorum_plan = plan_quorum(settings, self._controller_listeners)
+        self.quorum_plan = plan_quorum(settings, self._controller_listeners)
         self.http = HttpSide(self._world, self._plans)
         self._open = asyncio.Event()
         self._ready = asyncio.Event()
@@ -128,7 +128,7 @@ class Node:
         identity = self._identity(cluster_id, logs)
         endpoints = tuple((name, one.host, one.port) for name, one in identity.controller_endpoints.items())
         me = Voter(settings.node_id, directory.directory_id, endpoints)
-        metadata = make_metadata(self._world, directory.path, self._quorum_plan, me, cluster_id, self._fatal)
+        metadata = make_metadata(self._world, directory.path, self.quorum_plan, me, cluster_id, self._fatal)
         listener = inter_broker_listener(settings, self._plans)
         broker = self.broker = make_broker(self._world, identity, logs, metadata, self._controller_listeners, listener)
         if identity.is_controller:
@@ -148,7 +148,7 @@ class Node:
             await broker.lifecycle.unfence()
 
     def _identity(self, cluster_id: str, logs: LogManager) -> Identity:
-        plan = self._quorum_plan
+        plan = self.quorum_plan
         endpoints: dict[bool, dict[str, Endpoint]] = {True: {}, False: {}}
         for listener in self._plans:
             host, port = self._advertised(listener)
@@ -186,16 +186,16 @@ class Node:
             properties = read_meta_properties(self.disk, path)
             if properties is not None:
                 return properties.cluster_id
-        plan = self._quorum_plan
-        how = "--no-initial-controllers --cluster-id <the cluster's>"  # a cluster of its own is not what it lacks
-        if plan.alone or plan.static_voters:
-            how = "--standalone" if plan.alone else "--cluster-id <the cluster's>"
+        own = [
+            (host, plan.port) for plan in self._plans if plan.controller for host in (plan.host, plan.advertised_host)
+        ]
+        how = self.quorum_plan.format_advice(own)
         raise StorageError(f"{self.settings.log_dirs[0]} is not formatted: run `penstock storage format {how}` first.")
 
     def _follow_image(self) -> None:
         """Settings first: the others read them. Coordinators come last and see partitions that are already there."""
         self._apply(EMPTY_IMAGE, self.broker.metadata.image)
-        if self._quorum_plan.is_broker:
+        if self.quorum_plan.is_broker:
             self.broker.partitions.put_strays_aside()
         self.broker.metadata.subscribe(self._apply)
 
@@ -208,7 +208,7 @@ class Node:
                 self._server.counts.limits = limits_of(self.settings, self._world.network)
                 self._cordon()
             broker.fetch_max_bytes = self.settings.int("fetch.max.bytes")
-        if self._quorum_plan.is_broker:
+        if self.quorum_plan.is_broker:
             broker.partitions.apply(None if old is EMPTY_IMAGE else old, new)
             broker.replicas.apply(None if old is EMPTY_IMAGE else old, new)
         broker.quotas.apply_image(new)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.metadata.configs.definition import ConfigError
@@ -16,7 +17,7 @@ from penstock.raft.config import RaftConfig
 from penstock.raft.voters import Voter, VoterSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.metadata.configs.settings import Settings
 
@@ -27,6 +28,17 @@ VOTERS, SERVERS = "controller.quorum.voters", "controller.quorum.bootstrap.serve
 FIRST_UNKNOWN_ID = -2
 MAX_PORT = 65_535
 FIRST_ELECTION_MS = 50
+#: Hosts that name this machine in `controller.quorum.bootstrap.servers`.
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class FirstVoters(Enum):
+    """The voters that a newly formatted directory names."""
+
+    NONE = "it learns them from the quorum that it joins"
+    STATIC = "they stand in the properties"
+    ALONE = "this node"
+    SEVERAL = "those of --initial-controllers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,41 @@ class QuorumPlan:
     def alone(self) -> bool:
         """Nothing says that there is anybody else. A directory still may."""
         return not self.static_voters and not self.bootstrap
+
+    def first_voters(self, *, standalone: bool, several: bool, joins: bool) -> FirstVoters:
+        """What a new directory says of the voters, by the flags of `storage format`. Raises ConfigError."""
+        if self.static_voters and (standalone or several):
+            raise ConfigError(
+                f"{VOTERS} is set, so a directory names no voters: leave --standalone and --initial-controllers out, "
+                f"or set {SERVERS} in its place."
+            )
+        if standalone and not self.is_controller:
+            raise ConfigError("Only a controller can be a quorum of its own: leave --standalone out on a broker.")
+        if joins or not self.is_controller:
+            return FirstVoters.NONE
+        if self.static_voters:
+            return FirstVoters.STATIC
+        if self.bootstrap and not standalone and not several:
+            raise ConfigError(
+                f"{SERVERS} is set and {VOTERS} is not, so say how this controller begins: --standalone for a cluster "
+                "of its own, --initial-controllers for a new quorum of several, --no-initial-controllers to join one."
+            )
+        return FirstVoters.SEVERAL if several else FirstVoters.ALONE
+
+    def format_advice(self, own: Iterable[tuple[str, int]]) -> str:
+        """The flags of `storage format` for a directory that isn't formatted; `own` are this node's listeners."""
+        if self.alone:
+            return "--standalone"
+        if self.static_voters:
+            return "--cluster-id <the cluster's>"
+        if self.is_controller and self._names_only(own):
+            return "--standalone"
+        return "--no-initial-controllers --cluster-id <the cluster's>"
+
+    def _names_only(self, own: Iterable[tuple[str, int]]) -> bool:
+        """True if the only bootstrap server is this node, as in the file that Kafka comes with."""
+        mine = {(name, port) for host, port in own for name in (host, *(LOOPBACK if host in LOOPBACK else ()))}
+        return len(self.bootstrap) == 1 and set(self.bootstrap.values()) <= mine
 
     def voters_for(self, me: Voter) -> VoterSet:
         """Of a log that says nothing of them."""

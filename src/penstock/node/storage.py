@@ -22,7 +22,7 @@ from penstock.metadata.features import (
     metadata_version_level,
     metadata_version_name,
 )
-from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION
+from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, RESERVED_DIRECTORIES, is_reserved
 from penstock.metadata.names import random_uuid
 from penstock.metadata.voters import Voter
 from penstock.protocol.uuid import uuid_from_str, uuid_to_str
@@ -187,6 +187,12 @@ def _check_controllers(plan: FormatPlan) -> None:
     ids = [voter.node_id for voter in plan.initial_controllers]
     if len(set(ids)) < len(ids):
         raise StorageError(f"The initial controllers name a node twice: {', '.join(map(str, ids))}")
+    reserved = next((voter for voter in plan.initial_controllers if is_reserved(voter.directory_id)), None)
+    if reserved is not None:
+        raise StorageError(
+            f"The directory id {uuid_to_str(reserved.directory_id)} of node {reserved.node_id} is one of the first "
+            f"{RESERVED_DIRECTORIES}, which are reserved: take one from `penstock storage random-uuid`."
+        )
     if plan.initial_controllers and plan.joins:
         raise StorageError("A node that joins a quorum names no initial controllers: leave them out.")
 

@@ -383,6 +383,8 @@ def test_a_controller_of_another_cluster_says_so_and_decides_nothing(
     [
         ({}, "format --standalone`"),
         ({"controller.quorum.bootstrap.servers": "a:1"}, "format --no-initial-controllers --cluster-id"),
+        ({"controller.quorum.bootstrap.servers": "localhost:0"}, "format --standalone`"),  # as in Kafka's own file
+        ({"controller.quorum.bootstrap.servers": "localhost:0,b:1"}, "format --no-initial-controllers --cluster-id"),
         ({"controller.quorum.voters": "1@a:1,2@b:2"}, "format --cluster-id"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.disk.memory import MemoryDisk
 from penstock.metadata.checkpoint import read_checkpoint
+from penstock.metadata.voters import Voter
 from penstock.node.storage import (
     FormatPlan,
     StorageError,
@@ -125,3 +126,11 @@ def test_a_directory_of_a_zookeeper_cluster_is_named_as_such() -> None:
     disk.write_atomic("/a/meta.properties", b"version=0\nbroker.id=1\ncluster.id=c\n")
     with pytest.raises(StorageError, match="ZooKeeper"):
         read_meta_properties(disk, "/a")
+
+
+def test_a_reserved_directory_id_is_not_formatted() -> None:
+    disk = MemoryDisk()
+    voters = (Voter(1, bytes(15) + b"\x01"), Voter(2, b"\x01" * 16))
+    with pytest.raises(StorageError, match=r"AAAAAAAAAAAAAAAAAAAAAQ of node 1 is .* reserved: .* random-uuid"):
+        formatted(FormatPlan(["/a"], node_id=2, initial_controllers=voters), disk)
+    assert not disk.exists("/a")

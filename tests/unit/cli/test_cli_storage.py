@@ -1,0 +1,79 @@
+"""`penstock storage format`: which directories name voters, by the properties and by the flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+
+VOTERS = "controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094"
+SERVERS = "controller.quorum.bootstrap.servers=127.0.0.1:9093,127.0.0.1:9094"
+INITIAL = "1@127.0.0.1:9093:AQEBAQEBAQEBAQEBAQEBAQ,2@127.0.0.1:9094:AgICAgICAgICAgICAgICAg"
+SNAPSHOT = "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
+
+
+def properties(tmp_path: Path, roles: str, *lines: str, node_id: int = 1) -> Path:
+    path = tmp_path / "server.properties"
+    listeners = {"broker": "PLAINTEXT://127.0.0.1:9092", "controller": "CONTROLLER://127.0.0.1:9093"}
+    named = ",".join(listeners[role] for role in roles.split(","))
+    text = [f"process.roles={roles}", f"node.id={node_id}", f"listeners={named}", f"log.dirs={tmp_path}/data"]
+    path.write_text("\n".join([*text, "controller.listener.names=CONTROLLER", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("roles", "line", "flags", "names_voters"),
+    [
+        ("broker,controller", VOTERS, [], False),
+        ("controller", VOTERS, [], False),
+        ("broker", VOTERS.replace("1@", "3@"), [], False),
+        ("broker", SERVERS, [], False),
+        ("broker", SERVERS, ["--initial-controllers", INITIAL], False),
+        ("broker,controller", SERVERS, ["--no-initial-controllers"], False),
+        ("broker,controller", SERVERS, ["--standalone"], True),
+        ("broker,controller", SERVERS, ["--initial-controllers", INITIAL], True),
+        ("broker,controller", "", [], True),
+    ],
+)
+def test_a_directory_names_voters_only_where_a_new_quorum_begins(
+    tmp_path: Path, roles: str, line: str, flags: list[str], names_voters: bool
+) -> None:
+    path = properties(tmp_path, roles, line)
+    assert main(["storage", "format", "-c", str(path), "-t", "Zm9ybWF0dGVkLWJ5LXRlcw", *flags]) == Exit.OK
+    assert (tmp_path / "data" / "meta.properties").exists()
+    assert (tmp_path / "data" / SNAPSHOT).exists() is names_voters
+
+
+@pytest.mark.parametrize(
+    ("roles", "line", "flags", "sentence"),
+    [
+        ("broker,controller", SERVERS, [], "--standalone for a cluster of its own, --initial-controllers"),
+        ("broker,controller", VOTERS, ["--standalone"], "leave --standalone and --initial-controllers out"),
+        ("broker,controller", VOTERS, ["-I", INITIAL], "leave --standalone and --initial-controllers out"),
+        ("broker", SERVERS, ["--standalone"], "leave --standalone out on a broker"),
+    ],
+)
+def test_flags_that_would_split_the_cluster_are_refused(
+    tmp_path: Path, roles: str, line: str, flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = properties(tmp_path, roles, line)
+    assert main(["storage", "format", "-c", str(path), *flags]) == Exit.USAGE
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_reserved_directory_id_is_refused_before_and_after_formatting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = properties(tmp_path, "broker,controller", SERVERS)
+    reserved = "1@127.0.0.1:9093:AAAAAAAAAAAAAAAAAAAAAQ"
+    assert main(["storage", "format", "-c", str(path), "-I", reserved]) == Exit.STORAGE
+    assert "AAAAAAAAAAAAAAAAAAAAAQ of node 1" in capsys.readouterr().err
+    data = tmp_path / "data"
+    data.mkdir()  # Kafka formats it
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n")
+    assert main(["start", str(path)]) == Exit.STORAGE
+    assert "directory.id=AAAAAAAAAAAAAAAAAAAAAQ, one of the first 100, which are reserved" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from penstock.replication.leader import Leading, Proposal, Verdict
 if TYPE_CHECKING:
     from penstock.broker.controller_channel import ControllerChannel
     from penstock.broker.partition import Partition
+    from penstock.metadata.image import PartitionImage
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,6 @@ class IsrChanges:
             if not _stands(partition, leading, proposal):
                 continue
             if answer is not None and not answer.error_code:
-                self._count(proposal)
                 if proposal.expands or answer.partition_epoch <= proposal.partition_epoch:
                     partition.isr_accepted(answer.isr, answer.leader_epoch, answer.partition_epoch)
                 # A smaller set counts when the image has it. The answer may overtake another min.insync.replicas, by
@@ -138,11 +138,11 @@ class IsrChanges:
                 settled = False
         return settled
 
-    def _count(self, proposal: Proposal) -> None:
-        if proposal.expands:
-            self.expands += 1
-        else:
-            self.shrinks += 1
+    def count(self, before: PartitionImage, after: PartitionImage) -> None:
+        """Counts what the image shows: where this node is the active controller too, it is ahead of the answer."""
+        if before.leader == after.leader == self._node_id and before.isr is not after.isr:
+            self.shrinks += not set(before.isr) <= set(after.isr)
+            self.expands += not set(after.isr) <= set(before.isr)
 
 
 def _stands(partition: Partition, leading: Leading, proposal: Proposal) -> bool:

@@ -27,10 +27,7 @@ def figures_of(partition: Partition) -> Figures:
         isr=isr,
         replicas=image.replicas,
         lag_records={each: end - max(follower.log_end, 0) for each, follower in followers.items()},
-        lag_ms={
-            each: 0 if follower.log_end == end else max(0, now - max(follower.caught_up_ms, 0))
-            for each, follower in followers.items()
-        },
+        lag_ms={each: follower.lag_ms(end, now) for each, follower in followers.items()},
         under_replicated=len(isr) < len(image.replicas),
         under_min_isr=len(isr) < need,
         isr_change_pending=leading is not None and leading.proposal is not None,

@@ -128,8 +128,11 @@ class ReplicaManager:
 
     def _assign(self, topic: TopicImage, before: TopicImage | None) -> None:
         for index, image in topic.partitions.items():
-            if before is not None and before.partitions.get(index) is image:
+            earlier = None if before is None else before.partitions.get(index)
+            if earlier is image:
                 continue
+            if earlier is not None:
+                self.isr_changes.count(earlier, image)
             if self._node_id in image.replicas:
                 self._follow(self._partitions.get_by_id(topic.topic_id, index))
             else:

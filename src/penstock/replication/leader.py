@@ -46,10 +46,14 @@ class Verdict(Enum):
 class Progress:
     """One follower, as its fetches show it."""
 
-    __slots__ = ("broker_epoch", "broker_id", "caught_up_ms", "fetch_ms", "leader_end", "log_end", "log_start")
+    __slots__ = (
+        *("broker_epoch", "broker_id", "caught_up_ms", "fetch_ms", "leader_end", "log_end", "log_start", "since_ms"),
+    )
 
-    def __init__(self, broker_id: int, caught_up_ms: int) -> None:
+    def __init__(self, broker_id: int, caught_up_ms: int, since_ms: int) -> None:
         self.broker_id = broker_id
+        self.since_ms = since_ms
+        """When the leader began to count it."""
         self.broker_epoch = NO_BROKER_EPOCH
         self.log_end = UNKNOWN_OFFSET
         self.log_start = UNKNOWN_OFFSET
@@ -70,6 +74,10 @@ class Progress:
 
     def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
         return self.log_end == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
+
+    def lag_ms(self, leader_end: int, now_ms: int) -> int:
+        """For how long it has not been caught up: at the longest, for as long as the leader has counted it."""
+        return 0 if self.log_end == leader_end else max(0, now_ms - max(self.caught_up_ms, self.since_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ class Leading:
         """Who is in sync gets the whole of the lag time to show up again; a newcomer starts out of sync."""
         others = [each for each in self.replicas if each != self.node_id]
         self.followers = {
-            each: self.followers.get(each) or Progress(each, now_ms if each in self.isr else NEVER_MS)
+            each: self.followers.get(each) or Progress(each, now_ms if each in self.isr else NEVER_MS, now_ms)
             for each in others
         }
 

@@ -166,6 +166,8 @@ class Cluster:
         )
         self.cut: set[tuple[int, int]] = set()
         self.refuse_isr: list[ErrorCode] = []
+        self.publish_first = False
+        """Images come before the answers that they are of, as where the leader is the active controller."""
         self.members = {each: Member(self, each, MemoryDisk(crashable=True)) for each in node_ids}
 
     @staticmethod
@@ -271,7 +273,7 @@ class Cluster:
             answer.error_code = ErrorCode.INVALID_UPDATE_VERSION
         else:
             isr = tuple(each.broker_id for each in asked.new_isr_with_epochs)
-            self.change(publish=False, isr=isr)
+            self.change(publish=self.publish_first, isr=isr)
             asyncio.get_running_loop().call_later(0.005, self.publish)
             answer.isr, answer.leader_id, answer.leader_epoch = list(isr), now.leader, now.leader_epoch
             answer.partition_epoch = now.partition_epoch + 1

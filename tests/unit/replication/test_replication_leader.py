@@ -179,3 +179,11 @@ def test_the_low_watermark_leaves_out_the_dead() -> None:
     assert leader.low_watermark(8, lambda node: True) == 2
     assert leader.low_watermark(8, lambda node: node != 3) == 6
     assert leader.low_watermark(8, lambda node: False) == 8
+
+
+def test_a_follower_lags_for_as_long_as_it_was_not_caught_up_and_the_leader_has_counted_it() -> None:
+    leader = leading((1, 2), now_ms=10_000)
+    fetch(leader, 2, 10, end=10, now_ms=11_000)
+    fetch(leader, 3, 4, end=10, now_ms=11_000)
+    assert [leader.followers[node].lag_ms(10, 12_000) for node in (2, 3)] == [0, 2_000]
+    assert [leader.followers[node].lag_ms(12, 15_000) for node in (2, 3)] == [4_000, 5_000]

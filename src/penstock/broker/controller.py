@@ -24,7 +24,7 @@ from penstock.metadata.controller.elections import balance_leaders, elect_unclea
 from penstock.metadata.controller.heartbeats import Heartbeats
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import NO_LEADER, ResourceType
+from penstock.metadata.image import FENCINGS_MAX, NO_LEADER, ResourceType
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationResponse
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -57,18 +57,20 @@ HELD_UP_MS = 500
 LOOK_EVERY_MS = 1000
 #: Between two looks at a broker that is silent, while its fencing is not committed.
 RECHECK_MS = 50
-FAILOVERS_KEPT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """A broker that was found gone: when, how, and when its partitions had other leaders. Times on the wall."""
+    """A broker that was found gone, and when its partitions had other leaders. Times on the wall.
+
+    Every node reads this from the metadata log; how and when it was noticed is known where the controller was.
+    """
 
     broker_id: int
-    how: str
-    detected_ms: int
     elected_ms: int
     partitions: int
+    how: str | None = None
+    detected_ms: int | None = None
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -94,8 +96,9 @@ class Controller:
         self._random = random
         self.active = False
         self.beats = Heartbeats(settings.int("broker.session.timeout.ms"))
-        self.failovers: deque[Failover] = deque(maxlen=FAILOVERS_KEPT)
+        self.failovers: deque[Failover] = deque(maxlen=FENCINGS_MAX)
         self.failover_count = 0
+        self._noticed: dict[tuple[int, int], tuple[str, int]] = {}
         self.unclean_elections = 0
         self._watched: dict[int, tuple[Connection, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -298,13 +301,20 @@ class Controller:
             decision = fence_broker(image, broker_id, rules)
             if decision.records:
                 self.failover_count += 1
+                self._noticed[broker_id, epoch] = (how, detected_ms)
                 logger.warning("broker %d is fenced: it %s", broker_id, how)
             return decision
 
-        changed = await self._decide(decide)
-        broker = self._metadata.image.brokers.get(broker_id)
-        if changed is not None and broker is not None and broker.fenced:
-            self.failovers.append(Failover(broker_id, how, detected_ms, self._clock.wall_ms(), changed))
+        await self._decide(decide)
+        self._noticed.pop((broker_id, epoch), None)
+
+    def _list_failovers(self, image: MetadataImage) -> None:
+        for each in image.changes.fencings:
+            noticed = self._noticed.get((each.broker_id, each.broker_epoch))
+            if noticed is None:
+                self.failovers.append(Failover(each.broker_id, each.timestamp_ms, each.partitions))
+            else:
+                self.failovers.append(Failover(each.broker_id, self._clock.wall_ms(), each.partitions, *noticed))
 
     # --- sessions ---------------------------------------------------------------------------------------
 
@@ -346,6 +356,7 @@ class Controller:
 
     def _image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
         """Allowing unclean elections works at once for what waits for one."""
+        self._list_failovers(new)
         if not self.active or new.configs is old.configs:
             return
         kinds = {kind for kind, _ in new.changes.configs}

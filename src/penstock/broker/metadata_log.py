@@ -251,9 +251,9 @@ class MetadataLog:
             records = [record_class(23)(name="large change"), *records, record_class(24)()]
             values = [encode_record(record, version) for record in records]
             groups = split(values)
-        new = apply(self._pending, records, offset=self._log.log_end_offset + len(values) - 1, epoch=self.leader_epoch)
-        now_ms = self._clock.wall_ms()
-        epoch = self.leader_epoch
+        now_ms, epoch = self._clock.wall_ms(), self.leader_epoch
+        offset = self._log.log_end_offset + len(values) - 1
+        new = apply(self._pending, records, offset=offset, epoch=epoch, timestamp_ms=now_ms)
         batches = [build_batch([(now_ms, None, value, ()) for value in group], leader_epoch=epoch) for group in groups]
         counted = [(len(group), batch) for group, batch in zip(groups, batches)]
         last_offset = self._quorum.propose(epoch, counted) - 1

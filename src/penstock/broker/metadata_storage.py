@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.log.checkpoints import PARTITION_METADATA_FILE, render_partition_metadata
 from penstock.log.environment import LogEnvironment
 from penstock.log.loading import LogPlace, open_log
-from penstock.metadata.apply import advance, apply
+from penstock.metadata.apply import advance, apply, apply_batches
 from penstock.metadata.checkpoint import (
     CHECKPOINT_SUFFIX,
     CheckpointError,
@@ -161,7 +161,7 @@ def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
     start = image.offset + 1
     offset, epoch, size = start, image.epoch, 0
     kraft_version: int | None = None
-    records: list[Any] = []
+    batches: list[tuple[int, list[Any]]] = []
     while offset < end_offset:
         data = log.read(offset, READ_BYTES, upper_bound=end_offset).read_now()
         before = offset
@@ -173,13 +173,13 @@ def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
                     if kind is ControlType.KRAFT_VERSION:
                         kraft_version = message.kraft_version
             else:
-                records += [decode_record(record.value) for record in read_records(batch)]
+                batches.append((header.max_timestamp, [decode_record(each.value) for each in read_records(batch)]))
             offset, epoch = header.next_offset, header.partition_leader_epoch
             size += header.size
         if offset == before:
             break
     if offset > start:
-        image = apply(image, records, offset=offset - 1, epoch=epoch)
+        image = apply_batches(image, batches, offset=offset - 1, epoch=epoch)
         if kraft_version is not None:
             changes = image.changes
             image = advance(image, offset=offset - 1, epoch=epoch, kraft_version=kraft_version)

@@ -13,10 +13,12 @@ from typing import Any
 
 from penstock.check import check
 from penstock.metadata.image import (
+    FENCINGS_MAX,
     AclImage,
     BrokerImage,
     ControllerImage,
     Endpoint,
+    Fencing,
     ImageChanges,
     MetadataImage,
     PartitionImage,
@@ -33,14 +35,32 @@ _TRANSACTION_MARKS = frozenset({"BeginTransactionRecord", "EndTransactionRecord"
 
 
 def apply(
-    image: MetadataImage, records: Iterable[Any], *, offset: int | None = None, epoch: int | None = None
+    image: MetadataImage,
+    records: Iterable[Any],
+    *,
+    offset: int | None = None,
+    epoch: int | None = None,
+    timestamp_ms: int = -1,
 ) -> MetadataImage:
     """The image after `records`, whose last one stands at `offset` (by default they follow the image without a gap)."""
+    return apply_batches(image, [(timestamp_ms, records)], offset=offset, epoch=epoch)
+
+
+def apply_batches(
+    image: MetadataImage,
+    batches: Iterable[tuple[int, Iterable[Any]]],
+    *,
+    offset: int | None = None,
+    epoch: int | None = None,
+) -> MetadataImage:
+    """The image after many batches, each with the time at which it was written."""
     delta = _Delta(image)
     count = 0
-    for record in records:
-        count += 1
-        delta.add(record)
+    for timestamp_ms, records in batches:
+        delta.begin_batch(timestamp_ms)
+        for record in records:
+            count += 1
+            delta.add(record)
     return delta.finish(image.offset + count if offset is None else offset, image.epoch if epoch is None else epoch)
 
 
@@ -67,7 +87,14 @@ class _Delta:
         self.config_keys: set[tuple[int, str]] = set()
         self.broker_ids: set[int] = set()
         self.partition_count = image.partition_count
+        self.fencings: list[Fencing] = []
+        self.timestamp_ms = -1
+        self.partition_changes = 0  # of the batch
         self._interned: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def begin_batch(self, timestamp_ms: int) -> None:
+        self.timestamp_ms = timestamp_ms
+        self.partition_changes = 0
 
     def writable(self, name: str) -> dict[Any, Any]:
         """A private copy of one of the image's maps, made on first use."""
@@ -133,6 +160,7 @@ class _Delta:
             frozenset(self.broker_ids),
             "client_quotas" in self.fields,
             "features" in self.fields,
+            tuple(self.fencings[-FENCINGS_MAX:]),
         )
         return replace(
             self.image,
@@ -202,6 +230,7 @@ def _partition_change(delta: _Delta, record: Any) -> None:
     check(old is not None, "a change record names a partition that does not exist")
     assert old is not None
     partitions[record.partition_id] = changed_partition(old, record, delta.intern)
+    delta.partition_changes += 1
 
 
 def changed_partition(
@@ -286,6 +315,9 @@ def _change_broker(delta: _Delta, broker_id: int, epoch: int, **changes: Any) ->
     assert broker is not None
     brokers[broker_id] = replace(broker, **changes)
     delta.broker_ids.add(broker_id)
+    # A broker that has handed over all it led is fenced too, in good order.
+    if changes.get("fenced") and not broker.fenced and (delta.partition_changes or not broker.in_controlled_shutdown):
+        delta.fencings.append(Fencing(broker_id, epoch, delta.timestamp_ms, delta.partition_changes))
 
 
 def _broker_registration_change(delta: _Delta, record: Any) -> None:

@@ -13,6 +13,7 @@ MIGRATING_DIRECTORY = bytes(16)
 UNASSIGNED_DIRECTORY = bytes(15) + b"\1"
 LOST_DIRECTORY = bytes(15) + b"\2"
 RESERVED_DIRECTORIES = 100
+FENCINGS_MAX = 100
 KRAFT_VERSION = "kraft.version"
 METADATA_VERSION = "metadata.version"
 
@@ -136,6 +137,16 @@ class TokenImage:
 
 
 @dataclass(frozen=True, slots=True)
+class Fencing:
+    """A broker that was found gone, as the log tells it: when that was written, and how many partitions it changed."""
+
+    broker_id: int
+    broker_epoch: int
+    timestamp_ms: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class ImageChanges:
     """What differs from the image of `base_version`, so that a listener needn't compare every topic to find one."""
 
@@ -145,6 +156,8 @@ class ImageChanges:
     brokers: frozenset[int] = frozenset()
     client_quotas: bool = False
     features: bool = False
+    fencings: tuple[Fencing, ...] = ()
+    """In the order of the log; the last FENCINGS_MAX."""
 
     def then(self, later: ImageChanges) -> ImageChanges:
         return ImageChanges(
@@ -154,6 +167,7 @@ class ImageChanges:
             self.brokers | later.brokers,
             self.client_quotas or later.client_quotas,
             self.features or later.features,
+            (self.fencings + later.fencings)[-FENCINGS_MAX:],
         )
 
 

@@ -16,11 +16,11 @@ from penstock.disk.memory import MemoryDisk
 from penstock.log.log import AppendOrigin
 from penstock.metadata.apply import apply
 from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
-from penstock.metadata.controller.broker_states import unfence_broker
+from penstock.metadata.controller.broker_states import fence_broker, unfence_broker
 from penstock.metadata.controller.brokers import Registration, register_broker
 from penstock.metadata.controller.topics import TopicDefaults, create_topics, delete_topics
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage, ResourceType
+from penstock.metadata.image import EMPTY_IMAGE, Endpoint, Fencing, MetadataImage, ResourceType
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumState
 from penstock.metadata.snapshot import records_of
 from penstock.metadata.voters import Voter
@@ -242,6 +242,29 @@ def test_an_unfinished_transaction_is_aborted_by_the_next_leader() -> None:
         again = await started(disk)
         assert again.image.open_transaction is None
         assert again.image.topic_config("t") == {}
+
+    run(scenario())
+
+
+def test_a_replayed_log_tells_when_a_broker_was_found_gone() -> None:
+    async def scenario() -> None:
+        disk = formatted_disk()
+        metadata = await started(disk)
+        await with_broker(metadata)
+        await create(metadata, "t", partitions=3)
+        await metadata.submit(lambda image: fence_broker(image, 1))
+        (live,) = metadata.image.changes.fencings
+        assert (live.broker_id, live.partitions) == (1, 3)
+        await metadata.close()
+        again = opened(disk)
+        seen: list[Fencing] = []
+        again.subscribe(lambda old, new: seen.extend(new.changes.fencings))
+        await again.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
+        async with asyncio.timeout(LIMIT_S):
+            while not seen:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert seen == [live]
+        await again.close()
 
     run(scenario())
 

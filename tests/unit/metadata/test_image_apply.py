@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.check import InvariantError
-from penstock.metadata.apply import apply
+from penstock.metadata.apply import apply, apply_batches
 from penstock.metadata.framing import decode_record, encode_record, record_class
-from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicChanges, topic_changes
+from penstock.metadata.image import EMPTY_IMAGE, Fencing, MetadataImage, PartitionImage, TopicChanges, topic_changes
 from penstock.metadata.snapshot import records_of
 
 ID_A, ID_B = bytes([1] * 16), bytes([2] * 16)
@@ -138,6 +138,25 @@ def test_a_broker_is_registered_changed_and_forgotten() -> None:
     image = apply(image, [record(8, id=1, epoch=5)])
     assert not image.brokers[1].fenced
     assert apply(image, [record(1, broker_id=1, broker_epoch=5)]).brokers == {}
+
+
+def test_a_broker_that_is_found_gone_is_noted_with_its_time_and_partitions() -> None:
+    up = record(17, broker_id=1, broker_epoch=5, fenced=-1)
+    gone = record(17, broker_id=1, broker_epoch=5, fenced=1)
+    changes = [record(5, partition_id=index, topic_id=ID_A, leader=2, isr=[2]) for index in range(2)]
+    image = after(*topic("a", ID_A, 2), broker(1, 5))
+    image = apply_batches(image, [(100, [up]), (200, [*changes, gone]), (300, [up]), (400, [gone])])
+    assert image.changes.fencings == (Fencing(1, 5, 200, 2), Fencing(1, 5, 400, 0))
+    later = apply(image, [up])
+    assert later.changes.fencings == ()
+    assert image.changes.then(later.changes).fencings == image.changes.fencings
+
+
+def test_a_broker_that_stopped_in_good_order_is_not_noted_as_gone() -> None:
+    up = record(17, broker_id=1, broker_epoch=5, fenced=-1)
+    stopping = record(17, broker_id=1, broker_epoch=5, in_controlled_shutdown=1)
+    stopped = record(17, broker_id=1, broker_epoch=5, fenced=1)
+    assert after(broker(1, 5), up, stopping, stopped).changes.fencings == ()
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,13 @@ def _table(facts: Facts, args: argparse.Namespace) -> tuple[list[str], list[dict
         columns = PARTITION_COLUMNS
     else:
         rows, columns = node_rows(facts), NODE_COLUMNS
-    return columns, [{**row, "bytes": readable(row["bytes"])} for row in rows]
+    return columns, [{**row, "bytes": readable(row["bytes"]), "lag": _lag(row)} for row in rows]
+
+
+def _lag(row: dict[str, Any]) -> Any:
+    """A replica whose node doesn't answer may be behind by anything."""
+    follows = row["replicas"] > row["leaders"] if "leaders" in row else len(row["replicas"]) > 1
+    return "unknown" if row["lag"] is None and follows else row["lag"]
 
 
 def _watch(broker: Broker, args: argparse.Namespace) -> None:

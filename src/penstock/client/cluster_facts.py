@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,16 +39,27 @@ class Facts:
     metadata_lag: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
     ends: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
+    heard: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
+    """Where followers' logs end by their last fetches, for partitions whose leader told: for followers that don't."""
     moving: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # to the replicas that are being added
     cordoned: set[int] = field(default_factory=set)  # nodes that take no new replicas
     not_asked: set[int] = field(default_factory=set)  # nodes of which nothing but the metadata is known
 
     def lag(self, partition: TopicPartition, replica: int) -> int | None:
-        """How many records a replica's log ends before its leader's; None if either didn't tell."""
+        """How many records a replica's log ends before its leader's; None if that is not known."""
         facts = self.partitions[partition]
         end = self.ends.get(facts.leader, {}).get(partition)
         own = self.ends.get(replica, {}).get(partition)
+        if own is None:
+            own = self.heard.get(partition, {}).get(replica)
         return None if end is None or own is None else max(0, end - own)
+
+
+def largest(lags: Iterable[int | None]) -> int | None:
+    """None if one of them is not known: the others' would pass for it."""
+    found = list(lags)
+    known = [lag for lag in found if lag is not None]
+    return max(known) if known and len(known) == len(found) else None
 
 
 def problem(facts: PartitionFacts) -> str | None:
@@ -69,7 +80,6 @@ def partition_rows(
     rows = []
     for (topic, index), part in sorted((facts.partitions if partitions is None else partitions).items()):
         lags = {replica: facts.lag((topic, index), replica) for replica in part.replicas if replica != part.leader}
-        known = [lag for lag in lags.values() if lag is not None]
         sizes: Mapping[TopicPartition, int] = facts.sizes.get(part.leader, {})
         rows.append(
             {
@@ -82,7 +92,7 @@ def partition_rows(
                 "isr": list(part.isr),
                 "adding": list(facts.moving.get((topic, index), ())),
                 "end_offset": facts.ends.get(part.leader, {}).get((topic, index)),
-                "lag": max(known) if known else None,
+                "lag": largest(lags.values()),
                 "lags": {str(replica): lag for replica, lag in lags.items()},
                 "bytes": sizes.get((topic, index)),
                 "problem": problem(part),
@@ -100,7 +110,6 @@ def _node_row(facts: Facts, node: NodeFacts) -> dict[str, Any]:
     held = {each: part for each, part in facts.partitions.items() if own in part.replicas}
     problems = [problem(part) for part in held.values()]
     lags = [facts.lag(each, own) for each, part in held.items() if part.leader not in (own, -1)]
-    known = [lag for lag in lags if lag is not None]
     sizes = facts.sizes.get(own)
     return {
         "node": own,
@@ -115,7 +124,7 @@ def _node_row(facts: Facts, node: NodeFacts) -> dict[str, Any]:
         "under_min_isr": problems.count("under min ISR"),
         "offline": problems.count("offline"),
         "bytes": None if sizes is None else sum(sizes.values()),
-        "lag": max(known) if known else None,
+        "lag": largest(lags),
         "metadata_lag": facts.metadata_lag.get(own),
     }
 

@@ -87,6 +87,9 @@ class ClusterLook:
             if partition.is_open:
                 key = (partition.topic, partition.index)
                 sizes[key], ends[key] = partition.log.size, partition.log.log_end_offset
+                if partition.leading is not None:
+                    followers = partition.leading.followers.values()
+                    facts.heard[key] = {each.broker_id: each.log_end for each in followers if each.log_end >= 0}
         working = [each.path for each in broker.logs.dirs if not each.offline]
         if working and broker.logs.cordoned.issuperset(working):
             facts.cordoned.add(broker.node_id)

@@ -6,14 +6,18 @@ and it works without a script too. Everything that comes from outside passes `es
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.cluster_facts import readable
 from penstock.http.overview import Overview, Row
 from penstock.http.pipelines import Pipeline
+
+if TYPE_CHECKING:
+    from penstock.broker.controller import Failover
 
 TOPICS_SHOWN = 100
 ATTENTION_SHOWN = 12
@@ -50,10 +54,14 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """By whom, and what of it only this node knows."""
+    """By whom, and what this node knows besides: brokers that were found gone, and what is wrong with its own disks."""
 
     node_id: int
     version: str
+    failovers: Sequence[Failover] = ()
+    failed_directories: Sequence[str] = ()
+    damaged: Sequence[Row] = ()
+    """Replicas of this node with a damaged batch: topic, partition and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +74,10 @@ class Column:
 
 
 def page(seen: Seen, overview: Overview, pipelines: Sequence[Pipeline]) -> str:
-    mood, health = _health(overview.summary)
+    mood, health = _health(overview.summary, seen)
     parts = [
         _cards(overview),
-        _attention(overview),
+        _attention(overview, seen),
         _nodes(overview.nodes),
         _topics(overview.topics),
         _pipelines(pipelines),
@@ -85,7 +93,7 @@ def page(seen: Seen, overview: Overview, pipelines: Sequence[Pipeline]) -> str:
     )
 
 
-def _health(summary: Row) -> tuple[str, str]:
+def _health(summary: Row, seen: Seen) -> tuple[str, str]:
     wrong = [
         f"{summary[name]:,} {words}"
         for name, words in (
@@ -96,6 +104,10 @@ def _health(summary: Row) -> tuple[str, str]:
         )
         if summary[name]
     ]
+    if seen.failed_directories:
+        wrong.append("a directory has failed")
+    if seen.damaged:
+        wrong.append(f"{len(seen.damaged):,} damaged")
     if summary["offline"] or summary["under_min_isr"]:
         return "bad", ", ".join(wrong)
     return ("warn", ", ".join(wrong)) if wrong else ("good", "all in sync")
@@ -159,12 +171,11 @@ NODES = (
     Column("on disk", _bytes("bytes"), "number"),
 )
 ATTENTION = (
-    Column("partition", lambda row: escape(f"{row['topic']}-{row['partition']}"), "name"),
+    Column("topic", _text("topic"), "name"),
     Column("problem", _problem),
-    Column("leader", lambda row: "none" if row["leader"] is None else str(row["leader"])),
-    Column("replicas", _ids("replicas")),
-    Column("in sync", _ids("isr")),
-    Column("lag", _number("lag"), "number"),
+    Column("partitions", lambda row: f"{row['partitions']:,} of {row['of']:,}", "number"),
+    Column("not in sync on nodes", _ids("out_of_sync")),
+    Column("lag", lambda row: "unknown" if row["lag"] is None else f"{row['lag']:,}", "number"),
 )
 TOPICS = (
     Column("topic", _text("topic"), "name"),
@@ -225,13 +236,39 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-def _attention(overview: Overview) -> str:
-    if not overview.attention:
-        return _section("Needs attention", '<p class="calm">Nothing does.</p>')
-    shown = overview.attention[:ATTENTION_SHOWN]
-    more = overview.summary["attention"] - len(shown)
+def _attention(overview: Overview, seen: Seen) -> str:
+    """What is the cause first, as sentences; then the topics that suffer."""
+    causes = "".join(f"<li>{escape(each)}</li>" for each in _causes(overview.nodes, seen))
+    said = f'<ul class="causes">{causes}</ul>' if causes else ""
+    if not overview.wrong_topics:
+        return _section("Needs attention", said or '<p class="calm">Nothing does.</p>')
+    shown = overview.wrong_topics[:ATTENTION_SHOWN]
+    more = len(overview.wrong_topics) - len(shown)
     rest = f'<p class="calm">and {more:,} more: <code>penstock cluster status --problems</code></p>' if more else ""
-    return _section("Needs attention", _table(ATTENTION, shown) + rest)
+    return _section("Needs attention", said + _table(ATTENTION, shown) + rest)
+
+
+def _causes(nodes: Sequence[Row], seen: Seen) -> Iterator[str]:
+    gone = {each.broker_id: each for each in seen.failovers}
+    for row in nodes:
+        name = f"Node {row['node']} ({row['address']})"
+        failover = gone.get(row["node"])
+        if row["state"] == "fenced" and failover is not None:
+            how = f": it {failover.how}" if failover.how else ""
+            yield f"{name} was found gone at {_time(failover.elected_ms)}{how}."
+        elif row["state"] == "fenced":
+            yield f"{name} is fenced: it was stopped, or has not caught up since it started."
+        elif row["state"] == "silent":
+            yield f"{name} does not answer node {seen.node_id}."
+    for directory in seen.failed_directories:
+        yield f"Directory {directory} of node {seen.node_id} has failed: replace the disk and restart the node."
+    for row in seen.damaged[:ATTENTION_SHOWN]:
+        name = f"{row['topic']}-{row['partition']} on node {seen.node_id}"
+        yield f"{name} is damaged ({row['reason']}): with the node stopped, move it away to have it copied again."
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _nodes(nodes: Sequence[Row]) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.http.view import View
     from penstock.net.server import Server
 
+DAMAGED_MAX = 100
+
 
 def node_families(view: View) -> Iterator[Family]:
     yield from _process(view)
@@ -124,19 +126,20 @@ def _replication(broker: Broker) -> Iterator[Family]:
 
 
 def _failovers(controller: Controller) -> Iterator[Family]:
-    """Counted where they are decided: by the node that was the active controller then."""
+    """Counted where they are decided, by the node that was the active controller then; the last one on every node."""
     yield gauge("penstock_controller_active", "Whether this node is the active controller.", int(controller.active))
     yield counter("penstock_failovers_total", "Brokers that this controller found gone.", controller.failover_count)
     unclean = controller.unclean_elections
     yield counter("penstock_unclean_elections_total", "Leaders elected outside of the in-sync set.", unclean)
     if controller.failovers:
         last = controller.failovers[-1]
-        took_ms = max(0, last.elected_ms - last.detected_ms)
         yield gauge(
-            "penstock_failover_last_timestamp_seconds", "When the last one was noticed.", last.detected_ms / 1000
+            "penstock_failover_last_timestamp_seconds", "When others led, the last time.", last.elected_ms / 1000
         )
-        yield gauge("penstock_failover_last_duration_seconds", "From then until others led.", took_ms / 1000)
         yield gauge("penstock_failover_last_partitions", "Partitions that it changed.", last.partitions)
+        if last.detected_ms is not None:
+            took_s = max(0, last.elected_ms - last.detected_ms) / 1000
+            yield gauge("penstock_failover_last_duration_seconds", "From the notice until then.", took_s)
 
 
 def _directories(broker: Broker) -> Iterator[Family]:
@@ -144,6 +147,11 @@ def _directories(broker: Broker) -> Iterator[Family]:
     for directory in sorted(broker.logs.dirs, key=lambda each: each.path):
         offline.add(int(directory.offline), directory=directory.path)
     yield offline
+    damaged = gauge("penstock_partition_damaged", "Replicas here in which a damaged batch was found: always 1.")
+    for topic, partition in sorted(broker.logs.corruptions)[:DAMAGED_MAX]:
+        damaged.add(1, topic=topic, partition=partition)
+    yield gauge("penstock_partitions_damaged", "How many those are.", len(broker.logs.corruptions))
+    yield damaged
 
 
 def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.client.cluster_facts import Facts, node_rows, partition_rows, problem, summary
+from penstock.client.cluster_facts import Facts, largest, node_rows, partition_rows, problem, summary
 from penstock.http.pipelines import Pipeline
 from penstock.http.rates import Rate, Sums
 
@@ -22,7 +22,10 @@ class Overview:
     summary: Row
     nodes: list[Row]
     attention: list[Row]
-    """Partitions that are offline, under min ISR or under-replicated: the worst first, at most ATTENTION_MAX."""
+    """Partitions that are offline, under min ISR or under-replicated: at most ATTENTION_MAX, the worst first, and of
+    equally bad ones users' topics before those that Kafka keeps for itself."""
+    wrong_topics: list[Row]
+    """The same by topic and problem, all of them, in the same order."""
     topics: list[Row]
     """By name, those that Kafka keeps for itself last."""
     history: Sequence[float]
@@ -43,13 +46,41 @@ def topic_sums(facts: Facts) -> dict[str, Sums]:
 
 
 def overview(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate], history: Sequence[float]) -> Overview:
-    order = ("offline", "under min ISR", "under-replicated")
     wrong = {key: part for key, part in facts.partitions.items() if problem(part) is not None}
     rows = partition_rows(facts, wrong)
-    rows.sort(key=lambda row: (order.index(row["problem"]), row["topic"], row["partition"]))
+    rows.sort(key=lambda row: (*_order(row), row["partition"]))
     told = {**summary(facts), "attention": len(rows)}
     told["records_per_second"] = sum(rate.records for rate in rates.values()) if rates else None
-    return Overview(told, node_rows(facts), rows[:ATTENTION_MAX], _topics(facts, sums, rates), tuple(history))
+    topics = _topics(facts, sums, rates)
+    counts = {row["topic"]: row["partitions"] for row in topics}
+    return Overview(told, node_rows(facts), rows[:ATTENTION_MAX], _wrong_topics(rows, counts), topics, tuple(history))
+
+
+def _order(row: Row) -> tuple[int, bool, str]:
+    worst_first = ("offline", "under min ISR", "under-replicated")
+    return worst_first.index(row["problem"]), is_internal(row["topic"]), row["topic"]
+
+
+def is_internal(topic: str) -> bool:
+    return topic.startswith("__")
+
+
+def _wrong_topics(rows: Sequence[Row], counts: Mapping[str, int]) -> list[Row]:
+    """A node that is gone spoils every partition that it holds: one row for a topic instead of one for each."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["topic"], row["problem"]), []).append(row)
+    return [
+        {
+            "topic": topic,
+            "problem": what,
+            "partitions": len(members),
+            "of": counts[topic],
+            "out_of_sync": sorted({node for row in members for node in row["replicas"] if node not in row["isr"]}),
+            "lag": largest(row["lag"] for row in members),
+        }
+        for (topic, what), members in found.items()
+    ]
 
 
 def _topics(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate]) -> list[Row]:
@@ -60,7 +91,7 @@ def _topics(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate]) -
             known, rate = sums[topic], rates.get(topic)
             row = rows[topic] = {
                 "topic": topic,
-                "internal": topic.startswith("__"),
+                "internal": is_internal(topic),
                 "partitions": 0,
                 "replicas": 0,
                 "end_offset": known.end if known.partitions else None,

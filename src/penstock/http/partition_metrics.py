@@ -119,6 +119,7 @@ def _topics(held: Held, left_out: Family) -> list[Family]:
     records = gauge("penstock_topic_records", "Offsets from start to end of those.")
     size = gauge("penstock_topic_size_bytes", "Bytes of those.")
     lag = gauge("penstock_topic_follower_lag_records", "How far the last of their followers is behind.")
+    late = gauge("penstock_topic_follower_lag_seconds", "For how long one of their followers has not been caught up.")
     by_topic: dict[str, list[Led]] = {}
     for each in held.led:
         by_topic.setdefault(each.figures.topic, []).append(each)
@@ -129,10 +130,11 @@ def _topics(held: Held, left_out: Family) -> list[Family]:
         ends.add(sum(each.figures.log_end for each in members), topic=topic)
         records.add(sum(each.figures.log_end - each.figures.log_start for each in members), topic=topic)
         size.add(sum(each.size for each in members), topic=topic)
-        lag.add(
-            max((behind for each in members for behind in each.figures.lag_records.values()), default=0), topic=topic
-        )
-    return [ends, records, size, lag]
+        figures = [each.figures for each in members]
+        lag.add(max((behind for each in figures for behind in each.lag_records.values()), default=0), topic=topic)
+        late_ms = max((behind for each in figures for behind in each.lag_ms.values()), default=0)
+        late.add(late_ms / 1000, topic=topic)
+    return [ends, records, size, lag, late]
 
 
 async def _partitions(held: Held, left_out: Family) -> list[Family]:
@@ -146,6 +148,7 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
     replicas = gauge("penstock_partition_replicas", "How many replicas it has.")
     in_sync = gauge("penstock_partition_in_sync_replicas", "How many of them are in sync.")
     lag = gauge("penstock_partition_follower_lag_records", "How far a follower's log ends before the leader's.")
+    late = gauge("penstock_partition_follower_lag_seconds", "For how long a follower has not been caught up.")
     for number, each in enumerate(held.led):
         await breathe(number)
         figures = each.figures
@@ -158,7 +161,8 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
         in_sync.add(len(figures.isr), **labels)
         for replica, behind in sorted(figures.lag_records.items()):
             lag.add(behind, **labels, replica=replica)
-    return [start, end, mark, size, replicas, in_sync, lag]
+            late.add(figures.lag_ms[replica] / 1000, **labels, replica=replica)
+    return [start, end, mark, size, replicas, in_sync, lag, late]
 
 
 async def _groups(broker: Broker, left_out: Family) -> list[Family]:

@@ -13,8 +13,8 @@ from penstock.http.cluster import ClusterLook
 from penstock.http.console import Seen, page
 from penstock.http.exposition import CONTENT_TYPE, render
 from penstock.http.messages import NOT_FOUND, Request, Response, as_json
-from penstock.http.node_metrics import node_families, pipeline_families, traffic_families, version
-from penstock.http.overview import TOPICS_MAX, Overview, one_topic, overview, pipeline_rows, topic_sums
+from penstock.http.node_metrics import DAMAGED_MAX, node_families, pipeline_families, traffic_families, version
+from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
 from penstock.http.view import Shared, View, fresh_s
@@ -99,9 +99,15 @@ class Site:
 
     async def _render_page(self) -> bytes:
         look, pipelines = await self._look.get(), await self._pipelines.get()
-        seen = Seen(self._view.broker.node_id, version())
+        broker = self._view.broker
+        failed = [each.path for each in broker.logs.dirs if each.offline]
+        seen = Seen(broker.node_id, version(), list(broker.controller.failovers), failed, self._damaged())
         html = await self._aside(page, seen, look.overview, pipelines)
         return html.encode(errors="replace")
+
+    def _damaged(self) -> list[Row]:
+        found = sorted(self._view.broker.logs.corruptions.items())
+        return [{"topic": topic, "partition": index, "reason": why} for (topic, index), why in found[:DAMAGED_MAX]]
 
     async def _api_cluster(self) -> Response:
         look, broker = await self._look.get(), self._view.broker
@@ -119,13 +125,14 @@ class Site:
                 },
                 "brokers": look.overview.nodes,
                 "partitions_that_need_attention": look.overview.attention,
+                "damaged_replicas_of_this_node": self._damaged(),
                 "failovers": [
                     {
                         "broker": each.broker_id,
-                        "how": each.how,
-                        "detected_ms": each.detected_ms,
                         "elected_ms": each.elected_ms,
                         "partitions": each.partitions,
+                        "how": each.how,
+                        "detected_ms": each.detected_ms,
                     }
                     for each in broker.controller.failovers
                 ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import secrets
 from typing import Any
 
 import pytest
 
+from penstock.cli import cluster_status
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts, healthy, node_rows, partition_rows, readable
@@ -113,9 +115,20 @@ def three_nodes() -> Facts:
 def test_a_partition_shows_the_worst_of_its_problems_and_its_lag() -> None:
     rows = partition_rows(three_nodes())
     assert [row["problem"] for row in rows] == ["under-replicated", "under min ISR", "offline"]
-    assert [row["lag"] for row in rows] == [2, 2, None]
+    assert [row["lag"] for row in rows] == [None] * 3
     assert rows[0]["lags"] == {"2": 2, "3": None}
     assert rows[2]["leader"] is None
+
+
+def test_the_lag_of_a_replica_that_does_not_tell_is_not_taken_for_that_of_another() -> None:
+    facts = three_nodes()
+    asked_for = argparse.Namespace(partitions=True, problems=False)
+    lags = [row["lag"] for row in cluster_status._table(facts, asked_for)[1]]
+    assert lags == ["unknown", "unknown", None], "of three replicas one told nothing; of one replica nobody lags"
+    facts.heard["t", 0] = {3: 6}
+    assert partition_rows(facts)[0]["lag"] == 4, "the leader has heard how far it is"
+    nodes = cluster_status._table(facts, argparse.Namespace(partitions=False, problems=False))[1]
+    assert [row["lag"] for row in nodes] == [2, 2, "unknown"]
 
 
 def test_a_node_counts_what_it_leads_holds_and_lacks() -> None:

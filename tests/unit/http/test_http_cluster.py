@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -104,11 +105,19 @@ def test_every_node_shows_all_nodes_and_one_that_dies_needs_attention() -> None:
             tables = Tables(read(other, "/").decode()).rows
             states = {name: row["state"] for name, row in tables["Nodes"].items()}
             wrong = {name: row["problem"] for name, row in tables.get("Needs attention", {}).items()}
-            return states[str(victim)] == "fenced" and wrong == {
-                f"orders-{index}": "under-replicated" for index in range(3)
-            }
+            return states[str(victim)] == "fenced" and wrong == {"orders": "under-replicated"}
 
         until(noticed, "nobody says that a node is gone")
+        for number in {1, 2, 3} - {victim}:
+            (failover,) = api(cluster.node(number), "cluster")["failovers"]
+            assert (failover["broker"], failover["partitions"]) == (victim, 3), (
+                f"node {number} has no list of failovers"
+            )
+            assert f"Node {victim} (" in read(cluster.node(number), "/").decode()
+        produce(cluster, 300)
+        leader = cluster.node(cluster.leader("orders", 0))
+        late = re.compile(f'penstock_partition_follower_lag_seconds{{.*replica="{victim}"}} 0*[1-9.]')
+        until(lambda: bool(late.search(read(leader, "/metrics").decode())), "nobody says for how long it lags")
 
 
 def test_a_cluster_too_large_to_ask_is_shown_as_the_metadata_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from penstock.broker.controller import Failover
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
 from penstock.http.console import ATTENTION_SHOWN, TOPICS_SHOWN, Seen, page, sparkline
 from penstock.http.overview import ATTENTION_MAX, Overview, one_topic, overview, topic_sums
@@ -103,11 +104,51 @@ def test_nodes_topics_and_totals_are_those_of_the_cluster() -> None:
 
 def test_what_is_wrong_comes_first_and_worst_first() -> None:
     html = shown(facts(isr=(1,)))
-    assert Tables(html).rows["Needs attention"]["topic0000-0"]["problem"] == "under-replicated"
+    assert Tables(html).rows["Needs attention"]["topic0000"] == {
+        "topic": "topic0000",
+        "problem": "under-replicated",
+        "partitions": "2 of 2",
+        "not in sync on nodes": "2",
+        "lag": "0",
+    }
     assert '<p id="health" class="pill warn">2 under-replicated, 1 node fenced</p>' in html
     html = shown(facts(leader=-1, isr=()))
-    assert Tables(html).rows["Needs attention"]["topic0000-1"]["leader"] == "none"
+    assert Tables(html).rows["Needs attention"]["topic0000"]["problem"] == "offline"
     assert 'class="pill bad">2 offline' in html
+
+
+def test_a_node_that_is_gone_is_named_before_the_topics_that_it_held() -> None:
+    found = facts(2, isr=(1,))
+    found.partitions |= {("__consumer_offsets", index): PartitionFacts(1, 3, (1, 2), (1,)) for index in range(50)}
+    html = page(Seen(1, "1", [Failover(2, 1_700_000_000_000, 54, "was silent for 9000 ms")]), seen(found), [])
+    cause = "Node 2 (10.0.0.2:9092) was found gone at 2023-11-14 22:13:20 UTC: it was silent for 9000 ms."
+    assert -1 < html.index("Needs attention") < html.index(cause) < html.index("topic0000") < html.index("__consumer")
+    rows = Tables(html).rows["Needs attention"]
+    assert list(rows) == ["topic0000", "topic0001", "__consumer_offsets"]
+    assert rows["__consumer_offsets"]["partitions"] == "50 of 50"
+    assert rows["__consumer_offsets"]["lag"] == "unknown"
+    assert [row["topic"] for row in seen(found).attention[:5]] == [
+        *["topic0000"] * 2,
+        *["topic0001"] * 2,
+        "__consumer_offsets",
+    ]
+
+
+def test_a_node_that_was_stopped_or_does_not_answer_is_a_cause_too() -> None:
+    stopped, silent = facts(isr=(1,)), facts()
+    del silent.sizes[2], silent.ends[2]
+    assert "Node 2 (10.0.0.2:9092) is fenced: it was stopped" in shown(stopped)
+    html = shown(silent)
+    assert "Node 2 (10.0.0.2:9092) does not answer node 1." in html
+    assert "Nothing does." not in html
+
+
+def test_damage_that_a_reader_found_is_shown_with_its_reason() -> None:
+    damage = {"topic": EVIL, "partition": 3, "reason": "the checksum does not match"}
+    html = page(Seen(1, "1", (), ["/data/2"], [damage]), seen(facts()), [])
+    assert "script&gt;-3 on node 1 is damaged (the checksum does not match)" in html
+    assert "Directory /data/2 of node 1 has failed" in html
+    assert "a directory has failed, 1 damaged</p>" in html
 
 
 def test_nobodys_name_is_markup() -> None:
@@ -154,7 +195,7 @@ def test_a_large_cluster_makes_no_large_page() -> None:
     told = seen(found)
     html = page(Seen(1, "1"), told, [])
     assert len(told.attention) == ATTENTION_MAX
-    assert f"and {4000 - ATTENTION_SHOWN:,} more" in html
+    assert f"and {2000 - ATTENTION_SHOWN:,} more" in html
     assert f"the busiest {TOPICS_SHOWN} of 2,000" in html
     assert html.count("<tr>") == 3 + ATTENTION_SHOWN + TOPICS_SHOWN + 2
     assert len(html) < 200_000

@@ -86,6 +86,23 @@ def test_offsets_sizes_and_lag_are_the_brokers(broker: Broker) -> None:
         assert found["penstock_network_sent_bytes_total"][of(listener="PLAINTEXT")] > 100
 
 
+def test_damage_that_a_reader_found_is_counted_and_named(broker: Broker) -> None:
+    assert series(broker)["penstock_partitions_damaged"][of()] == 0
+
+    async def find() -> None:
+        log = broker.node.broker.logs.get("orders", 1)
+        assert log is not None
+        log.report_corruption("the checksum does not match")
+
+    broker.run(find())
+    with urllib.request.urlopen(url(broker, "/api/cluster"), timeout=120) as answer:
+        told = json.load(answer)["damaged_replicas_of_this_node"]
+    assert told == [{"topic": "orders", "partition": 1, "reason": "the checksum does not match"}]
+    while not (found := series(broker))["penstock_partitions_damaged"][of()]:
+        pass  # a page of metrics serves all who ask within its time
+    assert found["penstock_partition_damaged"] == {of(topic="orders", partition="1"): 1}
+
+
 def test_the_node_the_quorum_and_the_cluster_are_told(broker: Broker) -> None:
     found = series(broker)
     assert found["penstock_quorum_role"][of(role="leader")] == 1

@@ -71,6 +71,19 @@ def consume(bootstrap: str, topic: str, count: int) -> list[str]:
         consumer.close()
 
 
+def commit(bootstrap: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def committed(bootstrap: str, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers"})
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=120)
+    consumer.close()
+    return int(found.offset)
+
+
 def config_of(bootstrap: str, topic: str, name: str) -> str:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -83,9 +96,12 @@ def test_kafka_and_penstock_take_turns_on_one_directory(kafka_jars: None, tmp_pa
     with cluster:
         create(cluster.bootstrap, "kafkas", **{"retention.ms": "123456789"})
         produce(cluster.bootstrap, "kafkas", "a", "b", "c")
+        commit(cluster.bootstrap, "kafkas", 2)
     with penstock_on(cluster.members[0].log_dir) as bootstrap:
         assert consume(bootstrap, "kafkas", 3) == ["a", "b", "c"]
         assert config_of(bootstrap, "kafkas", "retention.ms") == "123456789"
+        assert committed(bootstrap, "kafkas") == 2
+        commit(bootstrap, "kafkas", 3)
         produce(bootstrap, "kafkas", "d", "e")
         create(bootstrap, "penstocks", **{"cleanup.policy": "compact"})
         produce(bootstrap, "penstocks", "x")
@@ -93,6 +109,7 @@ def test_kafka_and_penstock_take_turns_on_one_directory(kafka_jars: None, tmp_pa
     try:
         assert consume(cluster.bootstrap, "kafkas", 5) == ["a", "b", "c", "d", "e"]
         assert consume(cluster.bootstrap, "penstocks", 1) == ["x"]
+        assert committed(cluster.bootstrap, "kafkas") == 3
         assert config_of(cluster.bootstrap, "penstocks", "cleanup.policy") == "compact"
     finally:
         cluster.stop()

@@ -27,7 +27,7 @@ MOST_NODES = 7
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, metavar="N", help="run this one and tell its story")
     which.add_argument("--seeds", type=_range, metavar="A..B", help="run all of these and sum up")
     parser.add_argument(
@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         raise Failure(f"--nodes: from 1 to {MOST_NODES}", Exit.USAGE)
     if args.plant == "list":
         return _list_plants(args)
+    if args.seed is None and args.seeds is None:
+        raise Failure("give --seed N for one run, or --seeds A..B for many", Exit.USAGE)
     return _run_one(args) if args.seed is not None else _run_many(args)
 
 

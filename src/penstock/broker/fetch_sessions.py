@@ -2,8 +2,9 @@
 
 A session is (id, epoch, partitions in fetch order). Epoch 0 opens one, -1 closes or avoids one, and any other must be
 exactly the one expected: a lost or repeated request shows as INVALID_FETCH_SESSION_EPOCH and the client starts anew.
-Partitions that gave data move to the back, so that a busy one can't starve the rest. The cache is bounded; a full one
-evicts the session that was idle longest, if it was idle for `EVICTION_MS`, else the client goes without a session.
+Partitions that gave data move to the back, so that a busy one can't starve the rest. The cache is bounded in sessions and
+in partitions; a full one evicts the sessions that were idle longest, if they were idle for `EVICTION_MS`, else the
+client goes without a session.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ EVICTION_MS = 120_000
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 NO_SESSION = 0
+DEFAULT_MAX_PARTITIONS = 500_000
 
 Key = tuple[bytes | str, int]  # topic id (or name before v13), partition
 
@@ -93,8 +95,11 @@ def wanted_partitions(request: FetchRequest) -> OrderedDict[Key, Wanted]:
 
 
 class FetchSessions:
-    def __init__(self, slots: int, rng: random.Random) -> None:
+    def __init__(self, slots: int, rng: random.Random, max_partitions: int = DEFAULT_MAX_PARTITIONS) -> None:
+        """`max_partitions` is for all sessions together."""
         self._slots = slots
+        self._max_partitions = max_partitions
+        self.partitions = 0
         self._random = rng
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
 
@@ -104,7 +109,7 @@ class FetchSessions:
     def open(self, request: FetchRequest, now_ms: int) -> tuple[FetchSession | None, Iterable[Wanted], bool]:
         """The session to answer in, what to read, and whether the answer names only what changed."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._drop(self._sessions.get(request.session_id))
             partitions = wanted_partitions(request)
             session = None
             if request.session_epoch == INITIAL_EPOCH:
@@ -116,7 +121,15 @@ class FetchSessions:
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"Expected epoch {session.epoch}.")
         self._check_id_use(session, request)
+        before = len(session.partitions)
         self._update(session, request)
+        self.partitions += len(session.partitions) - before
+        if self.partitions > self._max_partitions and len(session.partitions) > before:
+            self._drop(session)
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"Fetch sessions hold {self._max_partitions} partitions, as many as they may: fetch without one.",
+            )
         session.advance()
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.id)
@@ -146,14 +159,22 @@ class FetchSessions:
                     session.partitions[wanted.key] = wanted
 
     def _create(self, partitions: OrderedDict[Key, Wanted], now_ms: int) -> FetchSession | None:
-        if len(self._sessions) >= self._slots:
+        if len(partitions) > self._max_partitions:
+            return None
+        while len(self._sessions) >= self._slots or self.partitions + len(partitions) > self._max_partitions:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.last_used_ms < EVICTION_MS:
                 return None
-            del self._sessions[oldest.id]
+            self._drop(oldest)
+        self.partitions += len(partitions)
         session_id = self._new_id(lambda: self._random.randint(1, 0x7FFFFFFF))
         session = self._sessions[session_id] = FetchSession(session_id, partitions, now_ms)
         return session
+
+    def _drop(self, session: FetchSession | None) -> None:
+        if session is not None:
+            del self._sessions[session.id]
+            self.partitions -= len(session.partitions)
 
     def _new_id(self, draw: Callable[[], int]) -> int:
         while (session_id := draw()) in self._sessions:

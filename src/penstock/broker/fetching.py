@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.broker.partitions import Partitions
     from penstock.log.log import Log, LogSlice
     from penstock.log.txn_index import AbortedTransaction
+    from penstock.net.limits import ByteBudget
 
 READ_COMMITTED = 1
 CONSUMER = -1
@@ -120,6 +121,7 @@ class Fetching:
         "min_bytes",
         "partitions",
         "reader",
+        "unsent",
         "wanted",
     )
 
@@ -134,7 +136,9 @@ class Fetching:
         finish: Callable[[list[PartitionRead], list[Any]], Any],
         by_id: bool = False,
         reader: Reader = ANY_CONSUMER,
+        unsent: ByteBudget | None = None,
     ) -> None:
+        """`unsent` is the room that the answer has to fit into; None is any."""
         self.partitions = partitions
         self.wanted = wanted
         self.min_bytes = min_bytes
@@ -142,6 +146,7 @@ class Fetching:
         self.isolation = isolation
         self.by_id = by_id
         self.reader = reader
+        self.unsent = unsent
         self._again = False
         self._woken = False
         self._finish = finish
@@ -209,6 +214,8 @@ class Fetching:
         reads: list[PartitionRead] = []
         total = 0
         urgent = False
+        room = self.max_bytes if self.unsent is None else self.unsent.room
+        max_bytes = min(self.max_bytes, room)
         self._quiet = []
         now_ms = None if self._again else int(asyncio.get_running_loop().time() * 1000)
         for wanted in self.wanted:
@@ -218,7 +225,7 @@ class Fetching:
             read = PartitionRead(wanted)
             reads.append(read)
             try:
-                self._read(read, self.max_bytes - total, whole_batch=total == 0)
+                self._read(read, max_bytes - total, whole_batch=total == 0 and room > 0)
             except KafkaError as error:
                 read.fail(error)
                 urgent = urgent or not read.unknown
@@ -326,6 +333,16 @@ class Fetching:
         return self._finish(reads, chunks)
 
     async def _answer_cold(self, reads: list[PartitionRead]) -> Any:
+        if self.unsent is None:
+            return await self._read_cold(reads)
+        size = sum(read.size for read in reads)
+        self.unsent.take(size)
+        try:
+            return await self._read_cold(reads)
+        finally:
+            self.unsent.give_back(size)
+
+    async def _read_cold(self, reads: list[PartitionRead]) -> Any:
         chunks: list[Any] = []
         for read in reads:
             try:

@@ -87,6 +87,8 @@ class Connection(asyncio.BufferedProtocol):
         "_server",
         "_task",
         "_transport",
+        "_unsent_bytes",
+        "_unsent_since",
         "_waits_for_budget",
         "active_tick",
         "client_id",
@@ -127,6 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Future[Any] | None = None
         self._finish: Callable[[asyncio.Future[Any]], Reply] | None = None
         self._congested = False
+        self._unsent_bytes = 0
+        self._unsent_since = 0.0
         self._mute_timer: asyncio.Handle | None = None
         self._muted_until = 0.0
         self._reading = True
@@ -196,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.leave(self.traffic())
         self._transport = None
-        self._congested = False
+        self._sent()
         self._server.forget(self)
         if self._partial is not None:
             self._drop_partial()
@@ -222,9 +226,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._congested = True
+        if self._transport is not None:
+            self._unsent_bytes = self._transport.get_write_buffer_size()
+            self._unsent_since = self._server.loop.time()
+            self._server.unsent.take(self._unsent_bytes)
+            self._server.watch_slow_readers()
+
+    def _sent(self) -> None:
+        """The peer has taken its answers, or never will."""
+        self._congested = False
+        sent, self._unsent_bytes = self._unsent_bytes, 0
+        self._server.unsent.give_back(sent)
+
+    def slow_reader_since(self) -> float | None:
+        """When the answer began to wait that the peer has not taken."""
+        return self._unsent_since if self._unsent_bytes else None
 
     def resume_writing(self) -> None:
-        self._congested = False
+        self._sent()
         self.active_tick = self._server.wheel.now
         self._continue()
 

@@ -32,6 +32,10 @@ class Limits:
     """One per server, lent to the connection that is reading."""
     slow_frame_timeout_ms: int = 30_000
     """How long a frame may take to arrive while others wait for `queued_max_request_bytes`."""
+    queued_max_response_bytes: int = 256 * 1024 * 1024
+    """Bytes of answers that peers are slow to take, of all connections together. Not positive: no bound."""
+    slow_reader_timeout_ms: int = 30_000
+    """How long a peer may take for an answer while more than half of `queued_max_response_bytes` is in use."""
 
 
 def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
@@ -96,9 +100,13 @@ class ConnectionCounts:
         return self._by_host.get(host, 0)
 
 
+NO_BOUND = 2**63 - 1
+
+
 class ByteBudget:
-    """Bytes of frames in the hands of the server. When they are spent, connections stop reading between frames and wait
-    here. A frame that has begun may finish, so the limit can be passed, as Kafka's memory pool can."""
+    """Bytes in the hands of the server: of frames, or of answers. Once those of frames are spent, connections stop
+    reading between frames and wait here. A frame that has begun may finish, so the limit can be passed, as Kafka's
+    memory pool can."""
 
     __slots__ = ("_waiting", "limit", "used")
 
@@ -110,6 +118,16 @@ class ByteBudget:
     @property
     def exhausted(self) -> bool:
         return 0 < self.limit <= self.used
+
+    @property
+    def room(self) -> int:
+        """Bytes that may still be taken."""
+        return max(0, self.limit - self.used) if self.limit > 0 else NO_BOUND
+
+    @property
+    def strained(self) -> bool:
+        """True if more than half is in use."""
+        return 0 < self.limit < 2 * self.used
 
     @property
     def waiting(self) -> int:

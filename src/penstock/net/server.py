@@ -17,6 +17,7 @@ __all__ = ["CLOSE", "Close", "Connection", "Dispatch", "Limits", "Listener", "Re
 _logger = logging.getLogger("penstock.net")
 
 SLOW_FRAME_CHECK_S = 1.0
+SLOW_READER_CHECK_S = 1.0
 # A handler that ignores its cancellation must not keep a node from stopping.
 CUT_OFF_S = 1.0
 
@@ -61,6 +62,7 @@ class Server:
         self.connections: dict[int, Connection] = {}
         self.counts = ConnectionCounts(self.limits)
         self.budget = ByteBudget(self.limits.queued_max_request_bytes)
+        self.unsent = ByteBudget(self.limits.queued_max_response_bytes)
         self.wheel = IdleWheel()
         self.receive_view = memoryview(bytearray(self.limits.receive_buffer_bytes))
         self.in_progress: dict[Connection, None] = {}
@@ -74,6 +76,7 @@ class Server:
         self._open: list[Listening] = []
         self._wheel_timer: asyncio.TimerHandle | None = None
         self._slow_frames_timer: asyncio.TimerHandle | None = None
+        self._slow_readers_timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.Event
 
     async def start(self, listeners: Iterable[Listener]) -> list[Listener]:
@@ -134,7 +137,7 @@ class Server:
         for opened in self._open:
             opened.close()
         self._open.clear()
-        for timer in (self._wheel_timer, self._slow_frames_timer):
+        for timer in (self._wheel_timer, self._slow_frames_timer, self._slow_readers_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -205,3 +208,24 @@ class Server:
             if since is not None and since <= oldest:
                 connection.close("its request arrives too slowly while queued.max.request.bytes are in use", "slow")
         self.watch_slow_frames()
+
+    def watch_slow_readers(self) -> None:
+        if self._slow_readers_timer is None and self.unsent.strained:
+            self._slow_readers_timer = self.loop.call_later(SLOW_READER_CHECK_S, self.shed_slow_readers)
+
+    def shed_slow_readers(self) -> None:
+        """While answers take much memory, a peer that doesn't read may not hold its part of it for ever."""
+        self._slow_readers_timer = None
+        if not self.unsent.strained:
+            return
+        oldest = self.loop.time() - self.limits.slow_reader_timeout_ms / 1000
+        for connection in list(self.connections.values()):
+            since = connection.slow_reader_since()
+            if since is not None and since <= oldest:
+                self.log.warning(
+                    "slow reader",
+                    f"{connection!r} closed: it doesn't read its answer, and answers take "
+                    f"{self.unsent.used} of penstock.queued.max.response.bytes={self.unsent.limit}",
+                )
+                connection.abort()
+        self.watch_slow_readers()

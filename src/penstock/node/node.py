@@ -131,6 +131,7 @@ class Node:
         metadata = make_metadata(self._world, directory.path, self.quorum_plan, me, cluster_id, self._fatal)
         listener = inter_broker_listener(settings, self._plans)
         broker = self.broker = make_broker(self._world, identity, logs, metadata, self._controller_listeners, listener)
+        broker.unsent = self._server.unsent
         if identity.is_controller:
             broker.controller.start()
         await metadata.start(

@@ -137,7 +137,11 @@ def make_broker(
         replicas=ReplicaManager(
             node_id, partitions, peers, channel, settings, world.clock, metadata, lambda: lifecycle.broker_epoch
         ),
-        fetch_sessions=FetchSessions(settings.int("max.incremental.fetch.session.cache.slots"), world.random),
+        fetch_sessions=FetchSessions(
+            settings.int("max.incremental.fetch.session.cache.slots"),
+            world.random,
+            settings.int("penstock.fetch.session.cache.max.partitions"),
+        ),
         producer_ids=producer_ids,
         groups=groups,
         transactions=Transactions(
@@ -188,6 +192,7 @@ def limits_of(settings: Settings, network: Network) -> Limits:
         max_connections_per_ip_overrides=settings.max_connections_per_ip_overrides(),
         connections_max_idle_ms=settings.int("connections.max.idle.ms"),
         queued_max_request_bytes=settings.int("queued.max.request.bytes"),
+        queued_max_response_bytes=settings.int("penstock.queued.max.response.bytes"),
         socket_listen_backlog_size=settings.int("socket.listen.backlog.size"),
     )
 

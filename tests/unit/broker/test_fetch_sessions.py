@@ -114,3 +114,42 @@ def test_the_epoch_wraps_to_one() -> None:
     session.epoch = 0x7FFFFFFF
     session.advance()
     assert session.epoch == 1
+
+
+def bounded(max_partitions: int) -> FetchSessions:
+    return FetchSessions(10, random.Random(1), max_partitions)
+
+
+def test_a_client_goes_without_a_session_once_all_sessions_hold_as_many_partitions_as_they_may() -> None:
+    cache = bounded(5)
+    first = opened(cache, {"a": [0, 1, 2]})
+    session, wanted, _ = cache.open(request(0, 0, {"b": [0, 1, 2]}), NOW)
+    assert session is None
+    assert len(list(wanted)) == 3  # it is answered all the same
+    assert (len(cache), cache.partitions) == (1, 3)
+    session, _, _ = cache.open(request(0, 0, {"b": list(range(6))}), NOW + 2 * EVICTION_MS)
+    assert session is None  # too large for an empty cache: nobody is evicted for it
+    assert len(cache) == 1
+    cache.open(request(first.id, 0, {"b": [0, 1, 2, 3]}), NOW)  # takes the place of its own session
+    assert (len(cache), cache.partitions) == (1, 4)
+
+
+def test_a_session_that_grows_beyond_the_bound_is_dropped() -> None:
+    cache = bounded(5)
+    session = opened(cache, {"a": [0, 1, 2]})
+    with pytest.raises(KafkaError) as refused:
+        cache.open(request(session.id, 1, {"b": [0, 1, 2]}), NOW)
+    assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(cache), cache.partitions) == (0, 0)
+
+
+def test_idle_sessions_make_room_for_the_partitions_of_a_new_one() -> None:
+    cache = bounded(5)
+    opened(cache, {"a": [0, 1]})
+    opened(cache, {"b": [0, 1]})
+    session = opened(cache, {"c": [0, 1, 2, 3]}, NOW + EVICTION_MS)
+    assert (len(cache), cache.partitions) == (1, 4)
+    cache.open(request(session.id, 1, {}, forget="c"), NOW + EVICTION_MS)
+    assert cache.partitions == 3
+    cache.open(request(session.id, -1), NOW + EVICTION_MS)
+    assert (len(cache), cache.partitions) == (0, 0)

@@ -110,6 +110,18 @@ def test_a_budget_without_a_limit_is_never_exhausted() -> None:
     assert not budget.exhausted
 
 
+def test_a_budget_tells_its_room_and_whether_it_is_strained() -> None:
+    budget = ByteBudget(100)
+    budget.take(50)
+    assert (budget.room, budget.strained) == (50, False)
+    budget.take(60)
+    assert (budget.room, budget.strained) == (0, True)
+    unbounded = ByteBudget(-1)
+    unbounded.take(1 << 40)
+    assert unbounded.room > 1 << 60
+    assert not unbounded.strained
+
+
 def test_connection_counts_go_back_to_zero() -> None:
     counts = ConnectionCounts(Limits(max_connections_per_ip=2))
     counts.add("10.0.0.1")

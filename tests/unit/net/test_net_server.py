@@ -254,6 +254,27 @@ def test_a_client_that_never_reads_stops_being_served_and_nobody_else_notices(lo
     run_on(loop, scenario())
 
 
+def test_answers_that_nobody_takes_are_counted_and_their_slow_readers_closed(loop: str) -> None:
+    async def scenario() -> None:
+        limits = Limits(queued_max_response_bytes=30_000_000, slow_reader_timeout_ms=0)
+        async with serving(lambda *_: [bytes(20_000_000)], limits) as harness:
+            deaf, reader = await harness.client(), await harness.client()
+            server = harness.server
+            deaf.transport.pause_reading()
+            deaf.send(b"much")
+            await until(lambda: server.unsent.used)
+            assert 15_000_000 < server.unsent.used <= 20_000_004
+            assert server.unsent.room == 30_000_000 - server.unsent.used
+            assert len(await reader.ask(b"much")) == 20_000_000
+            server.shed_slow_readers()
+            await until(lambda: len(server.connections) == 1)
+            assert server.unsent.used == 0
+            assert len(await reader.ask(b"much")) == 20_000_000
+            await until(lambda: server.unsent.used == 0)
+
+    run_on(loop, scenario())
+
+
 def test_reading_pauses_when_enough_requests_wait_and_resumes(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()

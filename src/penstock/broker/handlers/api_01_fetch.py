@@ -80,6 +80,7 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
         finish=finish,
         by_id=ctx.api_version >= FIRST_VERSION_WITH_IDS,
         reader=reader,
+        unsent=broker.unsent if reader.replica_id < 0 else None,
     )
     return fetching.run(request.max_wait_ms)
 

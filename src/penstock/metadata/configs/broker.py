@@ -108,8 +108,12 @@ replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] c
 
 # Kafka has none of these.
 _OWN = """
+penstock.fetch.session.cache.max.partitions INT =500000 [0..]
+    Partitions that all fetch sessions together may hold; clients beyond it fetch without a session.
 penstock.http.listener STRING =
     Where metrics, JSON and the console are served over HTTP, as host:port; empty is nowhere.
+penstock.queued.max.response.bytes LONG =268435456
+    Bytes of answers that clients are slow to take, of all connections together; -1 is no bound.
 """
 
 _ALL = [row for part in (cluster, connections, coordinators, security, storage) for row in _rows(part.ROWS)]

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.disk.api import is_shortage
-from penstock.log.checkpoints import CLEANER_FILE
 from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import Segment
 from penstock.log.swap import CLEANED_SUFFIX, swap_in
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from penstock.log.checkpoints import TopicPartition
     from penstock.log.compaction import CompactionJob, CompactionResult
     from penstock.log.log import Log
     from penstock.log.manager import LogManager
@@ -41,33 +39,34 @@ class Due:
     dirty_bytes: int
     ratio: float
     overdue: bool
+    #: Of the log when it was assessed: what is said here is void after a truncation.
+    truncations: int
 
 
 class Cleaner:
     def __init__(self, logs: LogManager, *, max_keys: int = MAX_KEYS) -> None:
         self._logs = logs
         self._max_keys = max_keys
-        #: Where the compacted part of each log ends, by directory: what `cleaner-offset-checkpoint` says.
-        self._clean_until: dict[str, dict[TopicPartition, int]] = {}
         #: Logs that could not be compacted, and why; not tried again until the next start.
-        self.uncleanable: dict[TopicPartition, str] = {}
+        self.uncleanable: dict[Log, str] = {}
 
     async def run(self) -> None:
         """Compact every log that is due, the dirtiest first."""
-        tried: set[TopicPartition] = set()
+        tried: set[Log] = set()
         while True:
-            due = [each for each in self.due() if (each.log.topic, each.log.partition) not in tried]
+            due = [each for each in self.due() if each.log not in tried]
             if not due:
                 return
             chosen = max(due, key=lambda each: (each.overdue, each.ratio))
-            tried.add((chosen.log.topic, chosen.log.partition))
+            tried.add(chosen.log)
             await self.clean(chosen)
 
     def due(self) -> list[Due]:
         found: list[Due] = []
         now_ms = self._logs.clock.wall_ms()
+        self.uncleanable = {log: why for log, why in self.uncleanable.items() if self._is_present(log)}
         for log in self._logs:
-            if not log.config.compact or log.offline or (log.topic, log.partition) in self.uncleanable:
+            if not log.config.compact or log.offline or log in self.uncleanable:
                 continue
             try:
                 due = self._assess(log, now_ms)
@@ -96,11 +95,11 @@ class Cleaner:
         ratio = dirty_bytes / (clean_bytes + dirty_bytes)
         if not overdue and ratio <= log.config.min_cleanable_dirty_ratio:
             return None
-        return Due(log, first_dirty, uncleanable, dirty_bytes, ratio, overdue)
+        return Due(log, first_dirty, uncleanable, dirty_bytes, ratio, overdue, log.truncations)
 
     def clean_until(self, log: Log) -> int:
-        offset = self._checkpoint(log.log_dir).get((log.topic, log.partition), log.log_start_offset)
-        # A log that was cut or deleted below this point starts over.
+        offset = log.cleaned_offset
+        # A log whose beginning was deleted past this point starts over, and one whose checkpoint can't be right.
         return offset if log.log_start_offset <= offset <= log.active.base_offset else log.log_start_offset
 
     def first_uncleanable_offset(self, log: Log, now_ms: int) -> int:
@@ -113,33 +112,26 @@ class Cleaner:
                     return min(bound, segment.base_offset)
         return bound
 
-    def _checkpoint(self, log_dir: str) -> dict[TopicPartition, int]:
-        if log_dir not in self._clean_until:
-            directory = next(each for each in self._logs.all_dirs if each.path == log_dir)
-            self._clean_until[log_dir] = directory.read_checkpoint(CLEANER_FILE)
-        return self._clean_until[log_dir]
-
     async def clean(self, due: Due) -> CompactionResult | None:
         log = due.log
+        sources: list[Segment] = []
         try:
             # A crash must find the compacted segments below the recovery point: holes above it look like lost records.
             await log.flush()
-            if not await self._logs.save_checkpoints():
+            if not await self._logs.save_checkpoints() or self._is_overtaken(due, sources):
                 return None
-            truncations = log.truncations
-            job = self._job(due)
+            sources = [each for each in log.segments[:-1] if each.base_offset < due.first_uncleanable_offset]
+            job = self._job(due, sources)
             result = await self._compact(job)
-            if log.truncations != truncations or self._logs.get(log.topic, log.partition) is not log:
+            if log.truncations != due.truncations or not self._is_present(log):
                 self._drop(job, result)
                 return None
             await self._swap_in(log, job, result)
-            if log.truncations == truncations:
-                await self._save(log, result.end_offset)
-        except (CorruptBatchError, KafkaError) as error:
-            self._give_up(log, error)
-            return None
-        except OSError as error:
-            if self._logs.get(log.topic, log.partition) is log:
+            if log.truncations == due.truncations:
+                log.cleaned_offset = result.end_offset
+                await self._logs.save_checkpoints([self._logs.directory_of(log)])
+        except (CorruptBatchError, KafkaError, OSError) as error:
+            if not self._is_overtaken(due, sources):
                 self._give_up(log, error)
             return None
         logger.info(
@@ -151,19 +143,23 @@ class Cleaner:
         )
         return result
 
-    def _job(self, due: Due) -> CompactionJob:
+    def _is_present(self, log: Log) -> bool:
+        return self._logs.get(log.topic, log.partition) is log
+
+    def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
+        """True if the log was cut or deleted since it was assessed, or retention has taken one of the sources."""
+        log = due.log
+        cut = log.truncations != due.truncations or not self._is_present(log)
+        return cut or any(segment not in log.segments for segment in sources)
+
+    def _job(self, due: Due, segments: list[Segment]) -> CompactionJob:
         from penstock.log.compaction import CompactionJob  # not before there is something to compact
 
         log = due.log
-        sources = [
-            (segment.base_offset, segment.size)
-            for segment in log.segments[:-1]
-            if segment.base_offset < due.first_uncleanable_offset
-        ]
         config = log.config
         return CompactionJob(
             log.path,
-            sources,
+            [(segment.base_offset, segment.size) for segment in segments],
             due.first_dirty_offset,
             due.first_uncleanable_offset,
             self._logs.clock.wall_ms(),
@@ -221,20 +217,10 @@ class Cleaner:
         for group in result.groups:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
-    async def _save(self, log: Log, end_offset: int) -> None:
-        offsets = self._checkpoint(log.log_dir)
-        offsets[log.topic, log.partition] = end_offset
-        for gone in [key for key in offsets if self._logs.get(*key) is None]:
-            del offsets[gone]
-        try:
-            await self._logs.directory_of(log).save_checkpoint(CLEANER_FILE, dict(offsets))
-        except OSError as error:
-            raise log.failed(error) from error
-
     def _give_up(self, log: Log, error: Exception) -> None:
         """Until the node restarts; after a lack of descriptors or memory only until the next run."""
         if is_shortage(error):
             logger.warning("%s is compacted later: %s", log, error)
             return
-        self.uncleanable[log.topic, log.partition] = str(error)
+        self.uncleanable[log] = str(error)
         logger.error("%s is not compacted any more: %s", log, error)

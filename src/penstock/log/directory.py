@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.disk.api import make_lasting
 from penstock.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LIFE_FILE,
     LOG_START_FILE,
@@ -31,6 +33,7 @@ from penstock.metadata.image import RESERVED_DIRECTORIES, is_reserved
 from penstock.protocol.uuid import uuid_from_str, uuid_to_str
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from penstock.disk.api import Disk, Lock
@@ -42,6 +45,8 @@ _LOG_NAME = re.compile(r"(.+)-([0-9]+)")
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
+#: By file name.
+Checkpoints = dict[str, dict[TopicPartition, int]]
 
 
 class DirectoryError(Exception):
@@ -67,8 +72,11 @@ class LogDir:
     _lock: Lock | None = None
     #: Counts checkpoints begun, to tell one that was overtaken.
     _writes: int = 0
+    _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: What the checkpoint files will say that are being written in the background.
+    _on_their_way: Checkpoints = field(default_factory=dict)
     #: What each checkpoint file says, to write it only when it changes.
-    _written: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    _written: Checkpoints = field(default_factory=dict)
 
     @property
     def offline(self) -> bool:
@@ -158,34 +166,46 @@ class LogDir:
         self._written[name] = offsets
         return dict(offsets)
 
-    def write_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
-        """False if the file says so already."""
-        if self._written.get(name) == offsets:
-            return False
+    def write_checkpoints(self, files: Checkpoints) -> None:
+        """Writes the files that say something else by now."""
         self._writes += 1
-        self.disk.write_atomic(self.file(name), render_offsets(offsets))
-        self._written[name] = offsets
-        return True
+        for name, offsets in files.items():
+            if self._written.get(name) != offsets:
+                self.disk.write_atomic(self.file(name), render_offsets(offsets))
+                self._written[name] = offsets
 
-    async def save_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
-        """The same without holding up the loop.
+    async def save_checkpoints(self, current: Callable[[], Checkpoints]) -> None:
+        """The same without holding up the loop. One at a time: nobody goes on while his offsets are on their way.
 
-        A truncation may write the file at once while this one is on its way; then this one is out of date and is
-        dropped, because it may promise what has been cut since.
+        A truncation may write the files at once meanwhile; then these are out of date and are dropped, because they
+        may promise what has been cut since.
         """
-        if self._written.get(name) == offsets:
-            return False
-        self._writes += 1
-        number = self._writes
+        async with self._saving:
+            self._writes += 1
+            number = self._writes
+            self._on_their_way = current()
+            try:
+                for name, offsets in self._on_their_way.items():
+                    if self._writes != number:
+                        return
+                    if self._written.get(name) != offsets:
+                        await self._save(name, offsets, number)
+            finally:
+                self._on_their_way = {}
+
+    async def _save(self, name: str, offsets: dict[TopicPartition, int], number: int) -> None:
         temporary = self.file(f"{name}.{number}.tmp")
         await self.disk.run(self._write_synced, temporary, offsets)
         if self._writes != number:
             self.disk.remove(temporary)
-            return False
+            return
         self.disk.rename(temporary, self.file(name))
         self._written[name] = offsets
         await self.disk.run(self.disk.sync_dir, self.path)
-        return True
+
+    def remembers(self, key: TopicPartition) -> bool:
+        """True if a checkpoint file has a line for this partition, or is about to get one."""
+        return any(key in offsets for files in (self._written, self._on_their_way) for offsets in files.values())
 
     def _write_synced(self, path: str, offsets: dict[TopicPartition, int]) -> None:
         self.disk.write_new(path, render_offsets(offsets))
@@ -206,6 +226,7 @@ class LogDir:
 
 
 __all__ = [
+    "CLEANER_FILE",
     "DELETE_SUFFIX",
     "FUTURE_SUFFIX",
     "HIGH_WATERMARK_FILE",

@@ -69,6 +69,7 @@ class Log:
         "_rules",
         "active",
         "bases",
+        "cleaned_offset",
         "config",
         "environment",
         "epochs",
@@ -127,6 +128,8 @@ class Log:
         self.recovery_point = recovery_point
         #: Record bytes below are on disk; never less than the recovery point.
         self.flushed_offset = recovery_point
+        #: Everything below is compacted; 0 where nothing is.
+        self.cleaned_offset = 0
         self.last_flush_ms = 0
         self.unsynced_bytes = 0
         #: Side files (snapshots, epochs, metadata) written since the last flush.
@@ -179,7 +182,7 @@ class Log:
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable > self.high_watermark:
             return self.high_watermark
-        return unstable if unstable > self.log_start_offset else self.log_start_offset
+        return max(unstable, self.log_start_offset)
 
     def update_high_watermark(self, offset: int) -> int:
         """Move it up to `offset`, within the log; it never goes back here. Returns what it is now."""

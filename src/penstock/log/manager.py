@@ -13,6 +13,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,13 @@ from penstock.log.checkpoints import (
     render_partition_metadata,
 )
 from penstock.log.directory import (
+    CLEANER_FILE,
     DELETE_SUFFIX,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     STRAY_SUFFIX,
+    Checkpoints,
     DirectoryError,
     LogDir,
     parse_log_name,
@@ -185,6 +188,7 @@ class LogManager:
             recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
             log_starts = directory.read_checkpoint(LOG_START_FILE)
             high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
+            cleaned = directory.read_checkpoint(CLEANER_FILE)
             for count, name in enumerate(directory.log_names()):
                 key = parse_log_name(name)
                 assert key is not None
@@ -195,6 +199,7 @@ class LogManager:
                 log = self._logs.get(key)
                 if log is not None:
                     log.update_high_watermark(high_watermarks.get(key, 0))
+                    log.cleaned_offset = min(cleaned.get(key, 0), log.log_end_offset)
                 if count % OPEN_SLICE == OPEN_SLICE - 1:
                     await asyncio.sleep(0)
         except OSError as error:
@@ -275,6 +280,9 @@ class LogManager:
         try:
             if (topic, partition) in self.corruptions:
                 self._set_unreadable_aside((topic, partition), topic_id)
+            if directory.remembers((topic, partition)):
+                # Of a log that was deleted: after a crash its recovery point or start would pass for the new log's.
+                directory.write_checkpoints(self._checkpoints(directory))
             self.disk.mkdir(path)
             log = create_log(self.environment, place, config, start_offset)
             if topic_id != ZERO_UUID:
@@ -385,8 +393,7 @@ class LogManager:
 
     def _recovery_point_lowered(self, log: Log) -> None:
         directory = self.directory_of(log)
-        for name, offsets in self._checkpoints(directory).items():
-            directory.write_checkpoint(name, offsets)
+        directory.write_checkpoints(self._checkpoints(directory))
 
     def _discard(self, log: Log, segments: list[Segment]) -> None:
         self._discarded.append((self.clock.wall_ms() + log.config.file_delete_delay_ms, segments))
@@ -447,13 +454,14 @@ class LogManager:
     def _recovery_points(self, directory: LogDir) -> dict[TopicPartition, int]:
         return {key: log.recovery_point for key, log in self._logs.items() if log.log_dir == directory.path}
 
-    def _checkpoints(self, directory: LogDir) -> dict[str, dict[TopicPartition, int]]:
+    def _checkpoints(self, directory: LogDir) -> Checkpoints:
         logs = [(key, log) for key, log in self._logs.items() if log.log_dir == directory.path]
         return {
             RECOVERY_POINT_FILE: {key: log.recovery_point for key, log in logs},
             # Kafka leaves out logs that start with their first segment; but a crash may bring a deleted one back.
             LOG_START_FILE: {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0},
             HIGH_WATERMARK_FILE: {key: log.high_watermark for key, log in logs},
+            CLEANER_FILE: {key: log.cleaned_offset for key, log in logs if log.cleaned_offset > 0},
         }
 
     def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
@@ -462,21 +470,19 @@ class LogManager:
         for directory in self.all_dirs if directories is None else directories:
             if not directory.offline:
                 try:
-                    for name, offsets in self._checkpoints(directory).items():
-                        directory.write_checkpoint(name, offsets)
+                    directory.write_checkpoints(self._checkpoints(directory))
                 except OSError as error:
                     self._take_offline(directory, error)
                     written = False
         return written
 
-    async def save_checkpoints(self) -> bool:
+    async def save_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
         """The same, in the background."""
         written = True
-        for directory in self.all_dirs:
+        for directory in self.all_dirs if directories is None else directories:
             if not directory.offline:
                 try:
-                    for name, offsets in self._checkpoints(directory).items():
-                        await directory.save_checkpoint(name, offsets)
+                    await directory.save_checkpoints(partial(self._checkpoints, directory))
                 except OSError as error:
                     self._take_offline(directory, error)
                     written = False

@@ -219,7 +219,7 @@ def test_a_damaged_segment_is_reported_and_left_as_it_is() -> None:
     sizes = [segment.size for segment in log.segments]
     cleaner = Cleaner(logs)
     finish(cleaner.run())
-    assert "checksum" in cleaner.uncleanable["t", 0]
+    assert "checksum" in cleaner.uncleanable[log]
     assert [segment.size for segment in log.segments] == sizes
 
 
@@ -305,7 +305,7 @@ def test_a_worker_whose_broker_is_gone_stops() -> None:
     cleaner = Cleaner(logs)
     (due,) = cleaner.due()
     with pytest.raises(AbandonedError):
-        compact(logs.disk, cleaner._job(due), wanted=lambda: False)
+        compact(logs.disk, cleaner._job(due, log.segments[:-1]), wanted=lambda: False)
 
 
 def test_a_worker_that_fails_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,8 +322,60 @@ def test_a_worker_that_fails_leaves_the_log_as_it_was(tmp_path: Path, monkeypatc
         await cleaner.run()
         found = len(contents(log))
         await logs.close()
-        return found, cleaner.uncleanable["t", 0]
+        return found, cleaner.uncleanable[log]
 
     count, reason = asyncio.run(work())
     assert count == 50
     assert "no_such_module" in reason
+
+
+def test_a_log_that_is_cut_before_its_compaction_begins_is_left_for_the_next_run() -> None:
+    """What was cleanable then may be an open transaction now, with the same offsets."""
+    logs, log, _ = new()
+    for number in range(12):
+        put(log, f"k{number % 2}", str(number))
+    log.roll()
+    cleaner = Cleaner(logs)
+    (due,) = cleaner.due()
+    flush = Log.flush
+
+    async def cut_meanwhile(self: Log) -> None:
+        await flush(self)
+        log.truncate_to(2)
+        for sequence in range(2):
+            data = build_batch(
+                [(NOW, b"k0", b"open", ())],
+                producer_id=5,
+                producer_epoch=0,
+                base_sequence=sequence,
+                transactional=True,
+            )
+            log.append_as_leader(data, leader_epoch=1, now_ms=NOW)
+        log.roll()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Log, "flush", cut_meanwhile)
+        assert finish(cleaner.clean(due)) is None
+    log.update_high_watermark(log.log_end_offset)
+    assert contents(log) == [(0, "k0", "0"), (1, "k1", "1"), (2, "k0", "open"), (3, "k0", "open")]
+    assert not cleaner.uncleanable
+    finish(cleaner.run())
+    assert len(contents(log)) == 4
+
+
+def test_a_segment_that_retention_takes_during_a_compaction_does_not_end_compaction_for_good() -> None:
+    logs, log, _ = new()
+    for number in range(20):
+        put(log, f"k{number % 2}", str(number))
+    log.roll()
+    cleaner = Cleaner(logs)
+    original = cleaner._compact
+
+    async def slow(job: object) -> object:
+        log.drop_segments([log.segments[0]])
+        finish(logs.remove_discarded(all_of_them=True))
+        return await original(job)  # type: ignore[arg-type]
+
+    cleaner._compact = slow  # type: ignore[method-assign, assignment]
+    finish(cleaner.run())
+    assert not cleaner.uncleanable

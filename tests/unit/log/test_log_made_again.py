@@ -1,0 +1,166 @@
+"""A log that is deleted and made again under its name inherits nothing of the old one, crash or not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from log_harness import ROOT, TOPIC_ID, finish, manager, produce, read_all
+
+from penstock.clock import ManualClock
+from penstock.disk.memory import MemoryDisk
+from penstock.log.cleaner import Cleaner
+from penstock.log.log import Log
+from penstock.log.manager import LogManager
+from penstock.metadata.configs.topic import LogConfig
+from penstock.records.build import build_batch
+from penstock.records.record import read_records
+
+NOW = 1_700_000_000_000
+COMPACT = LogConfig(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01)
+OTHER_ID = bytes(range(1, 17))
+
+
+def fill(log: Log, keys: str) -> None:
+    for number, key in enumerate(keys):
+        data = build_batch([(NOW, key.encode(), str(number).encode(), ())])
+        log.append_as_leader(data, leader_epoch=0, now_ms=NOW)
+    log.update_high_watermark(log.log_end_offset)
+    log.roll()
+
+
+def keys(log: Log) -> str:
+    return "".join((record.key or b"").decode() for _, data in read_all(log) for record in read_records(data))
+
+
+def made_again(logs: LogManager, config: LogConfig) -> Log:
+    logs.delete("t", 0)
+    return logs.create("t", OTHER_ID, 0, config)
+
+
+def killed(logs: LogManager) -> LogManager:
+    """The process dies, the machine stays on."""
+    logs.abandon()
+    return manager(logs.disk, ManualClock(NOW))
+
+
+@pytest.mark.parametrize("killed_before", [False, True])
+def test_all_of_a_compacted_log_that_is_made_again_is_compacted(killed_before: bool) -> None:
+    logs = manager(MemoryDisk(), ManualClock(NOW))
+    fill(logs.create("t", TOPIC_ID, 0, COMPACT), "a" * 30)
+    cleaner = Cleaner(logs)
+    finish(cleaner.run())
+    fill(log := made_again(logs, COMPACT), "b" * 30 + "zzz")
+    if killed_before:
+        logs = killed(logs)
+        found = logs.get("t", 0)
+        assert found is not None
+        found.update_config(COMPACT)
+        found.update_high_watermark(found.log_end_offset)
+        log, cleaner = found, Cleaner(logs)
+    finish(cleaner.run())
+    assert keys(log) == "bz"
+
+
+def test_a_log_that_grows_again_past_where_it_was_compacted_and_cut_is_compacted_again() -> None:
+    logs = manager(MemoryDisk(), ManualClock(NOW))
+    log = logs.create("t", TOPIC_ID, 0, COMPACT)
+    fill(log, "a" * 10)
+    fill(log, "b" * 10)
+    cleaner = Cleaner(logs)
+    finish(cleaner.run())
+    assert log.cleaned_offset == 20
+    log.truncate_to(10)
+    fill(log, "c" * 20)
+    finish(cleaner.run())
+    assert keys(log) == "ac"
+
+
+def test_a_log_that_could_not_be_compacted_is_compacted_when_it_is_made_again() -> None:
+    logs = manager(MemoryDisk(), ManualClock(NOW))
+    log = logs.create("t", TOPIC_ID, 0, COMPACT)
+    fill(log, "a" * 10)
+    log.segments[0].file.pwrite(b"\xff", 68)
+    cleaner = Cleaner(logs)
+    finish(cleaner.run())
+    assert log in cleaner.uncleanable
+    fill(again := made_again(logs, COMPACT), "b" * 10)
+    finish(cleaner.run())
+    assert keys(again) == "b"
+    assert not cleaner.uncleanable
+
+
+@pytest.mark.parametrize("records", [3, 30])
+def test_records_of_a_log_that_is_made_again_are_there_after_a_kill(records: int) -> None:
+    logs = manager(MemoryDisk(), ManualClock(NOW))
+    log = logs.create("t", TOPIC_ID, 0, LogConfig())
+    produce(log, 20)
+    log.advance_log_start_offset(10)
+    finish(log.flush())
+    logs.write_checkpoints()
+    produce(made_again(logs, LogConfig()), records)
+    found = killed(logs).get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.log_end_offset) == (0, records)
+    assert found.high_watermark == 0, "the old one's high watermark says nothing of these records"
+
+
+class HeldRun:
+    """A disk whose background work stands still until it is let go."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.started, self.gate = asyncio.Event(), asyncio.Event()
+        original = disk.run
+
+        async def run(function: Any, *args: Any) -> Any:
+            self.started.set()
+            await self.gate.wait()
+            return await original(function, *args)
+
+        disk.run = run  # type: ignore[method-assign, assignment]
+
+
+def test_a_checkpoint_on_its_way_says_nothing_of_a_log_that_is_made_again_meanwhile() -> None:
+    async def work() -> None:
+        disk = MemoryDisk()
+        logs = manager(disk, ManualClock(NOW))
+        log = logs.create("t", TOPIC_ID, 0, LogConfig())
+        produce(log, 20)
+        log.advance_log_start_offset(10)
+        held = HeldRun(disk)
+        saving = asyncio.ensure_future(logs.save_checkpoints())
+        await held.started.wait()
+        made_again(logs, LogConfig())
+        held.gate.set()
+        await saving
+        for name in disk.listdir(ROOT):
+            if name.endswith("checkpoint"):
+                assert b"t 0 10" not in disk.read_bytes(f"{ROOT}/{name}")
+                assert b"t 0 20" not in disk.read_bytes(f"{ROOT}/{name}")
+
+    asyncio.run(work())
+
+
+def test_checkpoints_that_were_asked_for_are_on_disk_though_others_are_written_at_the_same_time() -> None:
+    """The cleaner relies on it: compacted segments above the checkpointed recovery point look like lost records."""
+
+    async def work() -> None:
+        disk = MemoryDisk()
+        logs = manager(disk, ManualClock(NOW))
+        log = logs.create("t", TOPIC_ID, 0, LogConfig())
+        produce(log, 20)
+        log.flush_now()
+        held = HeldRun(disk)
+        first = asyncio.ensure_future(logs.save_checkpoints())
+        await held.started.wait()
+        log.update_high_watermark(20)
+        second = asyncio.ensure_future(logs.save_checkpoints())
+        await asyncio.sleep(0)
+        held.gate.set()
+        await first
+        assert b"t 0 20" in disk.read_bytes(f"{ROOT}/recovery-point-offset-checkpoint")
+        await second
+        assert b"t 0 20" in disk.read_bytes(f"{ROOT}/replication-offset-checkpoint")
+
+    asyncio.run(work())

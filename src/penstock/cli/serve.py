@@ -57,7 +57,10 @@ def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -
 
 def _end_at_once(error: Exception) -> None:
     """As a crash: what stays up without a disk keeps others from taking over."""
-    output.note(f"error: this node can't go on without its disk ({error}): mend it and start again")
+    from penstock.node.storage import StorageError
+
+    sentence = f"this node can't go on without its disk ({error}): mend it and start again"
+    output.note(f"error: {error if isinstance(error, StorageError) else sentence}")
     os._exit(Exit.STORAGE)
 
 

@@ -71,10 +71,12 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
         if name not in {address.name for address in bound}:
             raise ListenerError(f"advertised.listeners: {name} is not among the listeners")
     plans = []
-    for address in bound:
-        protocol = protocols.get(address.name, "PLAINTEXT" if address.name in controllers else address.name)
+    for name in [*(address.name for address in bound), *sorted(controllers)]:
+        protocol = protocols.get(name, "PLAINTEXT" if name in controllers else name)
         if protocol not in SUPPORTED_PROTOCOLS:
-            raise ListenerError(f"listener {address.name}: protocol {protocol} is not supported; use PLAINTEXT")
+            raise ListenerError(f"listener {name}: protocol {protocol} is not supported; use PLAINTEXT")
+    for address in bound:
+        protocol = protocols.get(address.name, "PLAINTEXT")
         shown = advertised.get(address.name, address)
         host = shown.host
         if host in ("0.0.0.0", "::"):  # noqa: S104 - refused as an advertised address, not bound

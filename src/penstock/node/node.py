@@ -20,6 +20,7 @@ from penstock.log.checkpoints import Life
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE
+from penstock.metadata.configs.protection import check_protection
 from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage
 from penstock.metadata.names import random_uuid
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
@@ -63,6 +64,7 @@ class Node:
         self._world = World(settings, disk, network, clock, random)
         #: What to do when this node can't go on: without its metadata log, or without any log directory.
         self.on_fatal = on_fatal
+        check_protection(settings.static)
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
         self.quorum_plan = plan_quorum(settings, self._controller_listeners)
@@ -195,7 +197,10 @@ class Node:
 
     def _follow_image(self) -> None:
         """Settings first: the others read them. Coordinators come last and see partitions that are already there."""
-        self._apply(EMPTY_IMAGE, self.broker.metadata.image)
+        image = self.broker.metadata.image
+        if image.acls:
+            raise _unprotected(image)
+        self._apply(EMPTY_IMAGE, image)
         if self.quorum_plan.is_broker:
             self.broker.partitions.put_strays_aside()
         self.broker.metadata.subscribe(self._apply)
@@ -203,6 +208,9 @@ class Node:
     def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
         """From the last image that was taken over as a whole: one that failed half-way comes again with the next."""
         old, broker = self._applied, self.broker
+        if new.acls:
+            self._fatal(_unprotected(new))
+            return
         if new.configs is not old.configs:
             if self.settings.apply_image(new):
                 # max.connections may change while running
@@ -318,6 +326,14 @@ class Node:
         await broker.controller.close()
         await broker.lifecycle.close()
         await broker.metadata.abandon()
+
+
+def _unprotected(image: MetadataImage) -> StorageError:
+    """What to say where Kafka's authorizer would keep somebody out."""
+    return StorageError(
+        f"The metadata log holds ACLs ({len(image.acls)}), and Penstock has no authorizer yet: remove them with "
+        "Kafka's kafka-acls first, and let only trusted machines reach the node's ports."
+    )
 
 
 async def _awaited(reply: Reply | Awaitable[Reply]) -> Reply:

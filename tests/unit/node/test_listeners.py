@@ -34,6 +34,15 @@ def test_advertised_listeners_and_named_protocols_are_honoured() -> None:
         ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "OTHER://x:1"}, "not among the listeners"),
         ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "no address"),
         ({"listeners": "CONTROLLER://:9092", "controller.listener.names": "CONTROLLER"}, "for clients"),
+        (
+            {
+                "process.roles": "broker",
+                "listeners": "PLAINTEXT://:9092",
+                "controller.listener.names": "CONTROLLER",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
+            },
+            "listener CONTROLLER: protocol SSL is not supported",
+        ),
     ],
 )
 def test_a_listener_that_cannot_work_is_refused_with_a_sentence(properties: dict[str, str], sentence: str) -> None:

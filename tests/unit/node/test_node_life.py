@@ -14,8 +14,12 @@ import pytest
 from penstock.broker.controller_channel import ControllerChannel
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
+from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.decision import Decision
+from penstock.metadata.framing import record_class
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
+from penstock.node.storage import StorageError
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_00_produce import (
     PartitionProduceData,
@@ -272,3 +276,37 @@ def test_an_image_that_could_not_be_taken_over_comes_again_with_the_next_one(
 
     run(scenario)
     assert "a listener of the metadata log failed" in caplog.text
+
+
+def test_a_node_refuses_to_start_with_a_property_that_asks_for_protection() -> None:
+    settings = local_settings("/data", port=0, overrides={"authorizer.class.name": "StandardAuthorizer"})
+    with pytest.raises(ConfigError, match=r"authorizer.class.name asks for protection"):
+        make_node(settings, MemoryDisk())
+
+
+def test_a_node_refuses_to_start_with_acls_in_its_metadata_log() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        node = make_node(local_settings("/data", port=0), disk, seed=1)
+        format_if_new(node)
+        await node.start()
+        stopped: list[Exception] = []
+        node.on_fatal = stopped.append
+        acl = record_class(18)(
+            id=bytes(range(16)),
+            resource_type=2,
+            resource_name="t",
+            pattern_type=3,
+            principal="User:a",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        await node.broker.metadata.submit(lambda _: Decision([acl], None))
+        assert "holds ACLs (1)" in str(stopped[0])
+        await node.stop()
+        again = make_node(local_settings("/data", port=0), disk, seed=2)
+        with pytest.raises(StorageError, match=r"holds ACLs .1., and Penstock has no authorizer yet"):
+            await again.start()
+
+    asyncio.run(scenario())

@@ -126,6 +126,11 @@ UPDATE_MODES: dict[str, UpdateMode] = {
     row.key.name: row.mode for row in [*_ALL, *_DYNAMIC] if row.mode is not UpdateMode.READ_ONLY
 }
 
+#: What these properties protect from is let in as long as they are unsupported.
+PROTECTION_CONFIGS = frozenset(
+    {row.key.name for row in _rows(security.ROWS) if not row.key.supported} | {"connections.max.reauth.ms"}
+)
+
 # Names that say the same thing in other units, the most precise first.
 _SAME_THING = (
     ("log.roll.ms", "log.roll.hours"),

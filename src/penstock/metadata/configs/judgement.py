@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from penstock.metadata.configs.broker import BROKER_CONFIGS, broker_key
 from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.configs.protection import protection_refusal
 from penstock.metadata.configs.settings import check_broker_settings
 
 
@@ -35,6 +36,9 @@ def judge(static: Mapping[str, str]) -> list[Judgement]:
 
 def _judge(name: str, value: str) -> Judgement:
     key = broker_key(name)
+    refusal = protection_refusal(name, value)
+    if refusal is not None:
+        return Judgement(name, Verdict.REFUSED, refusal)
     if key is None:
         near = get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
         advice = f"write {near[0]} if you mean that" if near else "check its spelling"

@@ -1,0 +1,69 @@
+"""Properties that ask for protection are refused: nobody gets an open node who asked for a closed one."""
+
+import pytest
+
+from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.configs.judgement import Verdict, judge
+from penstock.metadata.configs.protection import check_protection
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ("authorizer.class.nam", "misspelt"),
+        ("super.users", "User:admin"),
+        ("allow.everyone.if.no.acl.found", "false"),
+        ("security.inter.broker.protocol", "SASL_SSL"),
+        ("ssl.client.auth", "required"),
+        ("ssl.client.auth", "requested"),
+        ("ssl.keystore.location", "/etc/keys.pem"),
+        ("listener.name.plaintext.ssl.keystore.location", "/etc/keys.pem"),
+        ("sasl.enabled.mechanisms", "SCRAM-SHA-256"),
+        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", "ScramLoginModule required;"),
+        ("sasl.mechanism.inter.broker.protocol", "PLAIN"),
+        ("delegation.token.secret.key", "hunter2"),
+        ("principal.builder.class", "com.example.Builder"),
+        ("create.topic.policy.class.name", "com.example.Policy"),
+        ("alter.config.policy.class.name", "com.example.Policy"),
+        ("connections.max.reauth.ms", "60000"),
+    ],
+)
+def test_a_property_that_would_protect_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name} asks for protection .*: take the property out"):
+        check_protection({"node.id": "1", name: value})
+    (judgement,) = judge({name: value})
+    assert judgement.verdict is Verdict.REFUSED
+    assert value not in judgement.reason
+
+
+def test_what_kafka_comes_with_asks_for_nothing() -> None:
+    check_protection(
+        {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": "localhost:9093",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,"
+            "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+            "num.network.threads": "3",
+            "socket.send.buffer.bytes": "102400",
+            "log.dirs": "/tmp/kraft-combined-logs",
+            "group.coordinator.rebalance.protocols": "classic,consumer",
+        }
+    )
+
+
+def test_defaults_that_are_written_down_ask_for_nothing() -> None:
+    check_protection(
+        {
+            "security.inter.broker.protocol": "PLAINTEXT",
+            "ssl.client.auth": "none",
+            "authorizer.class.name": "",
+            "sasl.enabled.mechanisms": "GSSAPI",
+            "connections.max.reauth.ms": "0",
+        }
+    )

@@ -51,6 +51,10 @@ class Broker:
         with refusals():
             return self.client.request(request, node=node)
 
+    def ask_coordinator(self, group: str, request: Message, *, at_most: int | None = None) -> Any:
+        """One request to the group's coordinator, repeated while it loads or moves elsewhere."""
+        return self.run(self.client.asynchronous.ask_coordinator(group, request, at_most=at_most))
+
     def topics(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
         with refusals():
             answer = self.client.metadata(names)

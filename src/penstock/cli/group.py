@@ -16,7 +16,6 @@ from penstock.cli.options import connection, duration, verb
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
 
-GROUP = 0  # FindCoordinator's key type
 LATEST = -1
 NOT_FOUND_STATES = ("Dead", "")
 
@@ -134,9 +133,7 @@ def _delete_group(
 ) -> None:
     from penstock.protocol.messages import api_42_delete_groups as api
 
-    answer: api.DeleteGroupsResponse = broker.ask(
-        api.DeleteGroupsRequest(groups_names=[group]), node=coordinator(broker, group)
-    )
+    answer: api.DeleteGroupsResponse = broker.ask_coordinator(group, api.DeleteGroupsRequest(groups_names=[group]))
     for result in answer.results:
         if result.error_code:
             failures.append((result.group_id, result.error_code, why(result.error_code)))
@@ -163,7 +160,7 @@ def _delete_offsets(
             for topic, indexes in partitions_of(broker, topics).items()
         ],
     )
-    answer: api.OffsetDeleteResponse = broker.ask(request, node=coordinator(broker, group))
+    answer: api.OffsetDeleteResponse = broker.ask_coordinator(group, request)
     if answer.error_code:
         failures.append((group, answer.error_code, why(answer.error_code)))
         return
@@ -268,7 +265,7 @@ def _describe_consumer(broker: Broker, group: str) -> Described | None:
 
     request = api.ConsumerGroupDescribeRequest(group_ids=[group])
     try:
-        answer: api.ConsumerGroupDescribeResponse = broker.ask(request, node=coordinator(broker, group))
+        answer: api.ConsumerGroupDescribeResponse = broker.ask_coordinator(group, request)
     except Failure:
         return None
     [described] = answer.groups
@@ -288,9 +285,7 @@ def _describe_classic(broker: Broker, group: str) -> Described:
     from penstock.protocol.errors import ErrorCode
     from penstock.protocol.messages import api_15_describe_groups as api
 
-    answer: api.DescribeGroupsResponse = broker.ask(
-        api.DescribeGroupsRequest(groups=[group]), node=coordinator(broker, group)
-    )
+    answer: api.DescribeGroupsResponse = broker.ask_coordinator(group, api.DescribeGroupsRequest(groups=[group]))
     [described] = answer.groups
     if described.error_code and described.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
         raise failure(group, described.error_code, described.error_message)
@@ -336,17 +331,6 @@ def nodes(broker: Broker) -> list[int]:
     from penstock.protocol.messages import api_60_describe_cluster as api
 
     return sorted(each.broker_id for each in broker.ask(api.DescribeClusterRequest()).brokers)
-
-
-def coordinator(broker: Broker, group: str) -> int:
-    from penstock.cli.connect import failure
-    from penstock.protocol.messages import api_10_find_coordinator as api
-
-    [found] = broker.ask(api.FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group])).coordinators
-    if found.error_code:
-        raise failure(group, found.error_code, found.error_message or None)
-    node: int = found.node_id
-    return node
 
 
 def partitions_of(broker: Broker, topics: Iterable[str]) -> dict[str, list[int]]:

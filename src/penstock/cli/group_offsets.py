@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.group import coordinator, describe, partitions_of, why
+from penstock.cli.group import describe, partitions_of, why
 from penstock.cli.position import parse_time
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def committed(broker: Broker, group: str) -> Offsets:
     from penstock.protocol.messages import api_09_offset_fetch as api
 
     request = api.OffsetFetchRequest(groups=[api.OffsetFetchRequestGroup(group_id=group, topics=None)])
-    [found] = broker.ask(request, node=coordinator(broker, group)).groups
+    [found] = broker.ask_coordinator(group, request).groups
     if found.error_code:
         raise failure(group, found.error_code, None)
     names = _names(broker) if any(not topic.name for topic in found.topics) else {}
@@ -204,7 +204,7 @@ def _commit(broker: Broker, group: str, target: Offsets) -> list[tuple[str, int,
             for name, partitions in topics.items()
         ],
     )
-    answer: api.OffsetCommitResponse = broker.ask(request, node=coordinator(broker, group))
+    answer: api.OffsetCommitResponse = broker.ask_coordinator(group, request)
     names = {identity: name for name, identity in ids.items()}
     return [
         (

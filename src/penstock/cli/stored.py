@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from penstock.cli.connect import Broker, failure, refusals
+from penstock.cli.connect import Broker, failure
 from penstock.cli.exit import Exit, Failure
 from penstock.client.consumer import TopicPartition
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_08_offset_commit as commit
 from penstock.protocol.messages import api_09_offset_fetch as fetch
-from penstock.protocol.schema import Message
 
 LAST_VERSION_WITH_NAMES = 9
 
@@ -23,7 +21,7 @@ def stored_offsets(broker: Broker, group: str, partitions: Iterable[TopicPartiti
         for name, indexes in _by_topic(partitions).items()
     ]
     request = fetch.OffsetFetchRequest(groups=[fetch.OffsetFetchRequestGroup(group_id=group, topics=topics)])
-    (answer,) = _ask(broker, group, request).groups
+    (answer,) = broker.ask_coordinator(group, request, at_most=LAST_VERSION_WITH_NAMES).groups
     if answer.error_code:
         raise failure(f"group {group}", answer.error_code, None)
     return {
@@ -48,18 +46,12 @@ def store_offsets(broker: Broker, group: str, positions: Mapping[TopicPartition,
         for name, indexes in _by_topic(positions).items()
     ]
     request = commit.OffsetCommitRequest(group_id=group, topics=topics)
-    for topic in _ask(broker, group, request).topics:
+    for topic in broker.ask_coordinator(group, request, at_most=LAST_VERSION_WITH_NAMES).topics:
         for part in topic.partitions:
             if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 raise Failure(f"group {group} has members, who store its offsets themselves", Exit.FAILED)
             if part.error_code:
                 raise failure(f"{topic.name}-{part.partition_index}", part.error_code, None)
-
-
-def _ask(broker: Broker, group: str, request: Message) -> Any:
-    node = broker.run(broker.client.asynchronous.coordinator(group))
-    with refusals():
-        return broker.client.request(request, node=node, version=LAST_VERSION_WITH_NAMES)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.client.cluster import Cluster, TopicInfo
 from penstock.client.connection import BrokerConnection, ConnectionSettings
-from penstock.client.errors import code_of
+from penstock.client.errors import COORDINATOR_BUSY, COORDINATOR_MOVED, code_of, error_codes
 from penstock.client.retry import Retry
 from penstock.net.network import Network, RealNetwork
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -330,6 +330,29 @@ class AsyncClient:
     def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
         """After NOT_COORDINATOR or a lost connection: the next look finds the new one."""
         self._coordinators.pop((kind, key), None)
+
+    async def ask_coordinator(
+        self, key: str, message: Message, *, kind: int = GROUP, at_most: int | None = None
+    ) -> Any:
+        """Asks the coordinator of a group or transactional id, again while it is loading or moving elsewhere."""
+
+        async def attempt() -> Any:
+            try:
+                connection = await self.connection(await self.coordinator(key, kind))
+                version = connection.version_of(message.API_KEY, at_most)
+                answer = await connection.request(message, version=version)
+            except KafkaError as error:
+                if error.code.retriable:
+                    self.forget_coordinator(key, kind)
+                raise
+            busy = next((code for code in error_codes(answer) if code in COORDINATOR_BUSY), None)
+            if busy is not None:
+                if busy in COORDINATOR_MOVED:
+                    self.forget_coordinator(key, kind)
+                raise KafkaError(busy, f"The coordinator of {key!r} does not serve it yet ({busy.name}): try again.")
+            return answer
+
+        return await self.retrying(attempt)
 
     async def by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
         """Partitions grouped by the node that leads them."""

@@ -150,3 +150,28 @@ def test_members_are_shown_and_keep_their_offsets_to_themselves(
         assert "stop them first" in run("delete", name, code=Exit.FAILED)
     finally:
         consumer.close()
+
+
+COORDINATOR_ERRORS = ["NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"]
+
+
+@pytest.mark.parametrize("error", COORDINATOR_ERRORS)
+@pytest.mark.parametrize(
+    ("words", "apis"),
+    [
+        (
+            ["group", "describe", "{group}"],
+            ["FindCoordinator", "ConsumerGroupDescribe", "DescribeGroups", "OffsetFetch"],
+        ),
+        (["group", "reset-offsets", "{group}", "--to-earliest"], ["OffsetFetch", "OffsetCommit"]),
+        (["consume", "-t", "{topic}", "-G", "{group}", "-e", "--commit"], ["OffsetFetch", "OffsetCommit"]),
+        (["group", "delete", "{group}"], ["DeleteGroups"]),
+    ],
+)
+def test_a_coordinator_that_is_not_ready_is_asked_again(
+    penstock_session: Broker, topic: str, group: str, words: list[str], apis: list[str], error: str
+) -> None:
+    rules = [penstock_session.faults.add(api=api, times=1, error=error) for api in apis]
+    wanted = [word.format(topic=topic, group=group) for word in words]
+    assert main([*wanted, "--bootstrap", penstock_session.bootstrap]) == Exit.OK
+    assert [rule.hits for rule in rules] == [1] * len(apis)

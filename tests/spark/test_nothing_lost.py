@@ -62,3 +62,25 @@ def test_a_batch_that_was_decided_is_written_though_its_source_is_trimmed(
     send(spark_broker, source, "third")
     assert run() is None
     assert [value for _, value in committed_rows(spark_broker, target)] == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("count", [2, 7], ids=["shorter", "grown past the old end"])
+def test_a_topic_made_again_stops_a_query_that_ends_when_it_has_caught_up(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, count: int
+) -> None:
+    topic = new_topic()
+
+    def run() -> None:
+        frame = spark.readStream.format("penstock").option("kafka.bootstrap.servers", spark_broker.bootstrap)
+        frame = frame.option("subscribe", topic).option("startingOffsets", "earliest").load()
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        assert query.start().awaitTermination(PATIENCE_S)
+
+    send(spark_broker, topic, *"12345")
+    run()
+    with spark_broker.client() as client:
+        client.delete_topics([topic])
+    spark_broker.create_topic(topic, 1)
+    send(spark_broker, topic, *"abcdefg"[:count])
+    with pytest.raises(Exception, match=f"Topic {topic} was deleted and made again"):
+        run()

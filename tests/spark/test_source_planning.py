@@ -61,9 +61,23 @@ def planned(broker: Broker, **options: str) -> list[tuple[int, int, int]]:
 
 def streaming(broker: Broker, topic: str, **options: str) -> StreamReader:
     given = {"kafka.bootstrap.servers": broker.bootstrap, "read.mode": "wire", "startingOffsets": "earliest"}
-    given |= {"subscribe": topic} if "subscribePattern" not in options else {}
+    given |= {"subscribe": topic} if not {"subscribePattern", "assign"} & set(options) else {}
     given |= options
     return StreamReader(given, source_schema(given))
+
+
+def plain(offset: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """Without the ids of topics."""
+    return {topic: offsets for topic, offsets in offset.items() if offsets}
+
+
+def made_again(broker: Broker, topic: str, counts: tuple[int, ...]) -> None:
+    """Deletes a topic and makes it again, with so many records in its partitions."""
+    with broker.client() as client:
+        client.delete_topics([topic])
+    broker.create_topic(topic, len(counts), retention_ms="-1")
+    for partition, number in enumerate(counts):
+        send(broker, topic, partition, number)
 
 
 def spans(tasks: list[ReadTask]) -> list[tuple[str, int, int, int]]:
@@ -145,7 +159,7 @@ def test_a_stream_goes_from_batch_to_batch_within_its_limit(broker: Broker, topi
     send(broker, topic, 0, 100)
     reader = streaming(broker, topic, maxOffsetsPerTrigger="40")
     start = reader.initialOffset()
-    assert start == {topic: {"0": 0, "1": 0}}
+    assert plain(start) == {topic: {"0": 0, "1": 0}}
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(40)
     ends = []
@@ -172,7 +186,7 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_beginning(b
     send(broker, first, 1, 5)
     send(broker, second, 0, 7)
     end = reader.latestOffset(start, ALL)
-    assert end == {first: {"0": 0, "1": 5}, second: {"0": 7}}
+    assert plain(end) == {first: {"0": 0, "1": 5}, second: {"0": 7}}
     assert spans(reader.partitions(start, end)) == [(first, 1, 0, 5), (second, 0, 0, 7)]
     reader.stop()
 
@@ -184,10 +198,10 @@ def test_available_now_ends_where_it_began_to_look(broker: Broker, topic: str) -
     send(broker, topic, 0, 10)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert end == {topic: {"0": 10, "1": 0}}
+    assert plain(end) == {topic: {"0": 10, "1": 0}}
     assert reader.latestOffset(end, ALL) == end
     # A query restarted from a checkpoint further on than that has nothing to do, and has lost nothing.
-    assert reader.latestOffset({topic: {"0": 15, "1": 0}}, ALL) == {topic: {"0": 15, "1": 0}}
+    assert plain(reader.latestOffset({topic: {"0": 15, "1": 0}}, ALL)) == {topic: {"0": 15, "1": 0}}
     reader.stop()
 
 
@@ -201,9 +215,9 @@ def test_a_minimum_waits_for_rows_or_for_time(broker: Broker, topic: str, monkey
     send(broker, topic, 0, 10)
     assert reader.latestOffset(start, limit) == start
     now = 61.0
-    assert reader.latestOffset(start, limit) == {topic: {"0": 10, "1": 0}}
+    assert plain(reader.latestOffset(start, limit)) == {topic: {"0": 10, "1": 0}}
     send(broker, topic, 0, 40)
-    assert reader.latestOffset({topic: {"0": 10, "1": 0}}, limit) == {topic: {"0": 35, "1": 0}}
+    assert plain(reader.latestOffset({topic: {"0": 10, "1": 0}}, limit)) == {topic: {"0": 35, "1": 0}}
     reader.stop()
 
 
@@ -217,7 +231,88 @@ def test_lost_data_stops_a_stream_unless_told_otherwise(broker: Broker, topic: s
         reader.latestOffset({topic: {"0": 0, "1": 0, "5": 3}}, ALL)
     reader.stop()
     tolerant = streaming(broker, topic, failOnDataLoss="false")
-    assert tolerant.latestOffset(ahead, ALL) == {topic: {"0": 10, "1": 0}}
+    assert plain(tolerant.latestOffset(ahead, ALL)) == {topic: {"0": 10, "1": 0}}
+    tolerant.stop()
+
+
+@pytest.mark.parametrize("now", [True, False], ids=["available-now", "following"])
+@pytest.mark.parametrize("counts", [(2, 0), (20, 0)], ids=["shorter", "grown past the old end"])
+def test_a_topic_that_was_made_again_stops_a_stream_or_is_read_from_its_beginning(
+    broker: Broker, topic: str, counts: tuple[int, ...], now: bool
+) -> None:
+    send(broker, topic, 0, 5)
+    reader = streaming(broker, topic)
+    start = reader.latestOffset(reader.initialOffset(), ALL)
+    reader.stop()
+    assert plain(start) == {topic: {"0": 5, "1": 0}}
+    made_again(broker, topic, counts)
+    reader, tolerant = streaming(broker, topic), streaming(broker, topic, failOnDataLoss="false")
+    if now:
+        reader.prepareForTriggerAvailableNow()
+        tolerant.prepareForTriggerAvailableNow()
+    with pytest.raises(SourceError, match=f"Topic {topic} was deleted and made again"):
+        reader.latestOffset(start, ALL)
+    end = tolerant.latestOffset(start, ALL)
+    assert plain(end) == {topic: {"0": counts[0], "1": 0}}
+    assert spans(tolerant.partitions(start, end)) == [(topic, 0, 0, counts[0])]
+    assert tolerant.latestOffset(end, ALL) == end
+    reader.stop()
+    tolerant.stop()
+
+
+def test_available_now_notices_that_a_topic_of_a_pattern_is_gone(broker: Broker) -> None:
+    first = f"gone-{next(NAMES)}"
+    broker.create_topic(f"{first}-a", 1)
+    broker.create_topic(f"{first}-b", 1)
+    send(broker, f"{first}-b", 0, 3)
+    reader = streaming(broker, "", subscribePattern=f"{first}-.")
+    start = reader.initialOffset()
+    with broker.client() as client:
+        client.delete_topics([f"{first}-b"])
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(SourceError, match=f"{first}-b-0 is gone, and was read up to 0"):
+        reader.latestOffset(start, ALL)
+    reader.stop()
+    tolerant = streaming(broker, "", subscribePattern=f"{first}-.", failOnDataLoss="false")
+    tolerant.prepareForTriggerAvailableNow()
+    assert plain(tolerant.latestOffset(start, ALL)) == {f"{first}-a": {"0": 0}}
+    tolerant.stop()
+
+
+def test_a_checkpoint_without_ids_is_compared_by_offsets_when_it_ends_now(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 2)
+    reader = streaming(broker, topic)
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(SourceError, match=f"{topic}-0 ends at 2, and was read up to 5"):
+        reader.latestOffset({topic: {"0": 5, "1": 0}}, ALL)
+    reader.stop()
+
+
+def test_a_partition_that_is_no_longer_asked_for_stays_where_it_was(broker: Broker, topic: str) -> None:
+    send(broker, topic, 0, 5)
+    reader = streaming(broker, "", assign=json.dumps({topic: [1]}))
+    assert plain(reader.latestOffset({topic: {"0": 3, "1": 0}}, ALL)) == {topic: {"0": 3, "1": 0}}
+    reader.stop()
+
+
+def test_a_batch_that_was_planned_for_a_topic_before_it_was_made_again_reads_nothing_of_the_new_one(
+    broker: Broker, topic: str
+) -> None:
+    send(broker, topic, 0, 5)
+    reader = streaming(broker, topic)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    (task,) = reader.partitions(start, end)
+    made_again(broker, topic, (9, 0))
+    with pytest.raises(SourceError, match=f"Topic {topic} was deleted after a batch of this query was planned"):
+        reader.partitions(start, end)
+    reader.stop()
+    tolerant = streaming(broker, topic, failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "1"})
+    assert tolerant.partitions(start, end) == []
+    after = tolerant.latestOffset(end, ALL)
+    assert spans(tolerant.partitions(end, after)) == [(topic, 0, 0, 9)]
+    with pytest.raises(SourceError, match="could not be read"):
+        list(tolerant.read(task))
     tolerant.stop()
 
 

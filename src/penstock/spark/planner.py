@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
 from penstock.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.client.sync import Client
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_35_describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from penstock.protocol.uuid import uuid_to_str
+from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
 from penstock.spark.errors import SourceError, in_one_sentence
 from penstock.spark.options import EARLIEST, LATEST, Position, SourceOptions
 from penstock.spark.ranges import OffsetRange, Offsets, TopicPartition
@@ -44,6 +44,8 @@ class ReadTask(InputPartition):
     hint: FileHint | None = None
     min_timestamp_ms: int | None = None
     """Older records aren't wanted; some may come all the same."""
+    topic_id: str | None = None
+    """Of the topic that the offsets are of; a topic made again has another one."""
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.start}:{self.end}]"
@@ -83,6 +85,27 @@ class Planner:
             return sorted(options.assigned)
         return sorted((name, partition) for name in names for partition in known[name].partitions)
 
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """By name, as the last answer about them had it; brokers from before Kafka 2.8 have none."""
+        known = self._client.cluster.topics
+        found = {topic: known[topic].topic_id for topic, _ in partitions if topic in known}
+        return {topic: uuid_to_str(each) for topic, each in found.items() if each != ZERO_UUID}
+
+    def existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those that the brokers have now, asked more than once: one may not have heard of a topic yet."""
+        wanted = set(partitions)
+        with in_one_sentence(f"The topics of {self._options.wanted} could not be looked up"):
+            self._client.metadata(sorted({topic for topic, _ in wanted}))
+            return {each for each in wanted if each[1] in self._partitions_of(each[0])}
+
+    def _partitions_of(self, topic: str) -> Collection[int]:
+        try:
+            return self._client.run(self._client.asynchronous.topic(topic)).partitions
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return ()
+
     # Offsets
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
@@ -92,11 +115,16 @@ class Planner:
         """The high watermark, or for committed reads the last stable offset: nothing is read past it."""
         return self._listed(dict.fromkeys(partitions, LATEST))
 
-    def _listed(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
+    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Where partitions end, whatever is committed."""
+        return self._listed(dict.fromkeys(partitions, LATEST), READ_UNCOMMITTED)
+
+    def _listed(self, wanted: Mapping[TopicPartition, int], isolation_level: int | None = None) -> Offsets:
         if not wanted:
             return {}
         with in_one_sentence(f"The offsets of {self._options.wanted} could not be had"):
-            found = self._client.list_offsets(wanted, isolation_level=self.isolation_level)
+            level = self.isolation_level if isolation_level is None else isolation_level
+            found = self._client.list_offsets(wanted, isolation_level=level)
         return {partition: each.offset for partition, each in found.items()}
 
     def start(self, position: Position, partitions: list[TopicPartition]) -> Offsets:

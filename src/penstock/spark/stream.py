@@ -1,7 +1,8 @@
 """The stream reader: lives in one Python process on the driver for as long as the query, and plans each micro-batch.
 
-Offsets are {"topic": {"partition": next offset}}, as in Spark's own Kafka source. The start of a batch is the end of
-the one before it; a partition that only the end has is new, and is read from its beginning.
+Offsets are {"topic": {"partition": next offset}}, as in Spark's own Kafka source, and name each topic's id beside
+(`continuity`). The start of a batch is the end of the one before it; a partition that only the end has is new, and is
+read from its beginning, and so is a topic that was made again.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ from pyspark.sql.types import StructType
 from penstock.client.sync import Client
 from penstock.spark.brokers import connect
 from penstock.spark.commits import commit_offsets
+from penstock.spark.continuity import Json, StreamOffset, changes, made_again
 from penstock.spark.options import LATEST, Position, SourceOptions, parse_options
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, Offsets, from_json, limited, split, to_json
 from penstock.spark.schema import check_schema
 from penstock.spark.workers import settle
-
-Json = dict[str, dict[str, int]]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,10 +51,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.__dict__ | {"_driver": None}
 
     def initialOffset(self) -> Json:
-        return to_json(self._plan.initial())
+        return self._plan.initial().to_json()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        return to_json(self._plan.latest(from_json(start), limit))
+        return self._plan.latest(StreamOffset.from_json(start), limit).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
@@ -63,13 +63,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(options.max_offsets) if options.max_offsets is not None else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Json | None:
-        return to_json(self._plan.newest) if self._plan.newest else None
+        return to_json(self._plan.newest.offsets) if self._plan.newest.offsets else None
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._plan.pin()
 
     def partitions(self, start: Json, end: Json) -> list[ReadTask]:
-        return self._plan.tasks(from_json(start), from_json(end))
+        return self._plan.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end))
 
     def read(self, partition: Any) -> Iterator[Any]:
         from penstock.spark.tasks import read_task  # what plans has no use for it
@@ -93,48 +93,53 @@ class _Driver:
         self._options = options
         self._client: Client = connect(options)
         self._planner = Planner(self._client, options)
-        self._pinned: Offsets | None = None
+        self._pinned: StreamOffset | None = None
         self._last_batch_s = time.monotonic()
-        self.newest: Offsets = {}
+        self.newest = StreamOffset()
 
     def close(self) -> None:
         self._client.close()
 
-    def initial(self) -> Offsets:
+    def initial(self) -> StreamOffset:
         partitions = self._planner.partitions()
         position = self._options.starting or Position(everywhere=LATEST)
         start = self._planner.start(position, partitions)
         # Offsets that aren't there are told now, with the range that is, rather than by the first task.
-        return {each.key: each.start for each in self._planner.ranges(start, dict(start))}
+        found = {each.key: each.start for each in self._planner.ranges(start, dict(start))}
+        return StreamOffset(found, self._planner.topic_ids(found))
 
     def pin(self) -> None:
-        self._pinned = self._planner.latest(self._planner.partitions())
+        self._pinned = self._there()
 
-    def latest(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        if self._pinned is not None:
-            newest = dict(self._pinned)
-        else:
-            newest = self._planner.latest(self._planner.partitions())
-        self.newest = newest
-        end = self._without_loss(start, newest)
-        return self._admitted(self._with_new(start, end), end, limit)
+    def _there(self) -> StreamOffset:
+        newest = self._planner.latest(self._planner.partitions())
+        return StreamOffset(newest, self._planner.topic_ids(newest))
 
-    def _without_loss(self, start: Offsets, newest: Offsets) -> Offsets:
-        """Partitions that are gone or shorter than they were: data was lost that this query had or would have read."""
-        end = dict(newest)
-        for each, offset in start.items():
-            topic, partition = each
-            if each not in newest:
-                if self._pinned is not None:
-                    end[each] = offset
-                    continue
-                self._planner.data_loss(f"{topic}-{partition} is gone, and was read up to {offset}")
-            elif newest[each] < offset:
-                if self._pinned is not None:
-                    end[each] = offset  # this query was ahead of what was pinned: nothing to do, nothing lost
-                    continue
-                self._planner.data_loss(f"{topic}-{partition} ends at {newest[each]}, and was read up to {offset}")
-        return end
+    def latest(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        self.newest = self._pinned or self._there()
+        begin, end = self._without_loss(start, self.newest)
+        ids = {**start.topic_ids, **self.newest.topic_ids}
+        return StreamOffset(self._admitted(self._with_new(begin, end), end, limit), ids)
+
+    def _without_loss(self, start: StreamOffset, newest: StreamOffset) -> tuple[Offsets, Offsets]:
+        """From where to where to read. Topics made again, and partitions that are gone or shorter, have lost data."""
+        found = changes(start, newest)
+        for topic in found.made_again:
+            self._planner.data_loss(f"Topic {topic} was deleted and made again since this query has read it")
+        # A partition that is no longer asked for stays where it was.
+        left_out = self._planner.existing(found.gone)
+        end = dict(newest.offsets) | {each: start.offsets[each] for each in left_out}
+        for each in set(found.gone) - left_out:
+            self._planner.data_loss(f"{each[0]}-{each[1]} is gone, and was read up to {start.offsets[each]}")
+        # A query may have read uncommitted records before, and be ahead of what is committed now.
+        there = self._planner.high_watermarks(found.behind)
+        for each in found.behind:
+            offset = start.offsets[each]
+            if there[each] >= offset:
+                end[each] = offset
+                continue
+            self._planner.data_loss(f"{each[0]}-{each[1]} ends at {there[each]}, and was read up to {offset}")
+        return start.without(set(found.made_again)).offsets, end
 
     def _with_new(self, start: Offsets, end: Offsets) -> Offsets:
         new = [each for each in end if each not in start]
@@ -161,9 +166,11 @@ class _Driver:
             self._last_batch_s = time.monotonic()
         return end
 
-    def tasks(self, start: Offsets, end: Offsets) -> list[ReadTask]:
+    def tasks(self, since: StreamOffset, until: StreamOffset) -> list[ReadTask]:
         options = self._options
-        start = self._with_new(start, end)
+        until = self._still_there(until)
+        end = until.offsets
+        start = self._with_new(since.without(made_again(since, until)).offsets, end)
         wanted = [each for each in sorted(end) if start[each] < end[each]]
         first = self._planner.earliest(wanted)
         for each in wanted:
@@ -174,7 +181,23 @@ class _Driver:
         ranges = [OffsetRange(*each, max(start[each], first[each]), end[each]) for each in wanted]
         pieces = split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
         hints = self._planner.file_hints(each.key for each in pieces)
-        return [ReadTask(each.topic, each.partition, each.start, each.end, hints.get(each.key)) for each in pieces]
+        ids = until.topic_ids
+        return [
+            ReadTask(
+                each.topic, each.partition, each.start, each.end, hints.get(each.key), topic_id=ids.get(each.topic)
+            )
+            for each in pieces
+        ]
+
+    def _still_there(self, until: StreamOffset) -> StreamOffset:
+        """A batch's end without topics that were deleted after it was planned, or made again: those are read from their
+        beginning by the next batch."""
+        gone = set(until.offsets) - self._planner.existing(until.offsets)
+        ids = self._planner.topic_ids(until.offsets)
+        lost = made_again(until, StreamOffset(topic_ids=ids)) | {topic for topic, _ in gone}
+        for topic in sorted(lost):
+            self._planner.data_loss(f"Topic {topic} was deleted after a batch of this query was planned")
+        return StreamOffset(until.without(lost).offsets, {**ids, **until.topic_ids})
 
     def commit(self, end: Offsets) -> None:
         if self._options.commit_group is not None:

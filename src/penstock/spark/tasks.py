@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.client.offsets import EARLIEST, LATEST
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import uuid_from_str
 from penstock.spark.brokers import connect, fetch_settings
 from penstock.spark.decode import Batch, Decoded, decode_batches
 from penstock.spark.errors import SourceError, sentence_of
@@ -114,7 +115,16 @@ def wire_reader(client: Client, options: SourceOptions, task: ReadTask, position
     """What is left of a task from `position` on, asked of its leader."""
     patience_s = options.poll_timeout_ms / 1000
     settings = fetch_settings(options)
-    return WireReader(client.asynchronous, task.topic, task.partition, position, task.end, settings, patience_s)
+    return WireReader(
+        client.asynchronous,
+        task.topic,
+        task.partition,
+        position,
+        task.end,
+        settings,
+        patience_s,
+        topic_id=uuid_from_str(task.topic_id) if task.topic_id else None,
+    )
 
 
 def _from_wire(

@@ -31,13 +31,17 @@ class WireReader:
         end: int,
         settings: ConsumerSettings,
         patience_s: float,
+        *,
+        topic_id: bytes | None = None,
     ) -> None:
+        """`topic_id` is the topic's that is meant, whatever has its name now."""
         self._client = client
         self._key = (topic, partition)
         self._next = start
         self._end = end
         self._settings = settings
         self._patience_s = patience_s
+        self._topic_id = topic_id
         self._pending: asyncio.Task[Fetched] | None = None
 
     async def next(self) -> Fetched | None:
@@ -115,7 +119,7 @@ class WireReader:
             min_bytes=settings.min_bytes,
             max_bytes=settings.max_bytes,
             isolation_level=settings.isolation_level,
-            topics=[FetchTopic(topic=topic, topic_id=cluster.topic_id(topic), partitions=[part])],
+            topics=[FetchTopic(topic=topic, topic_id=self._topic_id or cluster.topic_id(topic), partitions=[part])],
         )
 
     def _visible(self, offset: int, data: PartitionData) -> Fetched:

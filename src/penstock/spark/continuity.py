@@ -1,0 +1,67 @@
+"""Whether a stream can go on from where it was: what has become of each topic and partition since. Pure.
+
+Topics are followed by id. A checkpoint names a topic's id beside its offsets, as a key of the JSON with no partitions:
+`{"orders": {"0": 1200}, "orders id=kZ3y…": {}}`. Spark's own Kafka source, which continues such checkpoints, takes that
+for a topic with nothing to read; a checkpoint of its own has no ids, and then offsets alone tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.spark.ranges import Offsets, TopicPartition, from_json, to_json
+
+#: No topic's name has a space.
+_ID = " id="
+
+Json = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """How far a stream has read, or may read."""
+
+    offsets: Offsets = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """None of a topic whose brokers have no ids, or whose checkpoint was written without."""
+
+    def to_json(self) -> Json:
+        topics = {topic for topic, _ in self.offsets}
+        ids: Json = {f"{topic}{_ID}{each}": {} for topic, each in self.topic_ids.items() if topic in topics}
+        return dict(sorted((to_json(self.offsets) | ids).items()))
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Mapping[str, int]] | None) -> StreamOffset:
+        named = (key.partition(_ID) for key in found or {})
+        return cls(from_json(found), {topic: topic_id for topic, sign, topic_id in named if sign})
+
+    def without(self, topics: set[str]) -> StreamOffset:
+        kept = {each: offset for each, offset in self.offsets.items() if each[0] not in topics}
+        return StreamOffset(kept, {name: each for name, each in self.topic_ids.items() if name not in topics})
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is not as a stream left it."""
+
+    made_again: tuple[str, ...]
+    """Topics with another id than they had: their offsets count other records now."""
+    gone: tuple[TopicPartition, ...]
+    behind: tuple[TopicPartition, ...]
+    """Partitions that end before the offset that was read up to."""
+
+
+def changes(start: StreamOffset, newest: StreamOffset) -> Changes:
+    again = made_again(start, newest)
+    still = [each for each in sorted(start.offsets) if each[0] not in again]
+    return Changes(
+        tuple(sorted(again)),
+        tuple(each for each in still if each not in newest.offsets),
+        tuple(each for each in still if newest.offsets.get(each, start.offsets[each]) < start.offsets[each]),
+    )
+
+
+def made_again(before: StreamOffset, after: StreamOffset) -> set[str]:
+    """Topics that both know by an id, and by another one."""
+    return {topic for topic, topic_id in before.topic_ids.items() if after.topic_ids.get(topic, topic_id) != topic_id}

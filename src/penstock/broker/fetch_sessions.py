@@ -2,8 +2,8 @@
 
 A session is (id, epoch, partitions in fetch order). Epoch 0 opens one, -1 closes or avoids one, and any other must be
 exactly the one expected: a lost or repeated request shows as INVALID_FETCH_SESSION_EPOCH and the client starts anew.
-Partitions that gave data move to the back, so that a busy one can't starve the rest. The cache is bounded in sessions and
-in partitions; a full one evicts the sessions that were idle longest, if they were idle for `EVICTION_MS`, else the
+Partitions that gave data move to the back, so that a busy one can't starve the rest. The cache is bounded in sessions
+and in partitions; a full one evicts the sessions that were idle longest, if they were idle for `EVICTION_MS`, else the
 client goes without a session.
 """
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.allowance import Allowance
 from penstock.broker.auto_topics import CONSUMER_OFFSETS
 from penstock.broker.coordinator import Coordinator, Phase
 from penstock.broker.coordinators import Coordinators
@@ -46,7 +47,10 @@ class Groups:
         random: Random,
         partitions: Partitions,
         metadata: MetadataLog,
+        allowance: Allowance | None = None,
     ) -> None:
+        self._allowance = allowance or Allowance()
+        self._allowance.counted_by(lambda: sum(each.machine.held_bytes() for each in self._coordinators))
         self._settings = settings
         self._random = random
         self._metadata = metadata
@@ -64,7 +68,7 @@ class Groups:
         self._tasks = Tasks()
 
     def _make_shard(self) -> GroupShard:
-        shard = GroupShard(self._config, self._random)
+        shard = GroupShard(self._config, self._random, self._allowance)
         shard.see(self._metadata.image)
         return shard
 

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.allowance import Allowance
 from penstock.broker.admission import Admission
 from penstock.broker.auto_topics import TRANSACTION_STATE
 from penstock.broker.coordinator import Coordinator, Phase, set_result
@@ -59,10 +60,13 @@ class Transactions:
         producer_ids: ProducerIds,
         groups: Groups,
         peers: PeerCalls | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         """Without `peers` there is no other node to speak to."""
         from penstock.broker.markers import MarkerWriter
 
+        allowance = allowance or Allowance()
+        allowance.counted_by(lambda: sum(each.machine.held_bytes for each in self.coordinators))
         self._node_id = node_id
         self._settings = settings
         self._metadata = metadata
@@ -75,7 +79,7 @@ class Transactions:
             partitions=partitions,
             metadata=metadata,
             clock=clock,
-            make=lambda: TransactionShard(self._config, producer_ids.take, self.server_version),
+            make=lambda: TransactionShard(self._config, producer_ids.take, self.server_version, allowance),
             deliver=self._deliver,
             commit_timeout_s=COMMIT_TIMEOUT_SECONDS,
         )

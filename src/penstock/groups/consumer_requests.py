@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.groups import room
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import record_deletion
 from penstock.groups.consumer.advance import preferred_assignor
@@ -41,6 +42,7 @@ def consumer_heartbeat(
     """Refused as a whole or not at all: an error leaves no record behind."""
     try:
         check_request(turn, request, caller.api_version)
+        room.check_heartbeat(shard, turn, request)
         group = _group(shard, turn, request)
         response = heartbeat(shard, turn, group, request, caller)
     except KafkaError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.groups import room
 from penstock.groups.classic import join as classic_join
 from penstock.groups.classic import leave as classic_leave
 from penstock.groups.classic import sync as classic_sync
@@ -32,6 +33,9 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
         turn.reply(token, join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
         return
     group = shard.groups.get(request.group_id)
+    if not room.admits_join(shard, turn, group, request):
+        turn.reply(token, join_error(request.member_id, ErrorCode.POLICY_VIOLATION))
+        return
     if isinstance(group, ConsumerGroup):
         if group.members:
             _join_consumer_group(shard, turn, group, request, caller, token)

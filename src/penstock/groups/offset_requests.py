@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from penstock.groups import room
 from penstock.groups.classic.commit import check_commit, offset_age_base
 from penstock.groups.classic.group import ClassicGroup, State
 from penstock.groups.classic.journal import record_deletion
@@ -56,7 +57,7 @@ def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_vers
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=_commit_one(turn, request.group_id, topic, partition, expire_ms),
+                        error_code=_commit_one(shard, turn, request.group_id, topic, partition, expire_ms),
                     )
                     for partition in topic.partitions
                 ],
@@ -80,6 +81,7 @@ def _check_commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, a
 
 
 def _commit_one(
+    shard: GroupShard,
     turn: Turn,
     group_id: str,
     topic: OffsetCommitRequestTopic,
@@ -89,6 +91,8 @@ def _commit_one(
     metadata = partition.committed_metadata or ""
     if len(metadata) > turn.config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    if not room.admits_offset(shard, turn, group_id, (topic.name, partition.partition_index), metadata):
+        return ErrorCode.POLICY_VIOLATION
     turn.record(
         OffsetCommitKey(group=group_id, topic=topic.name, partition=partition.partition_index),
         OffsetCommitValue(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NO_OFFSET = -1
 NO_EPOCH = -1
+OFFSET_BYTES = 300  # of a committed offset without its metadata
 
 TopicPartition = tuple[str, int]
 
@@ -51,10 +52,17 @@ class Committed(NamedTuple):
         return wall_ms - base_ms >= retention_ms
 
 
+def size_of(committed: Committed | Stored) -> int:
+    """Bytes that a committed offset takes, roughly."""
+    return OFFSET_BYTES + len(committed.value if isinstance(committed, Stored) else committed.metadata)
+
+
 class Offsets:
     def __init__(self) -> None:
         self.committed: dict[str, dict[TopicPartition, Committed | Stored]] = {}
         self.pending: dict[int, dict[str, dict[TopicPartition, Committed | Stored]]] = {}  # by producer id, then group
+        self.bytes = 0
+        """What all of them take, roughly."""
 
     # --- the only writers
 
@@ -75,30 +83,46 @@ class Offsets:
         else:
             committed = _committed(value, log_offset)
         if producer_id < 0:
-            self.committed.setdefault(key.group, {})[partition] = committed
+            self._put(self.committed.setdefault(key.group, {}), partition, committed)
         else:
-            self.pending.setdefault(producer_id, {}).setdefault(key.group, {})[partition] = committed
+            self._put(self.pending.setdefault(producer_id, {}).setdefault(key.group, {}), partition, committed)
+
+    def _put(
+        self,
+        offsets: dict[TopicPartition, Committed | Stored],
+        partition: TopicPartition,
+        committed: Committed | Stored,
+    ) -> None:
+        known = offsets.get(partition)
+        self.bytes += size_of(committed) - (size_of(known) if known is not None else 0)
+        offsets[partition] = committed
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         groups = self.pending.pop(producer_id, None)
-        if groups is None or not commit:
+        if groups is None:
+            return
+        self.bytes -= sum(size_of(each) for offsets in groups.values() for each in offsets.values())
+        if not commit:
             return
         for group_id, offsets in groups.items():
             current = self.committed.setdefault(group_id, {})
             for partition, committed in offsets.items():
                 known = current.get(partition)
                 if known is None or known.log_offset < committed.log_offset:
-                    current[partition] = committed
+                    self._put(current, partition, committed)
 
     def _delete(self, group_id: str, partition: TopicPartition) -> None:
         offsets = self.committed.get(group_id)
         if offsets is not None:
-            offsets.pop(partition, None)
+            gone = offsets.pop(partition, None)
+            self.bytes -= size_of(gone) if gone is not None else 0
             if not offsets:
                 del self.committed[group_id]
         for producer_id, groups in list(self.pending.items()):
             pending = groups.get(group_id)
-            if pending is not None and pending.pop(partition, None) is not None:
+            gone = pending.pop(partition, None) if pending is not None else None
+            if gone is not None:
+                self.bytes -= size_of(gone)
                 if not pending:
                     del groups[group_id]
                 if not groups:
@@ -111,7 +135,7 @@ class Offsets:
         offsets = self.committed.get(group_id, {})
         for partition, committed in offsets.items():
             if isinstance(committed, Stored):
-                offsets[partition] = _committed(decode_offset_value(committed.value), committed.log_offset)
+                self._put(offsets, partition, _committed(decode_offset_value(committed.value), committed.log_offset))
         return cast("Mapping[TopicPartition, Committed]", offsets)
 
     def has_pending(self, group_id: str, partition: TopicPartition) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from penstock.allowance import Allowance
+from penstock.groups import room
 from penstock.groups.classic import rebalance
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import restore
@@ -36,9 +38,11 @@ Group = ClassicGroup | ConsumerGroup
 
 
 class GroupShard:
-    def __init__(self, config: GroupConfig, random: Random) -> None:
+    def __init__(self, config: GroupConfig, random: Random, allowance: Allowance | None = None) -> None:
+        """`allowance` is shared with other shards: groups, members and offsets that it has no room for are refused."""
         self.config = config
         self.random = random
+        self.allowance = allowance or Allowance()
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
@@ -101,6 +105,10 @@ class GroupShard:
             "committed": {group_id: self.offsets.of_group(group_id) for group_id in self.offsets.committed},
             "pending": self.offsets.pending,
         }
+
+    def held_bytes(self) -> int:
+        """What groups, members and offsets take, roughly."""
+        return self.offsets.bytes + sum(map(room.held_by, self.groups.values()))
 
     # --- coming and going
 

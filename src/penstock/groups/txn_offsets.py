@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.groups import room
 from penstock.groups.classic.commit import check_commit
 from penstock.groups.consumer.commit import check_transactional_commit
 from penstock.groups.consumer.group import ConsumerGroup
@@ -30,6 +31,9 @@ def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommi
             metadata = part.committed_metadata or ""
             if len(metadata) > turn.config.offset_metadata_max_bytes:
                 codes[topic.name, part.partition_index] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            if not room.admits_offset(shard, turn, request.group_id, (topic.name, part.partition_index), metadata):
+                codes[topic.name, part.partition_index] = ErrorCode.POLICY_VIOLATION
                 continue
             codes[topic.name, part.partition_index] = ErrorCode.NONE
             turn.record(

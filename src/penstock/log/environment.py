@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.allowance import Allowance
 from penstock.clock import Clock
 from penstock.disk.api import Disk
 from penstock.log.unpacking import Unpacking
@@ -28,6 +29,8 @@ class LogEnvironment:
     clock: Clock
     random: Random = field(default_factory=lambda: Random(0))  # noqa: S311 (jitter, not a secret)
     producer_expiration_ms: int = DAY_MS
+    #: Producer ids that all logs together may remember for clients.
+    producer_ids: Allowance = field(default_factory=Allowance)
     #: Bytes above the recovery point before a flush in the background is asked for: bounds the scan after a crash.
     unflushed_bytes: int = 64 * 1024 * 1024
     #: The disk failed under this log: its directory goes offline.

@@ -284,6 +284,8 @@ class Log:
                 return self._duplicate(duplicate)
             if verification_required and header.is_transactional:
                 self._check_verified(header, verification)
+            if self.producers.get(header.producer_id) is None:
+                self._check_producer_room(now_ms)
         last_offset = base_offset + header.last_offset_delta
         segment = self.active
         if self.must_roll(segment, size, header.max_timestamp, last_offset, now_ms):
@@ -334,6 +336,14 @@ class Log:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Producer {header.producer_id} has no open transaction on this partition: add the partition first.",
+            )
+
+    def _check_producer_room(self, now_ms: int) -> None:
+        if not self.environment.producer_ids.grant(1, now_ms):
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"The broker remembers penstock.max.producer.ids={self.environment.producer_ids.limit} producers: wait "
+                "until some are older than producer.id.expiration.ms, or raise it.",
             )
 
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:

@@ -17,6 +17,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.allowance import UNLIMITED, Allowance
 from penstock.disk.api import is_shortage
 from penstock.log.checkpoints import (
     PARTITION_METADATA_FILE,
@@ -74,6 +75,7 @@ class LogManager:
         random: Random | None = None,
         on_offline: Callable[[LogDir, OSError], None] | None = None,
         producer_expiration_ms: int = DAY_MS,
+        max_producer_ids: int = UNLIMITED,
         metadata_dir: str | None = None,
     ) -> None:
         self.disk = disk
@@ -86,12 +88,14 @@ class LogManager:
             clock,
             random if random is not None else Random(0),  # noqa: S311 (directory ids and jitter)
             producer_expiration_ms=producer_expiration_ms,
+            producer_ids=Allowance(max_producer_ids),
             disk_failed=self._disk_failed,
             corruption_found=self._corruption_found,
             recovery_point_lowered=self._recovery_point_lowered,
             discard=self._discard,
             flush_wanted=self.flush_soon,
         )
+        self.environment.producer_ids.counted_by(lambda: sum(len(log.producers) for log in self._logs.values()))
         #: Paths of directories that get no new logs while another one can have them.
         self.cordoned: frozenset[str] = frozenset()
         self._logs: dict[TopicPartition, Log] = {}

@@ -179,6 +179,7 @@ class Node:
             random=self.random,
             on_offline=self._on_directory_offline,
             producer_expiration_ms=settings.int("producer.id.expiration.ms"),
+            max_producer_ids=settings.int("penstock.max.producer.ids"),
             metadata_dir=settings.optional_str("metadata.log.dir"),
         )
         logs.cordoned = settings.cordoned_log_dirs()

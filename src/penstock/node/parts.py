@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.allowance import Allowance
 from penstock.broker.broker import Broker
 from penstock.broker.controller import Controller
 from penstock.broker.controller_channel import ControllerChannel
@@ -113,6 +114,7 @@ def make_broker(
     partitions = Partitions(node_id, logs, settings)
     partitions.hosting.inter_broker_listener = inter_broker_listener
     producer_ids = ProducerIds(lambda: _allocate_producer_ids(channel, lifecycle))
+    allowance = Allowance(settings.int("penstock.coordinator.max.bytes"))
     groups = Groups(
         node_id=node_id,
         settings=settings,
@@ -120,6 +122,7 @@ def make_broker(
         random=world.random,
         partitions=partitions,
         metadata=metadata,
+        allowance=allowance,
     )
     broker = Broker(
         node_id=node_id,
@@ -153,6 +156,7 @@ def make_broker(
             producer_ids=producer_ids,
             groups=groups,
             peers=peers,
+            allowance=allowance,
         ),
         quotas=Quotas(settings, time.perf_counter_ns),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),

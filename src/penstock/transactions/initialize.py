@@ -14,6 +14,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.transactions.ending import fence, take_over
 from penstock.transactions.states import DECIDED, State
 from penstock.transactions.transaction import (
+    ID_BYTES,
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
@@ -65,6 +66,10 @@ def _initialize(
 ) -> Answer:
     txn = shard.transactions.get(transactional_id)
     if txn is None:
+        if not shard.allowance.grant(ID_BYTES + len(transactional_id), turn.now_ms):
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, "The coordinator remembers as many transactional ids as it may."
+            )
         txn = Transaction(transactional_id, shard.new_producer_id(), NO_EPOCH, timeout_ms)
     elif expected is not None:
         _check_owner(txn, expected)

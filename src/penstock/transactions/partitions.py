@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.protocol.errors import ErrorCode
 from penstock.transactions.states import AT_REST, DECIDED, State
-from penstock.transactions.transaction import TopicPartition, Transaction
+from penstock.transactions.transaction import PARTITION_BYTES, TopicPartition, Transaction
 
 if TYPE_CHECKING:
     from penstock.transactions.shard import TransactionShard
@@ -33,6 +33,9 @@ def add(
     begins = txn.state in AT_REST
     if not begins and txn.partitions.issuperset(partitions):
         return ErrorCode.NONE
+    added = len(txn.partitions.union(partitions)) - len(txn.partitions)
+    if not shard.allowance.grant(PARTITION_BYTES * added, turn.now_ms):
+        return ErrorCode.POLICY_VIOLATION
     ongoing = txn.to(
         State.ONGOING,
         turn.wall_ms,

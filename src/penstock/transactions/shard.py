@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from penstock.allowance import Allowance
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.transactions import ending
 from penstock.transactions.config import TransactionConfig
@@ -26,10 +27,16 @@ class TransactionShard:
         config: TransactionConfig,
         take_producer_id: Callable[[], int | None],
         server_version: Callable[[], int] = lambda: LATEST_VERSION,
+        allowance: Allowance | None = None,
     ) -> None:
-        """`take_producer_id` gives ids that nobody has had, or None while none is at hand."""
+        """`take_producer_id` gives ids that nobody has had, or None while none is at hand. `allowance` is shared with
+        other shards: an id, or a partition of a transaction, that it has no room for is refused.
+        """
         self.config = config
+        self.allowance = allowance or Allowance()
         self.transactions: dict[str, Transaction] = {}
+        self.held_bytes = 0
+        """What all transactional ids take, roughly."""
         self.deadlines = Deadlines()
         self._take_producer_id = take_producer_id
         self._server_version = server_version
@@ -58,10 +65,12 @@ class TransactionShard:
 
     def apply(self, record: JournalRecord, log_offset: int, producer_id: int = -1) -> None:
         transactional_id, txn = record
-        if txn is None:
-            self.transactions.pop(transactional_id, None)
-        else:
+        known = self.transactions.get(transactional_id)
+        self.held_bytes += (txn.held_bytes if txn is not None else 0) - (known.held_bytes if known is not None else 0)
+        if txn is not None:
             self.transactions[transactional_id] = txn
+        elif known is not None:
+            del self.transactions[transactional_id]
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         """No transaction ever writes here."""
@@ -84,6 +93,7 @@ class TransactionShard:
     def abandon(self, turn: Turn) -> None:
         """Leadership of the partition is gone. Nobody waits here; who looks after markers finds the state changed."""
         self.transactions.clear()
+        self.held_bytes = 0
 
     # --- time
 

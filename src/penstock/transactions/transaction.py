@@ -15,6 +15,9 @@ MAX_EPOCH = 0x7FFF
 NO_TIMEOUT_MS = 0x7FFFFFFF
 #: From this transaction version on, every transaction has an epoch of its own (KIP-890).
 EPOCH_PER_TRANSACTION = 2
+#: What a transactional id takes in memory, roughly, and each partition of its transaction.
+ID_BYTES = 700
+PARTITION_BYTES = 200
 
 TopicPartition = tuple[str, int]
 
@@ -46,6 +49,10 @@ class Transaction:
     next_epoch: int = NO_EPOCH
     #: The epoch before the last bump, to know a retry by. Kafka's records have no place for it: a reload forgets it.
     last_epoch: int = field(default=NO_EPOCH, compare=False)
+
+    @property
+    def held_bytes(self) -> int:
+        return ID_BYTES + len(self.transactional_id) + PARTITION_BYTES * len(self.partitions)
 
     @property
     def epochs_used_up(self) -> bool:

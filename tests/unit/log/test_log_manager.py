@@ -15,6 +15,7 @@ from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.log.checkpoints import parse_properties
 from penstock.log.directory import parse_log_name
+from penstock.log.environment import DAY_MS
 from penstock.log.manager import DirectoryError, LogManager
 from penstock.metadata.configs.topic import LogConfig
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -385,3 +386,20 @@ def test_what_a_failed_flush_did_not_sync_is_synced_by_the_next() -> None:
     finish(log.flush())
     assert f"{log.path}/partition.metadata" in synced
     assert log.recovery_point == 3
+
+
+def test_unknown_producers_are_refused_once_all_logs_remember_as_many_as_they_may() -> None:
+    clock = ManualClock()
+    logs = manager(clock=clock, max_producer_ids=3)
+    first, second = (logs.create("t", TOPIC_ID, number, LogConfig()) for number in range(2))
+    for producer_id, log in ((1, first), (2, first), (2, second)):
+        produce(log, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    with pytest.raises(KafkaError) as refused:
+        produce(second, producer_id=3, producer_epoch=0, base_sequence=0)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    assert "penstock.max.producer.ids=3" in str(refused.value.message)
+    produce(second, producer_id=2, producer_epoch=0, base_sequence=1)
+    produce(second)  # without an id
+    clock.advance(2 * DAY_MS)
+    logs.expire_producers()
+    produce(second, producer_id=3, producer_epoch=0, base_sequence=0)

@@ -66,6 +66,10 @@ class Member:
                 return metadata
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The member does not support protocol {protocol}.")
 
+    @property
+    def metadata_bytes(self) -> int:
+        return sum(len(metadata) for _, metadata in self.protocols)
+
     def vote(self, candidates: frozenset[str]) -> str:
         for name, _ in self.protocols:
             if name in candidates:
@@ -95,6 +99,7 @@ class ClassicGroup:
     subscribed_topics: frozenset[str] | None = None  # None: not known, or not a consumer's group
     supporters: Counter[str] = field(default_factory=Counter)  # protocol → how many members support it
     waiting_joins: int = 0
+    metadata_bytes: int = 0  # of all protocols of all members
     new_member_added: bool = False  # while the initial rebalance waits for more
     initial_delay_ms: int = 0
     initial_remaining_ms: int = 0
@@ -151,6 +156,7 @@ class ClassicGroup:
             self.leader = member.member_id
         self.members[member.member_id] = member
         self.supporters.update(dict(member.protocols).keys())
+        self.metadata_bytes += member.metadata_bytes
         if member.instance_id is not None:
             check(member.instance_id not in self.static_members, "an instance id belongs to one member")
             self.static_members[member.instance_id] = member.member_id
@@ -163,6 +169,7 @@ class ClassicGroup:
         if member is not None:
             member.session.cancel()
             self._withdraw_support(member)
+            self.metadata_bytes -= member.metadata_bytes
             if member.awaiting_join is not None:
                 self.waiting_joins -= 1
             if member.instance_id is not None:
@@ -236,7 +243,9 @@ class ClassicGroup:
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
         self._withdraw_support(member)
+        self.metadata_bytes -= member.metadata_bytes
         member.protocols = protocols
+        self.metadata_bytes += member.metadata_bytes
         self.supporters.update(dict(protocols).keys())
 
     def select_protocol(self) -> str:

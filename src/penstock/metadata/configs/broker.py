@@ -108,10 +108,14 @@ replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] c
 
 # Kafka has none of these.
 _OWN = """
+penstock.coordinator.max.bytes LONG =1073741824 [0..]
+    Memory of all groups with their members and offsets, and of all transactional ids that this node coordinates.
 penstock.fetch.session.cache.max.partitions INT =500000 [0..]
     Partitions that all fetch sessions together may hold; clients beyond it fetch without a session.
 penstock.http.listener STRING =
     Where metrics, JSON and the console are served over HTTP, as host:port; empty is nowhere.
+penstock.max.producer.ids INT =2000000 [0..]
+    Idempotent producers that all partitions of a node together remember, for producer.id.expiration.ms each.
 penstock.queued.max.response.bytes LONG =268435456
     Bytes of answers that clients are slow to take, of all connections together; -1 is no bound.
 """

@@ -1,0 +1,40 @@
+"""A bound on what a node remembers for its clients: granted by estimate, counted anew now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+UNLIMITED = 2**63 - 1
+#: A count takes a moment, so a full allowance is counted again only after this long.
+FULL_RECOUNT_MS = 1_000
+#: And any other after this long: what was given back, or was loaded from a log, is found then.
+RECOUNT_MS = 60_000
+
+
+class Allowance:
+    """What was granted since the last count, added to that count, stays within `limit`."""
+
+    __slots__ = ("_counted_ms", "_counters", "_used", "limit")
+
+    def __init__(self, limit: int = UNLIMITED) -> None:
+        self.limit = limit
+        self._counters: list[Callable[[], int]] = []
+        self._used = 0
+        self._counted_ms: int | None = None
+
+    def counted_by(self, counter: Callable[[], int]) -> None:
+        """Adds a counter: the allowance is shared by all that have one."""
+        self._counters.append(counter)
+
+    def grant(self, size: int, now_ms: int) -> bool:
+        """False if there is no room for `size` more. What doesn't grow is always granted."""
+        if size <= 0 or self.limit == UNLIMITED:
+            return True
+        since_ms = RECOUNT_MS if self._counted_ms is None else now_ms - self._counted_ms
+        if since_ms >= RECOUNT_MS or (self._used + size > self.limit and since_ms >= FULL_RECOUNT_MS):
+            self._used = sum(count() for count in self._counters)
+            self._counted_ms = now_ms
+        if self._used + size > self.limit:
+            return False
+        self._used += size
+        return True

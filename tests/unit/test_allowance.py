@@ -1,0 +1,51 @@
+"""Grants stay within the limit, by estimate between two counts."""
+
+from penstock.allowance import FULL_RECOUNT_MS, RECOUNT_MS, Allowance
+
+
+class Held:
+    def __init__(self, size: int = 0) -> None:
+        self.size = size
+        self.counted = 0
+
+    def __call__(self) -> int:
+        self.counted += 1
+        return self.size
+
+
+def test_nothing_is_granted_beyond_the_limit_and_the_first_grant_counts_what_was_there() -> None:
+    held = Held(60)
+    allowance = Allowance(100)
+    allowance.counted_by(held)
+    assert allowance.grant(40, 0)
+    assert not allowance.grant(1, 1)
+    assert allowance.grant(0, 1)
+    assert allowance.grant(-5, 1)
+
+
+def test_a_full_allowance_is_counted_again_but_not_for_every_refusal() -> None:
+    held = Held(100)
+    allowance = Allowance(100)
+    allowance.counted_by(held)
+    assert [allowance.grant(1, now_ms) for now_ms in range(FULL_RECOUNT_MS)] == [False] * FULL_RECOUNT_MS
+    assert held.counted == 1
+    held.size = 50
+    assert allowance.grant(50, FULL_RECOUNT_MS)
+    assert held.counted == 2
+
+
+def test_what_came_from_elsewhere_is_found_by_the_next_count() -> None:
+    held = Held()
+    allowance = Allowance(100)
+    allowance.counted_by(held)
+    assert allowance.grant(1, 0)
+    held.size = 100
+    assert not allowance.grant(1, RECOUNT_MS)
+
+
+def test_an_allowance_is_shared_by_its_counters_and_unlimited_by_default() -> None:
+    allowance = Allowance(100)
+    allowance.counted_by(Held(50))
+    allowance.counted_by(Held(50))
+    assert not allowance.grant(1, 0)
+    assert Allowance().grant(1 << 60, 0)

@@ -1,0 +1,31 @@
+"""A coordinator whose memory is used up refuses new transactional ids and goes on with those it has."""
+
+from __future__ import annotations
+
+from transaction_driver import T0, T1, Driver
+
+from penstock.allowance import Allowance
+from penstock.protocol.errors import ErrorCode
+
+
+def test_new_transactional_ids_are_refused_and_known_ones_go_on() -> None:
+    driver = Driver()
+    allowance = driver.shard.allowance = Allowance(3_000)
+    allowance.counted_by(lambda: driver.shard.held_bytes)
+    codes = [driver.init(f"x{number}").code for number in range(10)]
+    assert codes[0] is ErrorCode.NONE
+    assert codes[-1] is ErrorCode.POLICY_VIOLATION
+    assert len(driver.shard.transactions) == codes.count(ErrorCode.NONE)
+    assert driver.shard.held_bytes <= allowance.limit
+    assert driver.init("x0").code is ErrorCode.NONE
+
+
+def test_the_memory_of_transactions_is_known_after_every_change() -> None:
+    driver = Driver()
+    answer = driver.init("x")
+    empty = driver.shard.held_bytes
+    assert driver.add(answer, T0, T1, name="x") is ErrorCode.NONE
+    assert driver.shard.held_bytes > empty
+    assert driver.reload().shard.held_bytes == driver.shard.held_bytes
+    driver.run(lambda turn: turn.erase("x"))
+    assert driver.shard.held_bytes == 0

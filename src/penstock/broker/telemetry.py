@@ -19,6 +19,7 @@ from penstock.metadata.configs.client_metrics import ALL_METRICS, DEFAULT_INTERV
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.image import MetadataImage, ResourceType
 from penstock.metadata.names import random_uuid
+from penstock.metadata.patterns import Work
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import METADATA_TOPIC_ID, ZERO_UUID, uuid_to_str
 from penstock.records.batches import crc32c
@@ -208,7 +209,8 @@ class Telemetry:
         return now_ms - instance.seen_ms > max(MIN_EXPIRY_MS, 3 * instance.interval_ms)
 
     def _subscribed(self, client_instance_id: bytes, attributes: Mapping[str, str]) -> Instance:
-        matching = [each for each in self._subscriptions.values() if _matches(each, attributes)]
+        work = Work()
+        matching = [each for each in self._subscriptions.values() if _matches(each, attributes, work)]
         metrics = tuple(sorted({metric for each in matching for metric in each.metrics}))
         if ALL_METRICS in metrics:
             metrics = (ALL_METRICS,)
@@ -232,11 +234,16 @@ def _attributes(ctx: RequestContext, client_instance_id: bytes) -> dict[str, str
     return {name: value for name, value in known.items() if value is not None and len(value) <= MAX_MATCHED_LENGTH}
 
 
-def _matches(subscription: Subscription, attributes: Mapping[str, str]) -> bool:
-    return all(
-        name in attributes and pattern.fullmatch(attributes[name]) is not None
-        for name, pattern in subscription.match.items()
-    )
+def _matches(subscription: Subscription, attributes: Mapping[str, str], work: Work) -> bool:
+    """A pattern that takes too many steps for this client doesn't match it."""
+    try:
+        return all(
+            name in attributes and pattern.matches(attributes[name], work)
+            for name, pattern in subscription.match.items()
+        )
+    except KafkaError as error:
+        logger.debug("client metrics subscription %s is left out for a client: %s", subscription.name, error)
+        return False
 
 
 def _subscription_id(metrics: tuple[str, ...], interval_ms: int, client_instance_id: bytes) -> int:

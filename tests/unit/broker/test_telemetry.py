@@ -1,6 +1,7 @@
 """Client telemetry: who is asked for what, and which pushes are taken."""
 
 from random import Random
+from time import thread_time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -81,6 +82,16 @@ def test_a_client_without_an_id_gets_one_that_stays_its_own() -> None:
 def test_all_patterns_must_match_the_whole_of_what_they_name(match: str, asked: bool) -> None:
     _, instance = telemetry(s={"metrics": "a", "match": match}).subscribe(request(), ID)
     assert instance.metrics == (("a",) if asked else ())
+
+
+def test_a_hostile_pattern_matches_in_time_or_not_at_all() -> None:
+    """With Python's `re` the first of these takes twice as long with each character: years with sixty."""
+    started = thread_time()
+    for number, match in enumerate(["client_id=(a+)+b", "client_id=(a|a)*b", "client_id=.*a.{990}"]):
+        found = telemetry(s={"metrics": "a", "match": match})
+        assert found.subscribe(request(client_id="a" * 60), bytes([number]) * 16)[1].metrics == ()
+        assert found.subscribe(request(client_id="a" * 1024), bytes([100 + number]) * 16)[1].metrics == ()
+    assert thread_time() - started < 1
 
 
 def test_a_name_that_is_not_known_or_too_long_matches_no_pattern() -> None:

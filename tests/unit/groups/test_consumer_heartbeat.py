@@ -1,9 +1,11 @@
+from time import thread_time
 from typing import Any
 
 import pytest
 from consumer_driver import REVOKE_MS, SESSION_MS, ConsumerDriver, error, shares
 
 from penstock.groups.config import GroupConfig
+from penstock.groups.consumer.subscribe import MAX_PATTERNS
 from penstock.protocol.errors import ErrorCode
 
 
@@ -290,3 +292,36 @@ def test_members_of_a_loaded_group_get_one_session_to_show_up() -> None:
     assert other.beat("a", epoch).error_code == ErrorCode.NONE
     other.advance(1)
     assert error(other.beat("b", epoch)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+COSTLY = "(" + "|".join(f".{{{count}}}" for count in range(1, 130)) + ")*c"
+
+
+def test_a_pattern_that_takes_too_long_is_refused_to_the_member_that_brings_it() -> None:
+    driver = ConsumerDriver(topics={"x" * 249: 1, "t": 2})
+    started = thread_time()
+    refused = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=COSTLY)
+    assert error(refused) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert thread_time() - started < 0.5
+    assert driver.enter("b", subscribed_topic_names=["t"]).assignment is not None
+
+
+def test_a_pattern_that_takes_too_long_with_new_topics_keeps_those_that_it_has() -> None:
+    driver = ConsumerDriver(topics={"c": 1})
+    driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=COSTLY)
+    assert driver.consumers.regexes[COSTLY].topics == {"c"}
+    driver.see({"c": 1, "x" * 249: 1})
+    driver.enter("b", subscribed_topic_names=["c"])
+    assert driver.consumers.regexes[COSTLY].topics == {"c"}
+    driver.see({"c": 1, "x" * 249: 1, "xc": 1})
+    cheap = driver.enter("d", subscribed_topic_names=None, subscribed_topic_regex="xc?")
+    assert shares(cheap) == {"xc": [0]}
+
+
+def test_a_group_has_a_bounded_number_of_patterns() -> None:
+    driver = ConsumerDriver(topics={"t": 1})
+    for number in range(MAX_PATTERNS):
+        driver.enter(f"m{number}", subscribed_topic_names=None, subscribed_topic_regex=f"t|{number}")
+    refused = driver.enter("late", subscribed_topic_names=None, subscribed_topic_regex="t|late")
+    assert error(refused) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert not driver.enter("late", subscribed_topic_names=None, subscribed_topic_regex="t|0").error_code

@@ -1,7 +1,7 @@
 """ListTransactions v0-2: the transactional ids that this node coordinates.
 
 Filters by state and producer id, since v1 by how long a transaction is open, since v2 by a pattern in RE2's syntax that
-the whole id matches; an id with characters that no topic's name may have matches none. Names of states that don't
+the whole id matches; one that takes too long to match is INVALID_REGULAR_EXPRESSION. Names of states that don't
 exist come back. While a partition loads, all is COORDINATOR_LOAD_IN_PROGRESS.
 """
 
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.group_calls import committed
-from penstock.groups.consumer.regex import TopicPattern
+from penstock.metadata.patterns import Pattern, Work
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_66_list_transactions import (
     ListTransactionsRequest,
@@ -52,4 +52,4 @@ async def handle(broker: Broker, ctx: RequestContext, request: ListTransactionsR
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
-    return TopicPattern(pattern).matches if pattern else None
+    return partial(Pattern(pattern).matches, work=Work()) if pattern else None

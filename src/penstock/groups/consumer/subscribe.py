@@ -9,33 +9,51 @@ from typing import TYPE_CHECKING
 from penstock.groups.consumer.assignors import TopicSpec
 from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from penstock.groups.consumer.journal import record_regex
-from penstock.groups.consumer.regex import TopicPattern
+from penstock.metadata.patterns import MAX_STEPS, Pattern, Work
+from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from penstock.groups.turn import Turn
     from penstock.metadata.image import MetadataImage, TopicImage
 
 INTERNAL_PREFIX = "__"
+#: Different patterns in one group: each is matched against every topic when topics come or go.
+MAX_PATTERNS = 50
 
 
-def resolve(turn: Turn, image: MetadataImage, regex: str) -> ResolvedRegex:
-    pattern = TopicPattern(regex)
-    topics = frozenset(name for name in image.topics if not name.startswith(INTERNAL_PREFIX) and pattern.matches(name))
+def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> ResolvedRegex:
+    pattern = Pattern(regex)
+    topics = frozenset(
+        name for name in image.topics if not name.startswith(INTERNAL_PREFIX) and pattern.matches(name, work)
+    )
     return ResolvedRegex(topics, image.offset, turn.wall_ms)
 
 
 def refresh_regexes(
     turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Mapping[str, ConsumerMember]
 ) -> dict[str, ResolvedRegex]:
-    """The group's patterns against the topics of now; what changed or isn't used any more is recorded."""
+    """The group's patterns against the topics of now; what changed or isn't used any more is recorded.
+
+    A new pattern may take all the steps of a `Work`, or is refused, which is the answer to the member that brings it; the
+    others have the same number among them, and one that doesn't come to its end keeps the topics that it has.
+    """
     used = {member.regex for member in members.values() if member.regex}
+    if len(used) > MAX_PATTERNS and used - group.regexes.keys():
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION, f"The group has {MAX_PATTERNS} patterns already: use one of them."
+        )
     resolved: dict[str, ResolvedRegex] = {}
     for regex in sorted(used):
         known = group.regexes.get(regex)
         if known is not None and not group.metadata_changed:
             resolved[regex] = known
             continue
-        found = resolve(turn, image, regex)
+        try:
+            found = resolve(turn, image, regex, Work(MAX_STEPS if known is None else MAX_STEPS // len(used)))
+        except KafkaError:
+            if known is None:
+                raise
+            found = known
         if known is not None and known.topics == found.topics:
             resolved[regex] = known
         else:

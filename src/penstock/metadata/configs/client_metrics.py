@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.metadata.configs.definition import ConfigError, ConfigKey, ConfigType, ListOf, split_list, table
+from penstock.metadata.patterns import Pattern
+from penstock.protocol.errors import KafkaError
 
 ALL_METRICS = "*"
 DEFAULT_INTERVAL_MS = 300_000
@@ -57,7 +58,7 @@ class Subscription:
     name: str
     metrics: tuple[str, ...]
     interval_ms: int
-    match: Mapping[str, re.Pattern[str]]
+    match: Mapping[str, Pattern]
 
     @staticmethod
     def from_map(name: str, values: Mapping[str, str]) -> Subscription:
@@ -84,17 +85,15 @@ def validate_client_metrics(name: str, values: Mapping[str, str]) -> None:
     parse_match(split_list(values.get("match", "")))
 
 
-def parse_match(patterns: tuple[str, ...]) -> dict[str, re.Pattern[str]]:
-    """Of a parameter given twice the last pattern counts."""
-    parsed: dict[str, re.Pattern[str]] = {}
+def parse_match(patterns: tuple[str, ...]) -> dict[str, Pattern]:
+    """Of a parameter given twice the last pattern counts. Patterns are RE2's: an administrator may be anybody."""
+    parsed: dict[str, Pattern] = {}
     for pattern in patterns:
         parts = pattern.rstrip("=").split("=")
         if len(parts) != 2 or parts[0].strip() not in MATCH_PARAMETERS:
             raise ConfigError(f"'{pattern}' matches no clients: write a known parameter, = and a regular expression.")
         try:
-            parsed[parts[0].strip()] = re.compile(parts[1].strip())
-        except re.error:
-            raise ConfigError(
-                f"'{pattern}' matches no clients: write a known parameter, = and a regular expression."
-            ) from None
+            parsed[parts[0].strip()] = Pattern(parts[1].strip())
+        except KafkaError as error:
+            raise ConfigError(f"'{pattern}' matches no clients. {error.message}") from None
     return parsed

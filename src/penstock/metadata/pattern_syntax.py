@@ -1,50 +1,136 @@
 """RE2's syntax as a tree: literals, classes, groups, alternation, repetition, anchors and the flags i, m, s and U.
 
-Back references and look-around don't exist in RE2 and are refused. Word boundaries are, too: topics have no use for
+Back references and look-around don't exist in RE2 and are refused. Word boundaries are, too: names have no use for
 them.
 """
 
 from __future__ import annotations
 
-import string
 import unicodedata
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import NoReturn
+from functools import lru_cache
+from typing import NamedTuple, NoReturn
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 
-ALPHABET = frozenset(string.ascii_letters + string.digits + "._-")
 MAX_LENGTH = 10_000
 MAX_REPEAT = 1000
 MAX_DEPTH = 100
 
-_PERL = {
-    "d": frozenset(string.digits),
-    "w": frozenset(string.ascii_letters + string.digits + "_"),
-    "s": frozenset(),
-}
+_PERL = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\t\n\f\r "}
 _POSIX = {
-    "alnum": string.ascii_letters + string.digits,
-    "alpha": string.ascii_letters,
-    "ascii": "".join(ALPHABET),
-    "blank": "",
-    "cntrl": "",
-    "digit": string.digits,
-    "graph": "".join(ALPHABET),
-    "lower": string.ascii_lowercase,
-    "print": "".join(ALPHABET),
-    "punct": "._-",
-    "space": "",
-    "upper": string.ascii_uppercase,
-    "word": string.ascii_letters + string.digits + "_",
-    "xdigit": string.hexdigits,
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "ascii": "\x00-\x7f",
+    "blank": "\t ",
+    "cntrl": "\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": "!-/:-@[-`{-~",
+    "space": "\t\n\v\f\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
 }
+_CATEGORIES = frozenset({"L", "Lu", "Ll", "N", "Nd", "P", "Pc", "Pd", "Po", "M", "S", "Z", "C"})
 _ESCAPES = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
+_ASCII = [chr(code) for code in range(128)]
+_ALL_ASCII = frozenset(_ASCII)
+
+
+class Item(NamedTuple):
+    """Part of a class: the characters from `low` to `high`, or those of a Unicode category, or all but these."""
+
+    low: str = ""
+    high: str = ""
+    category: str = ""
+    negated: bool = False
+
+
+class CharSet:
+    """Characters: in any of the items, in none of them if `negated`. Those of ASCII are worked out once."""
+
+    __slots__ = ("_categories", "_highs", "_ignore_case", "_lows", "_negated", "ascii")
+
+    def __init__(self, items: tuple[Item, ...], negated: bool = False, ignore_case: bool = False) -> None:
+        self._negated = negated
+        self._ignore_case = ignore_case
+        self._categories = tuple((item.category, item.negated) for item in items if item.category)
+        self._lows: list[str] = []
+        self._highs: list[str] = []
+        found: set[str] = set()
+        for low, high in sorted((item.low, item.high) for item in items if not item.category):
+            if self._highs and low <= self._highs[-1]:
+                self._highs[-1] = max(self._highs[-1], high)
+            else:
+                self._lows.append(low)
+                self._highs.append(high)
+            found.update(_ASCII[ord(low) : ord(high) + 1])
+        for category in self._categories:
+            found |= _ascii_of(*category)
+        if ignore_case:
+            found |= {char.swapcase() for char in found}
+        self.ascii = _ALL_ASCII - found if negated else frozenset(found)
+
+    def __contains__(self, char: str) -> bool:
+        if char < "\x80":
+            return char in self.ascii
+        cases = {char, char.lower(), char.upper()} if self._ignore_case else {char}
+        return any(len(each) == 1 and self._listed(each) for each in cases) != self._negated
+
+    def _listed(self, char: str) -> bool:
+        at = bisect_right(self._lows, char) - 1
+        if at >= 0 and char <= self._highs[at]:
+            return True
+        if not self._categories:
+            return False
+        found = unicodedata.category(char)
+        return any(found.startswith(name) != negated for name, negated in self._categories)
+
+
+@lru_cache(maxsize=64)
+def _ascii_of(category: str, negated: bool) -> frozenset[str]:
+    return frozenset(char for char in _ASCII if unicodedata.category(char).startswith(category) != negated)
+
+
+@lru_cache(maxsize=1024)
+def char_set(items: tuple[Item, ...], negated: bool = False, ignore_case: bool = False) -> CharSet:
+    return CharSet(items, negated, ignore_case)
+
+
+@lru_cache(maxsize=64)
+def _spelt(text: str, negated: bool = False) -> tuple[Item, ...]:
+    """The items of `a-z_`; negated, the one thing that is none of them."""
+    found: list[Item] = []
+    at = 0
+    while at < len(text):
+        high = text[at + 2] if text[at + 1 : at + 2] == "-" and at + 2 < len(text) else text[at]
+        found.append(Item(text[at], high))
+        at += 1 if high == text[at] else 3
+    return tuple(found) if not negated else _complement(tuple(found))
+
+
+def _complement(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Ranges for all that is in none of these ranges."""
+    found: list[Item] = []
+    low = 0
+    for item in sorted(items, key=lambda each: each.low):
+        if ord(item.low) > low:
+            found.append(Item(chr(low), chr(ord(item.low) - 1)))
+        low = max(low, ord(item.high) + 1)
+    return (*found, Item(chr(low), chr(0x10FFFF)))
+
+
+ANY = char_set(_spelt("\n", negated=True))
+ANY_WITH_NEWLINE = char_set((Item("\0", chr(0x10FFFF)),))
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    chars: frozenset[str]
+    chars: CharSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +160,7 @@ class End:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatchable:
-    """A character that no topic's name has."""
-
-
-Node = Chars | Sequence | Alternation | Repeat | Begin | End | Unmatchable
+Node = Chars | Sequence | Alternation | Repeat | Begin | End
 
 
 def parse(text: str) -> Node:
@@ -97,6 +178,7 @@ class _Parser:
         self.text = text
         self.at = 0
         self.ignore_case = False
+        self.dot_is_newline = False
 
     def fail(self, reason: str) -> NoReturn:
         raise KafkaError(
@@ -125,11 +207,11 @@ class _Parser:
     def alternation(self, depth: int) -> Node:
         if depth > MAX_DEPTH:
             self.fail("groups are nested too deeply")
-        flags = self.ignore_case
+        flags = self.ignore_case, self.dot_is_newline
         choices = [self.sequence(depth)]
         while self.accept("|"):
             choices.append(self.sequence(depth))
-        self.ignore_case = flags
+        self.ignore_case, self.dot_is_newline = flags
         return choices[0] if len(choices) == 1 else Alternation(tuple(choices))
 
     def sequence(self, depth: int) -> Node:
@@ -169,8 +251,10 @@ class _Parser:
         """`{2}`, `{2,}` or `{2,5}`; anything else in braces is literal, as in RE2."""
         end = self.text.find("}", self.at)
         low, comma, high = self.text[self.at + 1 : max(end, self.at + 1)].partition(",")
-        if end < 0 or not low.isdecimal() or (high and not high.isdecimal()):
+        if end < 0 or not _is_number(low) or (high and not _is_number(high)):
             return None
+        if max(len(low.lstrip("0")), len(high.lstrip("0"))) > len(str(MAX_REPEAT)):
+            self.fail("a repetition with a bad count")
         least = int(low)
         most = least if not comma else int(high) if high else None
         if max(least, most or 0) > MAX_REPEAT or (most is not None and most < least):
@@ -188,7 +272,7 @@ class _Parser:
             case "[":
                 return self.char_class()
             case ".":
-                return Chars(ALPHABET)
+                return Chars(ANY_WITH_NEWLINE if self.dot_is_newline else ANY)
             case "^":
                 return Begin()
             case "$":
@@ -199,13 +283,7 @@ class _Parser:
                 return self.literal(char)
 
     def literal(self, char: str) -> Node:
-        found = self.folded(frozenset(char))
-        return Chars(found) if found else Unmatchable()
-
-    def folded(self, chars: frozenset[str]) -> frozenset[str]:
-        if self.ignore_case:
-            chars = frozenset(swapped for char in chars for swapped in (char, char.lower(), char.upper()))
-        return chars & ALPHABET
+        return Chars(char_set((Item(char, char),), False, self.ignore_case))
 
     def group(self, depth: int) -> Node | None:
         if self.accept("?"):
@@ -216,11 +294,11 @@ class _Parser:
                     self.fail("a group with a bad name")
                 self.at = end + 1
             else:
-                outer = self.ignore_case
+                outer = self.ignore_case, self.dot_is_newline
                 if not self.flags():
                     return None  # (?i) holds for the rest of the enclosing group
                 node = self.closed(depth)
-                self.ignore_case = outer
+                self.ignore_case, self.dot_is_newline = outer
                 return node
         return self.closed(depth)
 
@@ -244,8 +322,10 @@ class _Parser:
                     on = False
                 case "i":
                     self.ignore_case = on
-                case "m" | "s" | "U":
-                    pass  # of no consequence within one line
+                case "s":
+                    self.dot_is_newline = on
+                case "m" | "U":
+                    pass  # of no consequence for a text as a whole
                 case _:
                     self.fail("an unknown flag, or look-around, which RE2 has not")
 
@@ -254,7 +334,7 @@ class _Parser:
     def escape(self) -> Node:
         char = self.take()
         if char.lower() in _PERL:
-            return Chars(_perl(char))
+            return Chars(char_set(_perl(char)))
         if char == "A":
             return Begin()
         if char == "z":
@@ -265,7 +345,7 @@ class _Parser:
             self.at = len(self.text) if end < 0 else end + 2
             return Sequence(tuple(self.literal(each) for each in quoted))
         if char in "pP":
-            return Chars(self.unicode_class(negated=char == "P"))
+            return Chars(char_set((self.unicode_class(negated=char == "P"),)))
         self.at -= 1
         return self.literal(self.escaped_char())
 
@@ -290,7 +370,7 @@ class _Parser:
         except (ValueError, OverflowError):
             self.fail("a bad hexadecimal escape")
 
-    def unicode_class(self, negated: bool) -> frozenset[str]:
+    def unicode_class(self, negated: bool) -> Item:
         name = self.take()
         if name == "{":
             end = self.text.find("}", self.at)
@@ -300,35 +380,29 @@ class _Parser:
         if name.startswith("^"):
             name, negated = name[1:], not negated
         if name == "Latin":
-            found = frozenset(string.ascii_letters)
-        elif name in ("L", "Lu", "Ll", "N", "Nd", "P", "Pc", "Pd", "Po", "M", "S", "Z", "C"):
-            found = frozenset(char for char in ALPHABET if unicodedata.category(char).startswith(name))
-        else:
-            self.fail(f"an unknown character class, {name}")
-        return ALPHABET - found if negated else found
+            name = "L"  # letters of other scripts, too
+        if name not in _CATEGORIES:
+            self.fail(f"an unknown character class, {name[:20]}")
+        return Item(category=name, negated=negated)
 
     def char_class(self) -> Node:
         negated = self.accept("^")
-        found: set[str] = set()
+        found: list[Item] = []
         first = True
         while first or self.peek() != "]":
-            found |= self.class_item()
+            found += self.class_item()
             first = False
         self.at += 1
-        folded = self.folded(frozenset(found))
-        chars = ALPHABET - folded if negated else folded
-        return Chars(chars) if chars else Unmatchable()
+        return Chars(char_set(tuple(dict.fromkeys(found)), negated, self.ignore_case))
 
-    def class_item(self) -> frozenset[str]:
+    def class_item(self) -> tuple[Item, ...]:
         if self.accept("[:"):
             end = self.text.find(":]", self.at)
             name = self.text[self.at : max(end, self.at)]
-            negated = name.startswith("^")
             if name.lstrip("^") not in _POSIX:
                 self.fail("an unknown character class")
             self.at = end + 2
-            found = frozenset(_POSIX[name.lstrip("^")])
-            return ALPHABET - found if negated else found
+            return _spelt(_POSIX[name.lstrip("^")], name.startswith("^"))
         low = self.take()
         if low == "\\":
             kind = self.peek()
@@ -337,7 +411,7 @@ class _Parser:
                 return _perl(kind)
             if kind and kind in "pP":
                 self.at += 1
-                return self.unicode_class(negated=kind == "P")
+                return (self.unicode_class(negated=kind == "P"),)
             low = self.escaped_char()
         if self.peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
             self.at += 1
@@ -346,10 +420,13 @@ class _Parser:
                 high = self.escaped_char()
             if high < low:
                 self.fail("a range that ends before it begins")
-            return frozenset(char for char in ALPHABET if low <= char <= high)
-        return frozenset(low)
+            return (Item(low, high),)
+        return (Item(low, low),)
 
 
-def _perl(kind: str) -> frozenset[str]:
-    found = _PERL[kind.lower()]
-    return ALPHABET - found if kind.isupper() else found
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def _perl(kind: str) -> tuple[Item, ...]:
+    return _spelt(_PERL[kind.lower()], kind.isupper())

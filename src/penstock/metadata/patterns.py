@@ -1,0 +1,184 @@
+"""Patterns in RE2's syntax, matched in time linear in the text, within a number of steps that is known beforehand.
+
+Clients choose the patterns and the texts (topic names, transactional ids, client ids), so Python's `re` is out of the
+question: a hostile pattern would hold the loop for minutes. A pattern becomes a nondeterministic automaton of bounded
+size; matching walks sets of its states, which are remembered as the states of a deterministic one. A new set costs as
+many steps as it has states, and `Work` counts them: a pattern of seventy characters may have thousands in each set. A
+pattern matches a text as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.metadata.pattern_syntax import (
+    Alternation,
+    Begin,
+    Chars,
+    CharSet,
+    End,
+    Node,
+    Repeat,
+    Sequence,
+    parse,
+)
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+#: States of a pattern's automaton: every character of a pattern is one, and every repetition of it.
+MAX_STATES = 10_000
+#: Steps of `Work`: what all patterns that are matched in one go may take together, about 30 ms.
+MAX_STEPS = 60_000
+#: A character that is not ASCII is looked for in ranges and categories.
+STEPS_PER_OTHER_CHAR = 20
+#: States in all the sets that a pattern remembers.
+MAX_REMEMBERED_STATES = 60_000
+
+_SPLIT, _BEGIN, _END = "split", "begin", "end"
+Label = CharSet | str
+
+
+class Work:
+    """Steps that are left for matching; INVALID_REGULAR_EXPRESSION when they are spent."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                "The regular expression takes too long to match: write it with fewer repetitions and alternatives.",
+            )
+
+
+@dataclass(slots=True)
+class _Automaton:
+    """State 0 accepts. Every other state has a label: characters, a split, or a condition on the position."""
+
+    labels: list[Label] = field(default_factory=lambda: [_SPLIT])
+    targets: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+
+    def add(self, label: Label, *targets: int) -> int:
+        if len(self.labels) >= MAX_STATES:
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, "The regular expression is too large.")
+        self.labels.append(label)
+        self.targets.append(targets)
+        return len(self.labels) - 1
+
+    def build(self, node: Node, after: int) -> int:
+        """The state from which the node matches and then goes on to `after`."""
+        match node:
+            case Chars(chars):
+                return self.add(chars, after)
+            case Sequence(parts):
+                for part in reversed(parts):
+                    after = self.build(part, after)
+                return after
+            case Alternation(choices):
+                return self.add(_SPLIT, *[self.build(choice, after) for choice in choices])
+            case Repeat():
+                return self._build_repeat(node, after)
+            case Begin():
+                return self.add(_BEGIN, after)
+            case End():
+                return self.add(_END, after)
+
+    def _build_repeat(self, node: Repeat, after: int) -> int:
+        if node.most is None:
+            loop = self.add(_SPLIT, after)
+            self.targets[loop] = (self.build(node.part, loop), after)
+            after = loop
+        else:
+            for _ in range(node.most - node.least):
+                after = self.add(_SPLIT, self.build(node.part, after), after)
+        for _ in range(node.least):
+            after = self.build(node.part, after)
+        return after
+
+
+class _Set:
+    """A set of states, and where each character that was met leads; None where it leads nowhere."""
+
+    __slots__ = ("accepts", "following", "states")
+
+    def __init__(self, states: frozenset[int]) -> None:
+        self.states = states
+        self.accepts: bool | None = None
+        self.following: dict[str, _Set | None] = {}
+
+
+class Pattern:
+    """Raises INVALID_REGULAR_EXPRESSION for what RE2 wouldn't take."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._automaton = _Automaton()
+        self._first = self._automaton.build(parse(text), 0)
+        self._start: _Set | None = None
+        self._sets: dict[frozenset[int], _Set] = {}
+        self._remembered = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pattern) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def matches(self, text: str, work: Work | None = None) -> bool:
+        work = Work() if work is None else work
+        here = self._start
+        if here is None:
+            here = self._start = self._set(self._closure({self._first}, work, at_begin=True))
+        for char in text:
+            try:
+                following = here.following[char]
+            except KeyError:
+                following = here.following[char] = self._step(here, char, work)
+            if following is None:
+                return False
+            here = following
+        if here.accepts is None:
+            work.spend(len(here.states))
+            here.accepts = 0 in self._closure(set(here.states), work, at_begin=not text, at_end=True)
+        return here.accepts
+
+    def _set(self, states: frozenset[int]) -> _Set:
+        found = self._sets.get(states)
+        if found is None:
+            self._remembered += len(states)
+            if self._remembered > MAX_REMEMBERED_STATES:  # sets on the way stay until the text is done
+                self._sets.clear()
+                self._start = None
+                self._remembered = len(states)
+            found = self._sets[states] = _Set(states)
+        return found
+
+    def _step(self, here: _Set, char: str, work: Work) -> _Set | None:
+        labels, targets = self._automaton.labels, self._automaton.targets
+        work.spend(len(here.states) * (1 if char < "\x80" else STEPS_PER_OTHER_CHAR))
+        reached: set[int] = set()
+        for state in here.states:
+            label = labels[state]
+            if isinstance(label, CharSet) and char in label:
+                reached.update(targets[state])
+        return self._set(self._closure(reached, work)) if reached else None
+
+    def _closure(self, states: set[int], work: Work, *, at_begin: bool = False, at_end: bool = False) -> frozenset[int]:
+        """The states reachable without reading anything. Conditions that may hold later stay in the set."""
+        labels, targets = self._automaton.labels, self._automaton.targets
+        seen = set(states)
+        waiting = list(states)
+        while waiting:
+            state = waiting.pop()
+            label = labels[state]
+            if label == _SPLIT or (label == _BEGIN and at_begin) or (label == _END and at_end):
+                onward = targets[state]
+                work.spend(len(onward))
+                for target in onward:
+                    if target not in seen:
+                        seen.add(target)
+                        waiting.append(target)
+        return frozenset(seen)

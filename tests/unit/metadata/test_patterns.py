@@ -1,0 +1,137 @@
+import re
+from contextlib import suppress
+from time import thread_time
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from penstock.metadata import patterns
+from penstock.metadata.patterns import Pattern, Work
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+names = st.text("abAB01._-", max_size=8)
+atoms = st.one_of(
+    st.sampled_from(list("abAB01_")),
+    st.sampled_from([".", r"\.", r"\d", r"\w", r"\D", "[ab]", "[^ab]", "[a-c0-1]", r"[\d_]", "(?:a|b)", "(a|)", "a|b"]),
+)
+expressions = st.recursive(
+    atoms,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=4).map("".join),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{0,}", "*?"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: "(" + "|".join(parts) + ")"),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(pattern=expressions, name=names)
+def test_patterns_mean_what_they_mean_elsewhere(pattern: str, name: str) -> None:
+    try:
+        expected = re.fullmatch(pattern, name, re.ASCII) is not None
+    except re.error:
+        assume(False)
+    assert Pattern(pattern).matches(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        ("^t-.*$", "t-1", True),
+        ("t", "t-1", False),
+        ("(?i)TOPIC", "tOpic", True),
+        ("(?i:a)b", "AB", False),
+        ("(?P<first>a)(?<second>b)", "ab", True),
+        (r"\Qa.b\E.*", "a.bc", True),
+        (r"\Qa.b\E", "axb", False),
+        ("[[:alpha:]]+[[:^digit:]]", "ab-", True),
+        (r"\pL+\p{Nd}", "ab1", True),
+        (r"[\pL]", "1", False),
+        (r"\x61\x{62}", "ab", True),
+        (r"\At\z", "t", True),
+        ("a{,2}", "a", False),
+        ("", "", True),
+        ("ä", "ä", True),
+        ("[à-ü]+", "äö", True),
+        ("[^à-ü]", "ä", False),
+        ("(?i)Ä", "ä", True),
+        (r"\pL\PL", "ä1", True),
+        (r"\D", "ä", True),
+        (".", "\n", False),
+        ("(?s).", "\n", True),
+        ("[^a]", "\n", True),
+        ("a{1,01000}", "a", True),
+        ("a^b", "ab", False),
+    ],
+)
+def test_syntax_of_re2_is_understood(pattern: str, name: str, expected: bool) -> None:
+    assert Pattern(pattern).matches(name) == expected
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *["(", ")", "a)", "[a", "*a", "a**", r"\1", "(?=a)", "(?!a)", "(?<=a)", "[b-a]", "a{1001}", "a{3,2}", r"\y"],
+        *["\\", "(?P<1>a)", r"\p{Nope}", "[[:nope:]]", "(" * 200 + ")" * 200, "a" * 10_001, "((a{100}){100}){100}"],
+        r"\xzz",
+        *["a{" + "9" * 4400 + "}", "a{1," + "9" * 4400 + "}"],
+    ],
+)
+def test_what_re2_would_refuse_is_refused(pattern: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        Pattern(pattern)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert refused.value.message
+
+
+HOSTILE = [
+    "(a*)*(a*)*(a|a)*b",
+    "(.?.?.?.?.?.?.?.?.?.?){900}",
+    "((a|b|.)?){1000}" * 6,
+    ".*a.{900}",
+    ".*a.{990}" + "|.*b.{990}" * 8,
+    "(" + "|".join(f".{{{count}}}" for count in range(1, 130)) + ")*c",
+    "[" + "".join(map(chr, range(200, 9000))) + "]{1000}",
+    "|".join(rf"[\pL\PN\pP\p{{Lu}}\p{{Ll}}{chr(300 + n)}]{{50}}" for n in range(190)),
+]
+
+
+@pytest.mark.parametrize("text", ["abcdefghij" * 25, "a" * 249, "".join(map(chr, range(300, 1300)))])
+@pytest.mark.parametrize("pattern", HOSTILE, ids=lambda pattern: pattern[:20])
+def test_a_hostile_pattern_costs_no_more_than_its_steps(pattern: str, text: str) -> None:
+    """A tenth of a second of CPU is generous: 30 ms are meant, and the worst of these took three seconds and more."""
+    started = thread_time()
+    with suppress(KafkaError):
+        Pattern(pattern).matches(text)
+    assert thread_time() - started < 0.25
+
+
+def test_patterns_that_are_matched_together_share_their_steps() -> None:
+    work = Work()
+    several = [Pattern(f".*a.{{{count}}}") for count in range(800, 830)]
+    assert all(not pattern.matches("a" * 249) for pattern in several)
+    with pytest.raises(KafkaError) as refused:
+        assert [pattern.matches("a" * 249, work) for pattern in map(Pattern, (each.text for each in several))]
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_patterns_that_people_write_take_few_steps() -> None:
+    names = [f"team-{number % 17}.service-{number}.events" for number in range(10_000)]
+    for text in ("team-[0-9]+\\..*", "|".join(names[:250]), "(?i)TEAM-(1|2|3)\\.(service-[0-9]{1,3}|other).*"):
+        work = Work()
+        pattern = Pattern(text)
+        assert sum(pattern.matches(name, work) for name in names) > 100
+        assert work.left > patterns.MAX_STEPS / 2
+
+
+def test_what_a_pattern_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "MAX_REMEMBERED_STATES", 500)
+    pattern = Pattern(".*a.{20}")
+    for number in range(2000):
+        name = f"{number:b}".replace("1", "a") + "b" * 12
+        assert pattern.matches(name) == (re.fullmatch(pattern.text, name) is not None)
+        assert sum(map(len, pattern._sets)) <= 500

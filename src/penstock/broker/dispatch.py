@@ -21,6 +21,7 @@ from penstock.broker.error_replies import error_response
 from penstock.broker.forwarding import CONTROLLER_APIS, by_the_controller
 from penstock.broker.registry import Role, load_handler, served_versions, serves_unstable
 from penstock.net.connection import Close, Connection, Later, Reply
+from penstock.net.limits import LimitedLog
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
 from penstock.protocol.codec import DecodeError, reader, writer
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -36,6 +37,8 @@ FIXED_HEADER = struct.Struct(">hhih")  # api key, version, correlation id, lengt
 CORRELATION = struct.Struct(">i")
 FLEXIBLE_REQUEST_HEADER = 2
 FLEXIBLE_RESPONSE_HEADER = 1
+#: Tagged fields of a request header: Kafka defines none, and no client sends more than a few.
+MAX_HEADER_TAGS = 100
 
 
 class Route(NamedTuple):
@@ -54,6 +57,7 @@ class Dispatcher:
         self._broker = broker
         self._role: Role = role
         self._routes: dict[int, Route] = {}
+        self._log = LimitedLog(logger, lambda: broker.clock.wall_ms() / 1000)
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
         try:
@@ -139,7 +143,8 @@ class Dispatcher:
         if isinstance(error, KafkaError):
             code, message = error.code, error.message
         else:
-            logger.error("%s v%d failed", APIS[ctx.api_key].name, ctx.api_version, exc_info=error)
+            name = APIS[ctx.api_key].name
+            self._log.exception(name, f"{name} v{ctx.api_version} failed", error)
             code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
 
@@ -193,6 +198,8 @@ def _skip_tags(frame: memoryview, position: int) -> int:
         return position + 1
     try:
         count, position = read_uvarint(frame, position)
+        if count > MAX_HEADER_TAGS:
+            raise DecodeError(f"the header has {count} tagged fields, more than {MAX_HEADER_TAGS}")
         for _ in range(count):
             _, position = read_uvarint(frame, position)
             size, position = read_uvarint(frame, position)

@@ -350,8 +350,8 @@ class Connection(asyncio.BufferedProtocol):
         self.requests += 1
         try:
             reply = self._server.dispatch(self, frame)
-        except Exception:
-            self._failed()
+        except Exception as error:
+            self._failed(error)
             return
         if type(reply) is list:
             self._write(reply)
@@ -410,17 +410,17 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             reply: Reply = future.result() if finish is None else finish(future)
-        except Exception:
-            self._failed()
+        except Exception as error:
+            self._failed(error)
             return
         if isinstance(reply, list):
             self._write(reply)
         elif reply is not None:
             self.close(reply.reason)
 
-    def _failed(self) -> None:
+    def _failed(self, error: Exception) -> None:
         """The dispatcher answers errors itself; what comes out of it is a bug, and costs this connection only."""
-        self._server.logger.exception("%r: a request failed", self)
+        self._server.log.exception("request failed", f"{self!r}: a request failed", error)
         self.close("its request failed; the log has the exception", "failed")
 
     def _write(self, reply: list[Buffer]) -> None:

@@ -215,6 +215,15 @@ class LimitedLog:
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def warning(self, kind: str, message: str) -> None:
+        if self._shows(kind):
+            self._logger.warning("%s", message)
+
+    def exception(self, kind: str, message: str, error: BaseException) -> None:
+        """With its stack: a bug of ours, but a peer may know how to meet it."""
+        if self._shows(kind):
+            self._logger.error("%s", message, exc_info=error)
+
+    def _shows(self, kind: str) -> bool:
         now = self._time()
         since, lines = self._kinds.get(kind, (now, 0))
         if now - since >= self.PERIOD_S:
@@ -222,5 +231,4 @@ class LimitedLog:
                 self._logger.warning("%d more like the next one were not shown", lines - self.LINES)
             since, lines = now, 0
         self._kinds[kind] = (since, lines + 1)
-        if lines < self.LINES:
-            self._logger.warning("%s", message)
+        return lines < self.LINES

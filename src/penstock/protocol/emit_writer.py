@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _NAMESPACE: dict[str, Any] = {
     "Layout": Layout,
+    "MAX_ERROR_MESSAGE_BYTES": primitives.MAX_ERROR_MESSAGE_BYTES,
     "MAX_STRING_BYTES": primitives.MAX_STRING_BYTES,
     "StructError": StructError,
     "value_error": primitives.value_error,
@@ -27,6 +28,7 @@ _NAMESPACE: dict[str, Any] = {
     "lost_value_error": primitives.lost_value_error,
     "uuid_error": primitives.uuid_error,
     "string_error": primitives.string_error,
+    "shortened": primitives.shortened,
 }
 
 
@@ -165,8 +167,13 @@ class _Writer:
         source = self.source
         source.line(f"b = {value}.encode()")
         source.line("n = len(b)")
-        with source.block("if n > MAX_STRING_BYTES:"):
-            source.line(f"raise string_error({name!r}, n)")
+        if name.endswith("error_message"):
+            with source.block("if n > MAX_ERROR_MESSAGE_BYTES:"):
+                source.line("b = shortened(b)")
+                source.line("n = len(b)")
+        else:
+            with source.block("if n > MAX_STRING_BYTES:"):
+                source.line(f"raise string_error({name!r}, n)")
         self.length("h", compact)
         source.line(f"{self.append}(b)")
 

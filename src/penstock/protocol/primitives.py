@@ -12,6 +12,9 @@ MAX_ELEMENTS = 1_000_000
 """Array elements and unknown tags in one message. None has more of them than bytes, so only frames over a megabyte get
 near it; it bounds what a large frame full of tiny elements can make of memory."""
 
+MAX_ERROR_MESSAGE_BYTES = 1024
+"""An error message that repeats what a client sent could be longer than a string may be: its middle is left out."""
+
 _UVARINT_BYTES = 5
 _UVARLONG_BYTES = 10
 _UINT32_MAX = 0xFFFFFFFF
@@ -130,6 +133,13 @@ def write_tags(fields: Mapping[int, bytes]) -> bytes:
         data = fields[tag]
         out += (write_uvarint(tag), write_uvarint(len(data)), data)
     return b"".join(out)
+
+
+def shortened(text: bytes) -> bytes:
+    """An error message without its middle: it begins with the subject and ends with the remedy."""
+    half = MAX_ERROR_MESSAGE_BYTES // 2 - 8
+    start, end = text[:half].decode(errors="ignore"), text[-half:].decode(errors="ignore")
+    return f"{start} [...] {end}".encode()
 
 
 def null_error(name: str) -> DecodeError:

@@ -179,6 +179,14 @@ def test_a_log_that_is_flooded_counts_what_it_leaves_out(caplog: pytest.LogCaptu
     assert caplog.messages[-2:] == [f"{100 - LimitedLog.LINES} more like the next one were not shown", "again"]
 
 
+def test_stacks_of_one_kind_of_failure_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    log = LimitedLog(logging.getLogger("penstock.net"), lambda: 0.0)
+    for _ in range(100):
+        log.exception("Fetch", "Fetch v3 failed", ZeroDivisionError())
+    assert len(caplog.records) == LimitedLog.LINES
+    assert all(record.exc_info is not None for record in caplog.records)
+
+
 def test_a_frame_that_only_announces_its_size_owns_little_memory() -> None:
     partial = PartialFrame(100_000_000, memoryview(b""))
     assert partial.capacity == PARTIAL_MIN_BYTES

@@ -7,8 +7,10 @@ from penstock.protocol.messages.api_00_produce import PartitionProduceData, Prod
 from penstock.protocol.messages.api_01_fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataResponse
 from penstock.protocol.messages.api_12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from penstock.protocol.messages.api_20_delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from penstock.protocol.messages.headers import RequestHeader
 from penstock.protocol.persisted.group.consumer_group_member_metadata import ConsumerGroupMemberMetadataValue
+from penstock.protocol.primitives import MAX_ERROR_MESSAGE_BYTES
 
 
 def produce(records: bytes | memoryview) -> ProduceRequest:
@@ -133,3 +135,20 @@ def test_a_codec_is_compiled_once() -> None:
     assert reader(HeartbeatRequest, 4) is reader(HeartbeatRequest, 4)
     assert writer(HeartbeatRequest, 4) is writer(HeartbeatRequest, 4)
     assert reader(HeartbeatRequest, 4) is not reader(HeartbeatRequest, 3)
+
+
+def test_an_error_message_that_is_too_long_loses_its_middle() -> None:
+    """It may repeat a name of 32,767 bytes; the answer has to be sent all the same."""
+    name = "Ä" * 16_000
+    message = f"There is no topic {name}: create it first."
+    answer = decode(
+        DeleteTopicsResponse,
+        5,
+        encode(DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", error_message=message)]), 5),
+    )
+    told = answer.responses[0].error_message
+    assert told is not None
+    assert len(told.encode()) <= MAX_ERROR_MESSAGE_BYTES
+    assert told.startswith("There is no topic ÄÄ")
+    assert told.endswith("ÄÄ: create it first.")
+    assert " [...] " in told

@@ -25,6 +25,7 @@ from penstock.net.connection import Close
 from penstock.protocol.apis import APIS, response_class
 from penstock.protocol.codec import decode
 from penstock.protocol.errors import ErrorCode
+from penstock.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -102,8 +103,8 @@ class Faults:
             raise ValueError("a fault rule for a partition needs its topic")
         if times is not None and times < 1:
             raise ValueError("times is how many requests a rule hits: at least 1")
-        code = None if error is None else ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
-        rule = FaultRule(self, _api_key(api), topic, partition, client_id, times, code, float(delay), lose_reply, close)
+        key, code = _api_key(api), _error_code(error)
+        rule = FaultRule(self, key, topic, partition, client_id, times, code, float(delay), lose_reply, close)
         self.rules = (*(each for each in self.rules if not each.spent), rule)
         return rule
 
@@ -240,4 +241,15 @@ def _api_key(api: str | int | None) -> int | None:
     for key, known in APIS.items():
         if api == key or (isinstance(api, str) and known.name.lower() == api.lower()):
             return key
-    raise ValueError(f"no API is called {api!r}: use Kafka's names, such as Produce or OffsetCommit")
+    raise ValueError(f"no API is called {api!r}: {did_you_mean(str(api), (known.name for known in APIS.values()))}")
+
+
+def _error_code(error: ErrorCode | str | int | None) -> ErrorCode | None:
+    if error is None:
+        return None
+    for known in ErrorCode:
+        if error == known or (isinstance(error, str) and known.name == error.upper()):
+            return known
+    if not isinstance(error, str):
+        raise ValueError(f"no error of Kafka has the code {error!r}: use a member of ErrorCode, or its name")
+    raise ValueError(f"no error of Kafka is called {error!r}: {did_you_mean(error, ErrorCode.__members__)}")

@@ -27,6 +27,7 @@ from penstock.check import check
 from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
 from penstock.client.retry import Retry
+from penstock.node.arguments import Value, properties
 from penstock.sim.among import isolated
 from penstock.sim.clock import SimClock
 from penstock.sim.loop import Timeline, collected_by_hand
@@ -50,7 +51,7 @@ class SimCluster:
         *,
         nodes: int = 1,
         seed: int = 0,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, Value] | None = None,
         keep_trace: bool = False,
     ) -> None:
         check(1 <= nodes <= MOST_NODES, f"a simulated cluster has 1 to {MOST_NODES} nodes")
@@ -61,7 +62,7 @@ class SimCluster:
         self.clock = SimClock(self.timeline)
         shape = simple_shape(nodes)
         self.machines = [
-            Machine(number, self.fabric, self.trace, SimClock(self.timeline), str(seed), settings or {}, shape)
+            Machine(number, self.fabric, self.trace, SimClock(self.timeline), str(seed), properties(settings), shape)
             for number in shape.nodes
         ]
         self._app = self.timeline.process(APP)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.records.record import Record
 
-READ_LIMIT_S = 10.0
+READ_LIMIT_S = 100.0
 
 
 async def create_topics(
@@ -32,7 +32,10 @@ async def read_records(bootstrap: str, topic: str, partition: int | None) -> lis
     from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 
     async with AsyncClient(bootstrap) as client, asyncio.timeout(READ_LIMIT_S):
-        wanted = (await client.topic(topic)).partitions if partition is None else [partition]
+        held = sorted((await client.topic(topic)).partitions)
+        if partition is not None and partition not in held:
+            raise ValueError(f"topic {topic!r} has no partition {partition}: it has {len(held)}, from 0")
+        wanted = held if partition is None else [partition]
         found: list[Record] = []
         for each in wanted:
             key = (topic, each)

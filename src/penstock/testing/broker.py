@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.broker.faults import Faults
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
+from penstock.node.arguments import Value, keyword_configs, partition_counts, properties, topic_configs
 from penstock.node.clock import SystemClock
 from penstock.node.descriptors import available
 from penstock.node.local import format_if_new, local_settings, make_node
@@ -43,7 +44,7 @@ class Broker:
         *,
         data: str | os.PathLike[str] | None = None,
         topics: Mapping[str, int] | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, Value] | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         seed: int | None = None,
@@ -53,8 +54,8 @@ class Broker:
         self._disk: Disk = (
             MemoryDisk(now_ms=SystemClock().wall_ms) if data is None else RealDisk(max_open_files=available().log_files)
         )
-        self._topics = dict(topics or {})
-        self._config = {**FOR_TESTS, **(config or {})}
+        self._topics = partition_counts(topics)
+        self._config = {**FOR_TESTS, **properties(config)}
         self._host = host
         self._port = port
         self._seed = seed
@@ -159,13 +160,13 @@ class Broker:
 
         return Client(self.bootstrap)
 
-    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
-        """Configs as keywords with underscores for dots: `retention_ms="1000"`."""
-        named = {key.replace("_", "."): value for key, value in configs.items()}
-        self.create_topics({name: partitions}, configs=named)
+    def create_topic(self, name: str, partitions: int = 1, **configs: Value) -> None:
+        """Configs as keywords with underscores for dots: `retention_ms=1000`."""
+        self.create_topics({name: partitions}, configs=keyword_configs(configs))
 
-    def create_topics(self, topics: Mapping[str, int], *, configs: Mapping[str, str] | None = None) -> None:
-        self.run(create_topics(self.bootstrap, topics, 1, configs))
+    def create_topics(self, topics: Mapping[str, int], *, configs: Mapping[str, Value] | None = None) -> None:
+        wanted, named = partition_counts(topics), topic_configs(configs)
+        self.run(create_topics(self.bootstrap, wanted, 1, named))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
         """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""

@@ -25,6 +25,7 @@ from penstock.disk.real import RealDisk
 from penstock.metadata.configs.settings import Settings
 from penstock.net.network import RealNetwork
 from penstock.net.ports import free_ports
+from penstock.node.arguments import Value, keyword_configs, partition_counts, properties, topic_configs
 from penstock.node.clock import SystemClock
 from penstock.node.descriptors import available
 from penstock.node.local import make_node
@@ -57,7 +58,7 @@ class Cluster:
         *,
         data: str | os.PathLike[str] | None = None,
         topics: Mapping[str, int] | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, Value] | None = None,
         host: str = "127.0.0.1",
         seed: int | None = None,
     ) -> None:
@@ -69,7 +70,7 @@ class Cluster:
         self._kept = data is not None
         self._host = host
         self._seed = seed
-        self._topics = dict(topics or {})
+        self._topics = partition_counts(topics)
         self._controller_ports = ports[nodes:]
         self._plans = {
             plan.node_id: plan
@@ -78,7 +79,7 @@ class Cluster:
                 host=host,
                 ports=ports[:nodes],
                 controller_ports=self._controller_ports,
-                overrides={**QUICK, **(config or {})},
+                overrides={**QUICK, **properties(config)},
             )
         }
         clock = SystemClock()
@@ -212,15 +213,16 @@ class Cluster:
 
         return Client(self.bootstrap)
 
-    def create_topic(self, name: str, partitions: int = 1, replication_factor: int = -1, **configs: str) -> None:
-        """Configs as keywords with underscores for dots: `retention_ms="1000"`."""
-        named = {key.replace("_", "."): value for key, value in configs.items()}
+    def create_topic(self, name: str, partitions: int = 1, replication_factor: int = -1, **configs: Value) -> None:
+        """Configs as keywords with underscores for dots: `retention_ms=1000`."""
+        named = keyword_configs(configs)
         self.create_topics({name: partitions}, replication_factor=replication_factor, configs=named)
 
     def create_topics(
-        self, topics: Mapping[str, int], *, replication_factor: int = -1, configs: Mapping[str, str] | None = None
+        self, topics: Mapping[str, int], *, replication_factor: int = -1, configs: Mapping[str, Value] | None = None
     ) -> None:
-        self._anywhere(create_topics(self.bootstrap, topics, replication_factor, configs))
+        wanted, named = partition_counts(topics), topic_configs(configs)
+        self._anywhere(create_topics(self.bootstrap, wanted, replication_factor, named))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
         """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""

@@ -14,7 +14,10 @@ def test_orders_survive_a_node(penstock_cluster): ...        a fresh cluster for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +25,30 @@ import pytest
 if TYPE_CHECKING:
     from penstock.testing.broker import Broker
     from penstock.testing.cluster import Cluster
+
+PACKAGES = ("penstock", "pyspark_penstock")
+
+
+class OrdinaryImports:
+    """Finds this distribution's modules before pytest does.
+
+    pytest rewrites the asserts of every module of a distribution that has a plugin. Here that is the whole broker: its
+    compiled files would not be used, and a run that can't write others would compile all of it again.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, path, target) if name.partition(".")[0] in PACKAGES else None
+
+
+def pytest_load_initial_conftests() -> None:
+    if OrdinaryImports not in sys.meta_path:
+        sys.meta_path.insert(0, OrdinaryImports)
+
+
+def pytest_unconfigure() -> None:
+    if OrdinaryImports in sys.meta_path:
+        sys.meta_path.remove(OrdinaryImports)
 
 
 def pytest_configure(config: pytest.Config) -> None:

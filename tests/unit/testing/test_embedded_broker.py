@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+import penstock as penstock_package
 from penstock.client.producer import ProducerSettings
 from penstock.protocol.errors import ErrorCode
 from penstock.testing import Broker
@@ -169,6 +171,26 @@ def test_the_plugin_imports_nothing_of_the_broker_early() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_pytest_does_not_rewrite_the_broker_because_its_distribution_has_a_plugin(tmp_path: Path) -> None:
+    """As where a wheel is installed: its list of files is what pytest goes by, and an editable one has none."""
+    site, project = tmp_path / "site", tmp_path / "project"
+    installed = site / "penstock-0.1.0.dist-info"
+    for directory in (installed, project):
+        directory.mkdir(parents=True)
+    (site / "penstock").symlink_to(Path(penstock_package.__file__).parent)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock\nVersion: 0.1.0\n")
+    (installed / "entry_points.txt").write_text("[pytest11]\npenstock = penstock.testing.plugin\n")
+    (installed / "RECORD").write_text("penstock/__init__.py,,\npenstock/broker/faults.py,,\n")
+    (project / "test_it.py").write_text(
+        "import penstock.broker.faults as module\n"
+        "def test_it(): assert type(module.__loader__).__name__ == 'SourceFileLoader'\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project)]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_an_unknown_attribute_of_the_package_is_an_error() -> None:

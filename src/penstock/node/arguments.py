@@ -1,0 +1,61 @@
+"""What code with a node inside may write for properties, configs and topics, and one sentence for what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.metadata.configs.broker import BROKER_CONFIGS, OWN_CONFIGS, broker_key
+from penstock.metadata.configs.topic import TOPIC_CONFIGS
+from penstock.spelling import did_you_mean
+
+Value = str | int | float | list[str] | tuple[str, ...]
+"""Of a property or a config: numbers, True and False, and lists stand for the text that Kafka has for them."""
+
+
+def properties(config: Mapping[str, Value] | None) -> dict[str, str]:
+    """Server properties as text. A name that no broker knows would do nothing: it is an error."""
+    for name in config or {}:
+        if broker_key(name) is None:
+            known = (*BROKER_CONFIGS, *OWN_CONFIGS)
+            raise ValueError(f"there is no server property {name!r}: {did_you_mean(name, known)}")
+    return _texts("property", config or {})
+
+
+def topic_configs(configs: Mapping[str, Value] | None) -> dict[str, str]:
+    for name in configs or {}:
+        if name not in TOPIC_CONFIGS:
+            raise ValueError(f"there is no topic config {name!r}: {did_you_mean(name, TOPIC_CONFIGS)}")
+    return _texts("topic config", configs or {})
+
+
+def keyword_configs(keywords: Mapping[str, Value]) -> dict[str, str]:
+    """Topic configs that are written as keywords, with underscores for dots."""
+    return topic_configs({name.replace("_", "."): value for name, value in keywords.items()})
+
+
+def partition_counts(topics: Mapping[str, int] | None) -> dict[str, int]:
+    if not isinstance(topics, Mapping | None):
+        raise TypeError(f"topics is {topics!r}: write names with partition counts, such as {{'orders': 3}}")
+    for name, count in (topics or {}).items():
+        if type(count) is not int:
+            raise TypeError(f"topic {name!r} has {count!r} for partitions: write a whole number")
+    return dict(topics or {})
+
+
+def _texts(kind: str, values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _text(kind, name, value) for name, value in values.items()}
+
+
+def _text(kind: str, name: str, value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return str(value)
+        case list() | tuple():
+            return ",".join(_text(kind, name, each) for each in value)
+        case _:
+            raise TypeError(f"{kind} {name} can't be {value!r}: write a text, a number, a bool or a list of those")

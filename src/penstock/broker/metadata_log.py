@@ -373,6 +373,10 @@ class MetadataLog:
         self._bytes_since_snapshot = 0
         self._show(self._pending)
 
+    def snapshot_damaged(self) -> None:
+        """Peers get a new one: what it holds is in memory."""
+        self._start_snapshot()
+
     def failed(self, error: Exception) -> None:
         reason = error if isinstance(error, KafkaError) else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         self._fatal(reason)
@@ -384,7 +388,11 @@ class MetadataLog:
         due = self._bytes_since_snapshot >= self._policy.due_bytes(self._snapshots.last_bytes) or (
             self._bytes_since_snapshot > 0 and self._clock.wall_ms() >= self._snapshot_due_ms
         )
-        if due and self._snapshot_task is None and self.image.open_transaction is None:
+        if due:
+            self._start_snapshot()
+
+    def _start_snapshot(self) -> None:
+        if self._snapshot_task is None and self.image.open_transaction is None:
             self._snapshot_task = asyncio.get_running_loop().create_task(
                 self._snapshot_and_log(), name="metadata-snapshot"
             )

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.broker.quorum_files import QuorumFiles
+from penstock.broker.quorum_files import DamagedSnapshotError, QuorumFiles
 from penstock.broker.quorum_peers import QuorumPeers
 from penstock.broker.tasks import Tasks
 from penstock.check import InvariantError, check
+from penstock.metadata.checkpoint import checkpoint_name
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchRequest
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest
@@ -42,6 +43,7 @@ from penstock.raft.events import (
     Send,
     SendFailed,
     SnapshotInstalled,
+    SnapshotRejected,
     SnapshotTaken,
     StateSaved,
     Tick,
@@ -78,6 +80,8 @@ class Follower(Protocol):
     def committed(self, high_watermark: int) -> None: ...
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None: ...
+
+    def snapshot_damaged(self) -> None: ...
 
 
 class Quorum:
@@ -121,6 +125,7 @@ class Quorum:
 
     def start(self, follower: Follower) -> None:
         self._follower = follower
+        self._files.on_damage = lambda: self._news.append(follower.snapshot_damaged)
         state = self._files.read_state()
         view, voters = self._files.view()
         self._raft = Raft(
@@ -288,11 +293,20 @@ class Quorum:
             case WriteSnapshot(snapshot, position, data):
                 self._files.write_snapshot(snapshot, position, data)
             case InstallSnapshot(snapshot):
-                voters = self._files.install_snapshot(snapshot)
-                self._inbox.append(SnapshotInstalled(snapshot, voters))
-                self._news.append(lambda: self._follower.snapshot_installed(snapshot))
+                self._install(snapshot)
             case HandedOver():
                 self._handed_over.set()
+
+    def _install(self, snapshot: OffsetAndEpoch) -> None:
+        """What is wrong with the leader's disk, or with the way here, is no reason to leave the quorum."""
+        try:
+            voters = self._files.install_snapshot(snapshot)
+        except DamagedSnapshotError as error:
+            logger.error("the leader's snapshot %s is damaged and fetched again: %s", checkpoint_name(*snapshot), error)
+            self._inbox.append(SnapshotRejected(snapshot))
+            return
+        self._inbox.append(SnapshotInstalled(snapshot, voters))
+        self._news.append(lambda: self._follower.snapshot_installed(snapshot))
 
     # --- disk -------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from penstock.broker.metadata_storage import READ_BYTES, StorageError
 from penstock.check import check
 from penstock.log.flush import sync_to_end
 from penstock.log.log import AppendOrigin
-from penstock.metadata.checkpoint import CheckpointError, checkpoint_name, read_checkpoint
+from penstock.metadata.checkpoint import CheckpointError, check_checkpoint, checkpoint_name, read_checkpoint
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumStateError
 from penstock.metadata.quorum_state import QuorumState as StateFile
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -22,6 +22,8 @@ from penstock.raft.messages import FetchAnswer, SnapshotChunk
 from penstock.raft.voters import NOBODY, ReplicaKey, Voter, VoterHistory, VoterSet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.broker.metadata_storage import SnapshotStore
     from penstock.clock import Clock
     from penstock.disk.api import Disk
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_SNAPSHOT_BYTES = 1 << 30
+#: A snapshot that peers begin to fetch is read through for damage, at most this often.
+CHECK_SNAPSHOT_MS = 10_000
+
+
+class DamagedSnapshotError(Exception):
+    """The bytes that the leader sent are no snapshot."""
 
 
 class QuorumFiles:
@@ -42,6 +50,9 @@ class QuorumFiles:
         self._snapshots = snapshots
         self._static_voters = static_voters
         self._download = bytearray()
+        self._checked: tuple[str, int] = ("", 0)
+        #: Called when the snapshot that peers are to fetch is damaged on this node's disk.
+        self.on_damage: Callable[[], None] = lambda: None
         #: Whether snapshot or log say who votes, rather than the properties.
         self.has_voters = False
 
@@ -168,12 +179,28 @@ class QuorumFiles:
         size = self._disk.size(path)
         if not 0 <= answer.position < size:
             return replace(answer, error=ErrorCode.POSITION_OUT_OF_RANGE)
+        if answer.position == 0 and not self._is_whole(path):
+            return replace(answer, error=ErrorCode.SNAPSHOT_NOT_FOUND)
         file = self._disk.open(path)
         try:
             data = file.pread(min(answer.max_bytes, size - answer.position), answer.position)
         finally:
             file.close()
         return replace(answer, size=size, data=bytes(data))
+
+    def _is_whole(self, path: str) -> bool:
+        """A rotten snapshot is not handed on: whoever needs it would fetch it again and again."""
+        now_ms = self._clock.wall_ms()
+        if self._checked[0] == path and 0 <= now_ms - self._checked[1] < CHECK_SNAPSHOT_MS:
+            return True
+        try:
+            check_checkpoint(self._disk.read_bytes(path))
+        except CheckpointError as error:
+            logger.error("snapshot %s is damaged (%s): a new one is written in its place", path, error)
+            self.on_damage()
+            return False
+        self._checked = (path, now_ms)
+        return True
 
     # --- a snapshot from the leader -----------------------------------------------------------------------
 
@@ -185,13 +212,16 @@ class QuorumFiles:
         self._download += data
 
     def install_snapshot(self, snapshot: OffsetAndEpoch) -> VoterSet | None:
-        """Durable first, then the log: a crash in between starts from the snapshot and an older log."""
+        """Durable first, then the log: a crash in between starts from the snapshot and an older log.
+
+        Raises DamagedSnapshotError, with nothing changed.
+        """
         data = bytes(self._download)
         self._download.clear()
         try:
             content = read_checkpoint(data)
         except CheckpointError as error:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The leader's snapshot is damaged: {error}.") from None
+            raise DamagedSnapshotError(str(error)) from None
         self._disk.write_atomic(f"{self._log.path}/{checkpoint_name(*snapshot)}", data)
         self._snapshots.last_bytes = len(data)
         self._log.truncate_fully_and_start_at(snapshot.offset)

@@ -65,6 +65,7 @@ def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
     from penstock.disk.api import DiskError
     from penstock.disk.real import RealDisk
     from penstock.metadata.configs.definition import ConfigError
+    from penstock.metadata.configs.protection import check_protection
     from penstock.metadata.configs.settings import Settings
     from penstock.node.clock import SystemClock
     from penstock.node.local_cluster import format_new, local_nodes
@@ -87,7 +88,7 @@ def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
     )
     try:
         for node in nodes:
-            Settings(node.properties)
+            check_protection(Settings(node.properties).static)
         os.makedirs(directory, exist_ok=True)
         for node in nodes:
             _write_properties(_properties_file(node), node)

@@ -80,6 +80,13 @@ class SnapshotInstalled:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotRejected:
+    """The fetched snapshot is damaged, and nothing was changed."""
+
+    snapshot: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """A clean stop: hand the leadership over, and stand for no election any more."""
 
@@ -94,6 +101,7 @@ Event = (
     | Propose
     | SnapshotTaken
     | SnapshotInstalled
+    | SnapshotRejected
     | Resign
 )
 
@@ -181,7 +189,7 @@ class WriteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """All pieces are there: make it durable, put the log at its end, report `SnapshotInstalled`."""
+    """All pieces are there: make it durable, put the log at its end, then `SnapshotInstalled` or `SnapshotRejected`."""
 
     snapshot: OffsetAndEpoch
 

@@ -164,6 +164,15 @@ def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
         core.state.deadline_ms = core.now + core.config.fetch_timeout_ms
 
 
+def on_snapshot_rejected(core: Core) -> None:
+    """The next fetch names the leader's snapshot again, by then perhaps another one. Not at once: it may be large."""
+    core.installing = None
+    if isinstance(core.state, Follower):
+        core.state.download = None
+        core.state.deadline_ms = core.now + core.config.fetch_timeout_ms
+        core.peers.pause(core.state.leader_id, Fetch, core.now, core.config.fetch_max_wait_ms)
+
+
 def on_failure(core: Core, request: Request, event: SendFailed) -> None:
     """A process that died closes its connections. That is worth an election soon, unless it answers after all."""
     state = core.state

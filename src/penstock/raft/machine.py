@@ -29,6 +29,7 @@ from penstock.raft.events import (
     SaveState,
     SendFailed,
     SnapshotInstalled,
+    SnapshotRejected,
     SnapshotTaken,
     StateSaved,
     Tick,
@@ -142,6 +143,8 @@ class Raft:
                 core.voters.forget_before(snapshot.offset)
             case SnapshotInstalled():
                 follower.on_snapshot_installed(core, event)
+            case SnapshotRejected():
+                follower.on_snapshot_rejected(core)
             case Resign():
                 core.stopping = True
                 if isinstance(core.state, Leader):

@@ -49,8 +49,8 @@ class Peers:
             self._not_before.pop(kind, None)
         return flight
 
-    def pause(self, to: int, kind: type[Request], now_ms: int) -> None:
-        self._not_before[to, kind] = now_ms + self._config.retry_backoff_ms
+    def pause(self, to: int, kind: type[Request], now_ms: int, for_ms: int | None = None) -> None:
+        self._not_before[to, kind] = now_ms + (self._config.retry_backoff_ms if for_ms is None else for_ms)
 
     def give_up_late(self, now_ms: int) -> None:
         for send_id in [one for one, flight in self._flights.items() if flight.deadline_ms <= now_ms]:

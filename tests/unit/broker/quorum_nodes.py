@@ -61,6 +61,7 @@ class Replica:
     port: int = 0
     roles: list[tuple[str, int]] = field(default_factory=list)
     high_watermark: int = 0
+    damaged: int = 0
     installed: list[OffsetAndEpoch] = field(default_factory=list)
 
     # What the quorum tells.
@@ -77,6 +78,10 @@ class Replica:
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
         self.installed.append(snapshot)
         self.news.set()
+
+    def snapshot_damaged(self) -> None:
+        self.damaged += 1
+        self.take_snapshot()
 
     def failed(self, error: Exception) -> None:
         raise error
@@ -170,7 +175,8 @@ class Replica:
             voters=list(voters),
         )
         self.disk.write_atomic(f"{log.path}/{checkpoint_name(*snapshot)}", b"".join(parts))
-        log.roll()
+        if log.active.size:
+            log.roll()
         log.advance_log_start_offset(snapshot.offset)
         log.delete_old_segments(0)
         quorum.snapshot_taken(snapshot, snapshot.offset)

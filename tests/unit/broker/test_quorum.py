@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from quorum_nodes import Group
 
+from penstock.metadata.checkpoint import checkpoint_name
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, Listener
 from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest
@@ -141,6 +142,51 @@ def test_a_node_that_comes_too_late_for_the_log_takes_the_snapshot() -> None:
         assert fourth.installed == [snapshot]
         assert fourth.log.log_start_offset == snapshot.offset
         assert fourth.values() == ["new"]
+
+    with_three(run)
+
+
+def test_a_snapshot_that_rotted_on_the_leaders_disk_is_written_again_for_those_who_need_it() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        leader.propose("old")
+        await group.all_have(leader)
+        snapshot = leader.take_snapshot()
+        path = f"{leader.log.path}/{checkpoint_name(*snapshot)}"
+        rotten = bytearray(leader.disk.read_bytes(path))
+        rotten[len(rotten) // 2] ^= 1
+        leader.disk.write_atomic(path, bytes(rotten))
+        fourth = await group.add(4)
+        fourth.start(leader.running.describe().voter_set)
+        await group.all_have(leader)
+        assert fourth.installed == [snapshot]
+        assert leader.damaged == 1
+
+    with_three(run)
+
+
+def test_a_snapshot_that_is_damaged_on_its_way_is_fetched_again() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        leader.propose("old")
+        await group.all_have(leader)
+        snapshot = leader.take_snapshot()
+        fourth = await group.add(4)
+        files = fourth.make(leader.running.describe().voter_set)._files
+        write = files.write_snapshot
+        damaged: list[int] = []
+
+        def damage_once(snapshot_id: OffsetAndEpoch, position: int, data: bytes) -> None:
+            if not damaged:
+                damaged.append(position)
+                data = data[:-1] + bytes([data[-1] ^ 1])
+            write(snapshot_id, position, data)
+
+        files.write_snapshot = damage_once  # type: ignore[method-assign, assignment]
+        fourth.running.start(fourth)
+        await group.all_have(leader)
+        assert damaged
+        assert fourth.installed == [snapshot]
 
     with_three(run)
 

@@ -90,11 +90,10 @@ class Groups:
         if old is None:
             return
         changes = topic_changes(old, new)
-        deleted = frozenset(topic.name for topic in changes.deleted)
         for coordinator in self._coordinators:
             coordinator.machine.see(new, changes)
-            if deleted and coordinator.phase is Phase.ACTIVE:
-                coordinator.post(partial(_forget, deleted))
+            if coordinator.phase is Phase.ACTIVE:
+                coordinator.arm()
 
     # --- finding
 
@@ -133,9 +132,6 @@ class Groups:
                 deadline = loop.time() + SLICE_SECONDS
 
 
-def _forget(topics: frozenset[str], shard: GroupShard, turn: Turn) -> None:
-    offset_requests.forget_topics(shard, turn, topics)
-
-
 def _expire(group_id: str, shard: GroupShard, turn: Turn) -> None:
+    offset_requests.forget_missing(shard, turn, group_id)
     offset_requests.expire(shard, turn, group_id)

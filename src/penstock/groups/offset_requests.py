@@ -31,6 +31,7 @@ from penstock.protocol.messages.api_47_offset_delete import (
     OffsetDeleteResponseTopic,
 )
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
+from penstock.protocol.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
     from penstock.groups.offsets import Committed
@@ -127,7 +128,7 @@ def fetch(shard: GroupShard, request: OffsetFetchRequestGroup, require_stable: b
     group = shard.groups.get(request.group_id)
     if isinstance(group, ConsumerGroup):
         check_fetch(group, request.member_id, request.member_epoch)
-    return shard.offsets.fetch(request.group_id, request.topics, require_stable)
+    return shard.offsets.fetch(request.group_id, request.topics, require_stable, shard.topic_id)
 
 
 def delete_offsets(shard: GroupShard, turn: Turn, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
@@ -167,10 +168,22 @@ def _check_offset_delete(group: Group) -> None:
 
 
 def forget_topics(shard: GroupShard, turn: Turn, topics: Collection[str]) -> None:
-    """The topics are gone: so are the offsets that were committed for them."""
+    """Erases what groups have committed for topics that were deleted; some may have been made again since."""
     for group_id in shard.groups:
-        gone = [partition for partition in shard.offsets.partitions(group_id) if partition[0] in topics]
-        for partition in sorted(gone):
+        for partition in sorted(each for each in shard.offsets.partitions(group_id) if each[0] in topics):
+            known = shard.image.topics.get(partition[0])
+            if known is None or known.topic_id not in shard.offsets.topic_ids(group_id, partition):
+                shard.offsets.erase(turn, group_id, partition)
+
+
+def forget_missing(shard: GroupShard, turn: Turn, group_id: str) -> None:
+    """Erases what a group has committed for topics that are gone, however long ago they were deleted.
+
+    While their partition of `__consumer_offsets` had no coordinator, nobody was there to erase it.
+    """
+    for partition in sorted(shard.offsets.partitions(group_id)):
+        known = shard.image.topics.get(partition[0])
+        if known is None or not {known.topic_id, ZERO_UUID} & shard.offsets.topic_ids(group_id, partition):
             shard.offsets.erase(turn, group_id, partition)
 
 

@@ -6,7 +6,7 @@ each keeps the log offset of its record.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.groups.journal import NO_EXPIRY, OffsetKey, decode_offset_value
@@ -135,7 +135,7 @@ class Offsets:
         offsets = self.committed.get(group_id, {})
         for partition, committed in offsets.items():
             if isinstance(committed, Stored):
-                self._put(offsets, partition, _committed(decode_offset_value(committed.value), committed.log_offset))
+                self._put(offsets, partition, _read(committed))
         return cast("Mapping[TopicPartition, Committed]", offsets)
 
     def has_pending(self, group_id: str, partition: TopicPartition) -> bool:
@@ -151,13 +151,26 @@ class Offsets:
             found = found | groups.get(group_id, {}).keys()
         return found
 
+    def topic_ids(self, group_id: str, partition: TopicPartition) -> set[bytes]:
+        """Ids of the topics that the group's commits for this partition are about, pending ones included."""
+        commits = [self.committed.get(group_id, {}).get(partition)]
+        commits += [groups.get(group_id, {}).get(partition) for groups in self.pending.values()]
+        return {_read(each).topic_id for each in commits if each is not None}
+
     def fetch(
-        self, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
+        self,
+        group_id: str,
+        topics: list[OffsetFetchRequestTopics] | None,
+        require_stable: bool,
+        topic_id_of: Callable[[str], bytes],
     ) -> OffsetFetchResponseGroup:
-        """What the group committed, for these topics or for all; a partition without a commit is answered with -1."""
+        """What the group committed, for these topics or for all; a partition without a commit is answered with -1.
+
+        `topic_id_of` gives the id of the topic that has a name now: a commit for an earlier one does not count.
+        """
         offsets = self.of_group(group_id)
         if topics is None:
-            topics = list(self._all_topics(group_id, offsets))
+            topics = list(self._all_topics(offsets, topic_id_of))
         return OffsetFetchResponseGroup(
             group_id=group_id,
             topics=[
@@ -165,7 +178,7 @@ class Offsets:
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partitions=[
-                        self._fetch_one(group_id, offsets, topic, partition, require_stable)
+                        self._fetch_one(group_id, offsets, topic, partition, require_stable, topic_id_of(topic.name))
                         for partition in topic.partition_indexes
                     ],
                 )
@@ -174,10 +187,13 @@ class Offsets:
         )
 
     @staticmethod
-    def _all_topics(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> Iterator[OffsetFetchRequestTopics]:
+    def _all_topics(
+        offsets: Mapping[TopicPartition, Committed], topic_id_of: Callable[[str], bytes]
+    ) -> Iterator[OffsetFetchRequestTopics]:
         by_topic: dict[str, list[int]] = {}
-        for topic, partition in offsets:
-            by_topic.setdefault(topic, []).append(partition)
+        for (topic, partition), committed in offsets.items():
+            if not _of_another_topic(committed.topic_id, topic_id_of(topic)):
+                by_topic.setdefault(topic, []).append(partition)
         for topic, partitions in by_topic.items():
             yield OffsetFetchRequestTopics(name=topic, partition_indexes=sorted(partitions))
 
@@ -188,11 +204,14 @@ class Offsets:
         topic: OffsetFetchRequestTopics,
         partition: int,
         require_stable: bool,
+        present_id: bytes,
     ) -> OffsetFetchResponsePartitions:
         if require_stable and self.pending and self.has_pending(group_id, (topic.name, partition)):
             return no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
         committed = offsets.get((topic.name, partition))
-        if committed is None or _of_another_topic(committed.topic_id, topic.topic_id):
+        if committed is None or any(
+            _of_another_topic(committed.topic_id, asked) for asked in (topic.topic_id, present_id)
+        ):
             return no_offset(partition)
         return OffsetFetchResponsePartitions(
             partition_index=partition,
@@ -209,6 +228,12 @@ class Offsets:
     def erase_group(self, turn: Turn, group_id: str) -> None:
         for partition in sorted(self.partitions(group_id)):
             self.erase(turn, group_id, partition)
+
+
+def _read(committed: Committed | Stored) -> Committed:
+    if isinstance(committed, Committed):
+        return committed
+    return _committed(decode_offset_value(committed.value), committed.log_offset)
 
 
 def _committed(value: OffsetCommitValue, log_offset: int) -> Committed:

@@ -20,6 +20,7 @@ from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.leave import remove
 from penstock.groups.consumer.timing import Limits, is_due, start_timers
 from penstock.groups.journal import OffsetKey, decode_record, encode_record
+from penstock.groups.offset_requests import forget_topics
 from penstock.groups.offsets import Offsets
 from penstock.groups.timers import Timer, TimerKind, Timers
 from penstock.groups.turn import JournalRecord, Turn
@@ -28,6 +29,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.persisted.group.consumer_group_metadata import ConsumerGroupMetadataKey
 from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey
+from penstock.protocol.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +48,9 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
-        self.image = EMPTY_IMAGE  # which topics there are, for groups that are assigned here
+        self.image = EMPTY_IMAGE  # which topics there are
+        self._deleted: set[str] = set()  # topics whose offsets are still to be erased
+        self._deletion = Timer(TimerKind.DELETION, "")
 
     def turn(self, now_ms: int, wall_ms: int) -> Turn:
         return Turn(now_ms, wall_ms, self.config, self.timers, self.random)
@@ -142,6 +146,10 @@ class GroupShard:
 
     def on_timers(self, turn: Turn) -> None:
         for timer in self.timers.due(turn.now_ms):
+            if timer is self._deletion:
+                forget_topics(self, turn, self._deleted)
+                self._deleted.clear()
+                continue
             group = self.groups.get(timer.group_id)
             if isinstance(group, ClassicGroup):
                 self._on_classic_timer(turn, group, timer)
@@ -170,6 +178,10 @@ class GroupShard:
             changes = topic_changes(self.image, image)
         racks_changed = self.image.brokers is not image.brokers
         self.image = image
+        if changes.deleted:
+            # By a timer, which waits for the log to be loaded and for enough replicas to be in sync.
+            self._deleted.update(topic.name for topic in changes.deleted)
+            self.timers.set(self._deletion, 0)
         names = {topic.name for topic in (*changes.created, *changes.deleted)}
         names.update(after.name for _, after in changes.changed)
         if not names and not racks_changed:
@@ -181,6 +193,11 @@ class GroupShard:
                 )
 
     # --- looking up
+
+    def topic_id(self, name: str) -> bytes:
+        """The id of the topic that has this name now; zero if none has."""
+        topic = self.image.topics.get(name)
+        return topic.topic_id if topic is not None else ZERO_UUID
 
     def limits(self, group_id: str) -> Limits:
         own = self.image.config(ResourceType.GROUP, group_id)

@@ -20,6 +20,7 @@ class TimerKind(IntEnum):
     SYNC = 4  # a member joined and never asked for its assignment
     REVOCATION = 5  # a consumer-protocol member keeps partitions that it was told to give up
     REBALANCE = 6  # a consumer group's next target assignment is due
+    DELETION = 7  # topics were deleted: the offsets that groups committed for them go
 
 
 class Timer:

@@ -43,6 +43,7 @@ def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommi
                     leader_epoch=part.committed_leader_epoch,
                     metadata=metadata,
                     commit_timestamp=turn.wall_ms,
+                    topic_id=shard.topic_id(topic.name),
                 ),
             )
     if turn.records:

@@ -198,6 +198,13 @@ class Stage:
 
         return await self._as("admin", work)
 
+    async def do_delete_topic(self, name: str) -> str:
+        async def work(role: Role) -> str:
+            await Admin(await role.connected()).delete_topics([name])
+            return "deleted"
+
+        return await self._as("admin", work)
+
     async def do_producer(self, name: str, kind: str, id: str = "") -> str:
         self.roles[name] = Role(self, name, kind, id)
         return ""

@@ -1,0 +1,143 @@
+"""Offsets of a topic that is deleted go with it; one that is made again under its name starts without any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from consumer_driver import image_of
+from group_driver import Driver
+
+from penstock.groups import offset_requests
+from penstock.groups.txn_offsets import commit_in_transaction
+from penstock.metadata.image import MetadataImage
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+T0 = ("t", 0)
+OLD = image_of({"t": 1, "other": 1})
+GONE = image_of({"other": 1}, version=2)
+
+
+def made_again(image: MetadataImage, version: int) -> MetadataImage:
+    topic = replace(OLD.topics["t"], topic_id=bytes([version]) * 16)
+    topics = {**image.topics, "t": topic}
+    return replace(
+        image, version=version, topics=topics, topics_by_id={each.topic_id: each for each in topics.values()}
+    )
+
+
+NEW = made_again(GONE, 3)
+
+
+def commit(driver: Driver, offset: int, *, retention_ms: int = -1) -> None:
+    """As the handler hands it over: with the id of the topic that has the name now."""
+    driver.commit({T0: offset}, topic_id=driver.shard.topic_id("t"), retention_ms=retention_ms)
+
+
+def commit_transactionally(driver: Driver, offset: int, producer_id: int = 9) -> None:
+    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    request = TxnOffsetCommitRequest(
+        group_id="g",
+        producer_id=producer_id,
+        producer_epoch=0,
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
+    codes = driver.run(lambda turn: commit_in_transaction(driver.shard, turn, request))
+    assert set(codes.values()) == {ErrorCode.NONE}
+
+
+def seeing(image: MetadataImage) -> Driver:
+    driver = Driver()
+    driver.shard.see(image)
+    return driver
+
+
+def taken_over(driver: Driver, image: MetadataImage) -> Driver:
+    """Another broker loads the partition, and has never seen another image."""
+    other = seeing(image)
+    other.replay(driver.journal)
+    other.run(other.shard.loaded)
+    return other
+
+
+def test_a_deletion_erases_offsets_by_a_timer() -> None:
+    driver = seeing(OLD)
+    commit(driver, 5)
+    driver.shard.see(GONE)
+    driver.advance(0)
+    assert driver.fetch(T0) == {T0: -1}
+    assert driver.shard.timers.next_deadline() is None
+    assert taken_over(driver, GONE).fetch(T0) == {T0: -1}
+
+
+def test_a_deletion_that_comes_before_the_log_is_loaded_erases_what_is_loaded() -> None:
+    driver = seeing(OLD)
+    commit(driver, 5)
+    other = seeing(OLD)
+    other.shard.see(GONE)
+    other.replay(driver.journal)
+    other.run(other.shard.loaded)
+    other.advance(0)
+    assert other.fetch(T0) == {T0: -1}
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_topic_made_again_while_nobody_coordinated_has_no_offsets(transactional: bool) -> None:
+    driver = seeing(OLD)
+    if transactional:
+        commit_transactionally(driver, 5)
+        driver.shard.apply_marker(9, commit=True)
+    else:
+        commit(driver, 5)
+    other = taken_over(driver, NEW)
+    assert other.fetch(T0) == {T0: -1}
+    assert other.fetch() == {}
+    commit(other, 2)
+    assert other.fetch(T0) == {T0: 2}
+
+
+@pytest.mark.parametrize("image", [GONE, NEW])
+def test_offsets_of_a_topic_deleted_while_nobody_coordinated_are_erased_in_time(image: MetadataImage) -> None:
+    driver = seeing(OLD)
+    commit(driver, 5)
+    other = taken_over(driver, image)
+    other.run(lambda turn: offset_requests.forget_missing(other.shard, turn, "g"))
+    assert not other.shard.offsets.has_any("g")
+    assert other.journal[-1][1] is None
+
+
+def test_offsets_of_topics_that_are_there_stay() -> None:
+    driver = seeing(OLD)
+    commit(driver, 5)
+    commit(driver, 6, retention_ms=10_000)  # its version has no topic id
+    for image in (OLD, NEW):
+        other = taken_over(driver, image)
+        other.run(lambda turn, other=other: offset_requests.forget_missing(other.shard, turn, "g"))  # type: ignore[misc]
+        assert other.fetch(T0) == {T0: 6}
+
+
+def test_a_late_deletion_leaves_what_was_committed_for_the_topic_made_again() -> None:
+    driver = seeing(OLD)
+    commit(driver, 5)
+    driver.shard.see(GONE)
+    driver.shard.see(NEW)
+    commit(driver, 1)
+    driver.advance(0)
+    assert driver.fetch(T0) == {T0: 1}
+
+
+def test_a_late_deletion_leaves_a_transaction_on_the_topic_made_again() -> None:
+    driver = seeing(OLD)
+    commit(driver, 5)
+    driver.shard.see(GONE)
+    driver.shard.see(NEW)
+    commit_transactionally(driver, 1)
+    driver.advance(0)
+    driver.run(lambda turn: offset_requests.forget_missing(driver.shard, turn, "g"))
+    driver.shard.apply_marker(9, commit=True)
+    assert driver.fetch(T0) == {T0: 1}

@@ -37,7 +37,7 @@ NOBODY = "127.0.0.1:1"
 
 def test_a_broker_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "table", "orders", "/tmp/t", "-b", NOBODY, "--timeout", "2"]) == Exit.CANNOT_CONNECT
-    assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
+    assert "nothing listens at 127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_a_topic_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def _run(
         wanted = ended if elect_all else {move.partition: move.after for move in moves}
         elected = [each for each, replicas in wanted.items() if facts.partitions[each].leader not in replicas[:1]]
         if elected:
-            output.note(f"{len(elected)} partitions to be led by their preferred replica")
+            output.note(f"{output.counted(len(elected), 'partition')} to be led by the preferred replica")
         up = {node.node_id for node in facts.nodes if not node.fenced}
         closing = sorted((set(close) & up) - facts.cordoned)
         if closing:
@@ -162,7 +162,9 @@ def _show(args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None
         output.rows(args.output, ["topic", "partition", "from", "to", "adding", "removing", "bytes"], shown)
     copied = sum(move.copies for move in moves)
     if moves:
-        output.note(f"{copied} partitions to copy ({readable(total)}), {len(moves) - copied} only to be led elsewhere")
+        output.note(
+            f"{output.counted(copied, 'partition')} to copy ({readable(total)}), {len(moves) - copied} only to be led elsewhere"
+        )
 
 
 def _ask(question: str) -> None:
@@ -335,7 +337,9 @@ def run_forget(args: argparse.Namespace) -> int:
                 raise Failure(f"node {node} is running, and would come back at once: stop it first", Exit.FAILED)
             held = [each for each, part in facts.partitions.items() if node in part.replicas]
             if held:
-                sentence = f"node {node} still has {len(held)} replicas, such as {held[0][0]}-{held[0][1]}"
+                sentence = (
+                    f"node {node} still has {output.counted(len(held), 'replica')}, such as {held[0][0]}-{held[0][1]}"
+                )
                 raise Failure(f"{sentence}: run `penstock cluster drain {node}` first", Exit.FAILED)
         for node in args.nodes:
             broker.run(broker.cluster.unregister_broker(node))

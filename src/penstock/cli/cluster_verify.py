@@ -30,8 +30,11 @@ def run_verify(args: argparse.Namespace) -> int:
     else:
         output.rows("table", COLUMNS, [row for each in found for row in _rows(each)], empty="no partitions")
     read = sum(each.read_bytes for each in found)
-    output.note(f"{len(found)} partitions, {sum(each.ranges for each in found)} ranges, {read:,} bytes read: ")
-    output.note(f"{differences} ranges differ" if differences else "all that was compared is the same")
+    ranges = sum(each.ranges for each in found)
+    said = [output.counted(len(found), "partition"), output.counted(ranges, "range"), output.counted(read, "byte")]
+    output.note(f"{', '.join(said)} read")
+    differ = "1 range differs" if differences == 1 else f"{differences} ranges differ"
+    output.note(differ if differences else "all that was compared is the same")
     return Exit.FAILED if differences else Exit.OK
 
 

@@ -7,12 +7,15 @@ with connect(args) as broker:
 from __future__ import annotations
 
 import argparse
+import socket
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
+from penstock.cli.parser import near
+from penstock.client.client import parse_bootstrap
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import TopicPartition
@@ -60,6 +63,18 @@ class Broker:
             answer = self.client.metadata(names)
         return sorted(answer.topics, key=lambda topic: topic.name or "")
 
+    def existing(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
+        """These topics, or all. Raises Failure for one that can't be used, with a name that is spelt nearly so."""
+        found = self.topics(names)
+        for topic in found:
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                known = [other.name for other in self.topics() if other.name and not other.is_internal]
+                advice = near(topic.name or "", known) or ": `penstock topic list` shows what there is"
+                raise Failure(f"there is no topic {topic.name}{advice}", Exit.NOT_FOUND)
+            if topic.error_code:
+                raise failure(topic.name or "?", topic.error_code, None)
+        return found
+
     def offsets(self, partitions: Iterable[TopicPartition], when: int, isolation: int = 0) -> dict[TopicPartition, int]:
         """The offset at a time, or at EARLIEST or LATEST; -1 where no record is that late."""
         with refusals():
@@ -82,10 +97,31 @@ def connect(args: argparse.Namespace, client_id: str = "penstock-cli") -> Iterat
     except ValueError as wrong:
         raise Failure(str(wrong), Exit.USAGE) from wrong
     except KafkaError as problem:
-        sentence = f"no broker answers at {args.bootstrap}: start one with `penstock up`, or give --bootstrap"
+        sentence = _cannot_connect(args.bootstrap, problem, settings.connect_timeout_s)
         raise Failure(sentence, Exit.CANNOT_CONNECT) from problem
     with client:
         yield Broker(client)
+
+
+def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> str:
+    """What is wrong with the first address, and what to do about it."""
+    (host, port), *others = parse_bootstrap(bootstrap)
+    where = f"{host}:{port}"
+    if ":" not in bootstrap:
+        where += " (--bootstrap names no port)"
+    if others:
+        where += f" (and {len(others)} more)"
+    match problem.__cause__:
+        case socket.gaierror() | UnicodeError():
+            return f"the host {host} is not known: check its name in --bootstrap"
+        case ConnectionRefusedError():
+            return f"nothing listens at {where}: start a broker with `penstock up`, or name another with --bootstrap"
+        case TimeoutError():
+            return f"{where} did not answer within {timeout_s:g} s: check the address, or give a longer --timeout"
+        case OSError() as cause:
+            return f"can't connect to {where}: {cause.strerror or cause}"
+        case _:
+            return f"{where} does not answer as a Kafka broker does: {problem.message or problem.code.name}"
 
 
 @contextmanager

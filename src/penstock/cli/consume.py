@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
                     store_offsets(broker, args.group, reader.positions)
     if not args.quiet and not sys.stdout.isatty():
-        output.note(f"consumed {reader.count:,} records")
+        output.note(f"consumed {output.counted(reader.count, 'record')}")
     return Exit.OK
 
 
@@ -151,12 +151,8 @@ class Reader:
 
 
 def _partitions(broker: Broker, topics: Sequence[str], wanted: Sequence[int] | None) -> list[TopicPartition]:
-    from penstock.cli.connect import failure
-
     found: list[TopicPartition] = []
-    for topic in broker.topics(topics):
-        if topic.error_code:
-            raise failure(topic.name or "?", topic.error_code, None)
+    for topic in broker.existing(topics):
         there = sorted(part.partition_index for part in topic.partitions)
         missing = [each for each in wanted or () if each not in there]
         if missing:

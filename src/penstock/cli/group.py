@@ -334,12 +334,8 @@ def nodes(broker: Broker) -> list[int]:
 
 
 def partitions_of(broker: Broker, topics: Iterable[str]) -> dict[str, list[int]]:
-    from penstock.cli.connect import failure
-
     found: dict[str, list[int]] = {}
-    for topic in broker.topics(list(topics)):
-        if topic.error_code:
-            raise failure(topic.name or "?", topic.error_code, None)
+    for topic in broker.existing(list(topics)):
         found[topic.name or ""] = sorted(partition.partition_index for partition in topic.partitions)
     return found
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from penstock import __version__
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
+from penstock.cli.parser import Parser, shared_options_last
 
 # noun → what `penstock --help` says of it; the module of the same name has the rest
 NOUNS = {
@@ -31,16 +32,18 @@ NOUNS = {
     "sim": "run a cluster with faults in virtual time, from one seed",
 }
 
+WITH_VERBS = frozenset({"storage", "topic", "config", "group", "cluster", "quorum", "txn", "log", "pipeline"})
+
 EPILOG = """\
 Every command takes --help. Commands that talk to a broker take --bootstrap HOST:PORT (or PENSTOCK_BOOTSTRAP); results
 take --output table|json. Exit codes: 0 done, 1 failed, 2 usage, 3 cannot connect, 4 not found, 5 exists, 6 storage,
-7 port taken, 8 timed out.
+7 port taken, 8 timed out, 9 cluster needs attention.
 """
 
 
-def build_parser(noun: str | None) -> argparse.ArgumentParser:
+def build_parser(noun: str | None) -> Parser:
     """The whole tree's first level, and below it only the noun that was asked for."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock",
         description="A replicated log broker that speaks Kafka's protocol.",
         epilog=EPILOG,
@@ -56,11 +59,13 @@ def build_parser(noun: str | None) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = shared_options_last(sys.argv[1:] if argv is None else argv, WITH_VERBS)
     noun = next((word for word in words if not word.startswith("-")), None)
     parser = build_parser(noun)
     try:
-        args = parser.parse_args(words)
+        args, leftover = parser.parse_known_args(words)
+        if leftover:
+            args.parser.leftover(leftover)
     except SystemExit as leaving:  # argparse has said what is wrong, or printed the help that was asked for
         return Exit.USAGE if leaving.code else Exit.OK
     return run(args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable, Iterable
 
@@ -24,7 +25,7 @@ def verb(
 
 def finish(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], *, output: bool = True) -> None:
     """What every command has: its function, --output and --debug."""
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     if output:
         parser.add_argument("--output", choices=("table", "json"), default="table", help="how to print the result")
         if not any("--json" in action.option_strings for action in parser._actions):  # records have a --json of theirs
@@ -47,16 +48,19 @@ def connection(parser: argparse.ArgumentParser, *, timeout_s: float = 30.0) -> N
 
 
 def positive_float(text: str) -> float:
-    value = float(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above zero")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above zero")
     return value
 
 
 def positive_int(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.strip().isdecimal() else 0
     if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
     return value
 
 

@@ -70,6 +70,11 @@ def note(text: str) -> None:
         print(printable(text), file=sys.stderr)
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def cell(value: Any) -> str:
     return printable(_shown(value))
 

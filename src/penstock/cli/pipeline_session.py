@@ -57,14 +57,12 @@ def pace(args: argparse.Namespace) -> Any:
 
 def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> Any:
     """The topic, once it is known to be there: Spark takes seconds to start, and a wrong name should not."""
-    from penstock.cli.connect import connect, failure
+    from penstock.cli.connect import connect
     from penstock.pipelines.topics import Topic
 
     where = bootstrap or args.bootstrap
     with connect(argparse.Namespace(bootstrap=where, timeout=args.timeout)) as broker:
-        [found] = broker.topics([name])
-    if found.error_code:
-        raise failure(name, found.error_code, None)
+        broker.existing([name])
     return Topic(where, name, pairs(getattr(args, "option", []), "--option"))
 
 

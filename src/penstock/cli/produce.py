@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "json":
         output.record("json", {"topic": args.topic, "records": delivery.records, "bytes": delivery.bytes})
     elif not args.quiet:
-        output.note(f"produced {delivery.records:,} records to {args.topic}")
+        output.note(f"produced {output.counted(delivery.records, 'record')} to {args.topic}")
     return Exit.OK
 
 

@@ -174,7 +174,10 @@ def _tell(verdict: Verdict, seconds: float) -> None:
     )
     for violation in verdict.violations:
         print(f"BROKEN  {violation}")
-    print("verdict: " + ("all promises kept" if verdict.ok else f"{len(verdict.violations)} promises broken"))
+    print(
+        "verdict: "
+        + ("all promises kept" if verdict.ok else f"{output.counted(len(verdict.violations), 'promise')} broken")
+    )
 
 
 def _cluster(plan: Plan) -> str:

@@ -185,13 +185,11 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_describe(args: argparse.Namespace) -> int:
-    from penstock.cli.connect import connect, failure
+    from penstock.cli.connect import connect
 
     with connect(args) as broker:
         topics: dict[str, Any] = {}
-        for topic in broker.topics(args.names or None):
-            if topic.error_code:
-                raise failure(topic.name or "?", topic.error_code, None)
+        for topic in broker.existing(args.names or None):
             if topic.name is not None and (args.names or not topic.is_internal):
                 topics[topic.name] = topic
         partitions = [(name, part.partition_index) for name, topic in topics.items() for part in topic.partitions]

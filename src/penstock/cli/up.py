@@ -123,7 +123,7 @@ def _disk(ephemeral: bool) -> Disk:
 
 
 def _port(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isdecimal() else -1
     if not 0 <= value < 65536:
-        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 0 to 65535")
     return value

@@ -46,8 +46,14 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[tuple[str, int]]:
         host, separator, port = text.rpartition(":")
         if not separator or text.endswith("]"):
             host, port = text, str(DEFAULT_PORT)
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{entry!r} is no bootstrap address: give host:port")
+        if not host:
+            raise ValueError(f"{entry!r} names no host: write host:port, as in localhost:{DEFAULT_PORT}")
+        if ":" in host and not (host.startswith("[") and host.endswith("]")):
+            raise ValueError(f"{entry!r} is no host:port: an IPv6 address stands in brackets, [::1]:{DEFAULT_PORT}")
+        if not port:
+            raise ValueError(f"{entry!r} names no port: write {host}:{DEFAULT_PORT}, or the port that it is")
+        if not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"{entry!r}: {port!r} is no port: give a number from 1 to 65535")
         addresses.append((host.strip("[]"), int(port)))
     return addresses
 

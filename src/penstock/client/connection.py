@@ -1,6 +1,7 @@
 """One connection to a broker: versions agreed on, requests out, answers matched to them in order."""
 
 import asyncio
+import socket
 import ssl
 import struct
 from collections import deque
@@ -163,9 +164,9 @@ class BrokerConnection:
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
                 await network.connect(host, port, lambda: stream, tls=settings.tls)
-        except (OSError, TimeoutError) as error:
-            why = str(error) or "no answer in time"
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"Can't connect to {host}:{port}: {why}.") from None
+        except (OSError, UnicodeError) as error:  # a name that can't be one in the DNS is a UnicodeError
+            sentence = f"Can't connect to {host}:{port}: {_why(error)}."
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence) from error
         connection = cls(stream, settings)
         try:
             await connection._negotiate()
@@ -307,6 +308,20 @@ class BrokerConnection:
             raise KafkaError(code_of(answer.error_code), f"{self.address} doesn't say what it serves.")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+
+
+def _why(error: OSError | UnicodeError) -> str:
+    match error:
+        case TimeoutError():
+            return "no answer in time"
+        case socket.gaierror():
+            return "the host name is not known"
+        case ConnectionRefusedError():
+            return "the connection was refused"
+        case OSError():
+            return error.strerror or str(error)
+        case UnicodeError():
+            return "that is no host name"
 
 
 def _error_code(frame: memoryview) -> int:

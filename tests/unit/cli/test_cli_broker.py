@@ -288,4 +288,4 @@ def test_what_is_not_there_can_not_be_consumed(shell: Shell, name: str) -> None:
 
 def test_no_broker_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "list", "--bootstrap", "127.0.0.1:1"]) == Exit.CANNOT_CONNECT
-    assert capsys.readouterr().err.startswith("penstock: no broker answers at 127.0.0.1:1")
+    assert capsys.readouterr().err.startswith("penstock: nothing listens at 127.0.0.1:1")

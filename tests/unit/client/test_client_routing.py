@@ -22,8 +22,17 @@ from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRe
 def test_bootstrap_addresses_are_hosts_and_ports() -> None:
     assert parse_bootstrap("a:1, b:2") == [("a", 1), ("b", 2)]
     assert parse_bootstrap(["[::1]:9093", "host", "[::1]"]) == [("::1", 9093), ("host", 9092), ("::1", 9092)]
-    for wrong in ("", "a:", ":1", "a:b", "a:0", "a:70000"):
-        with pytest.raises(ValueError, match="is no bootstrap address"):
+    for wrong, reason in (
+        ("", "names no host"),
+        (":1", "names no host"),
+        ("a:", "names no port: write a:9092"),
+        ("a:b", "'b' is no port"),
+        ("a:0", "'0' is no port"),
+        ("a:70000", "'70000' is no port"),
+        ("::1", "stands in brackets"),
+        ("fe80::1:9092", "stands in brackets"),
+    ):
+        with pytest.raises(ValueError, match=reason):
             parse_bootstrap(wrong)
 
 

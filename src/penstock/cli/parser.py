@@ -1,0 +1,101 @@
+"""argparse with our own words: one sentence that names the option, what is wrong with it, and what is near.
+
+Options that most commands share may stand before the command as well: `penstock -b HOST:PORT topic list`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from penstock.cli import output
+from penstock.cli.exit import Exit
+
+KINDS: dict[Any, str] = {int: "whole number", float: "number"}
+SHARED_WITH_VALUE = ("-b", "--bootstrap", "--bootstrap-server", "--timeout", "--output")
+SHARED_FLAGS = ("--debug", "--json")
+LEAST_LIKENESS = 0.6
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Says it in one line, and leaves."""
+        missing = self._missing_command(message)
+        if missing is not None and missing.dest == "noun":
+            self.print_help(sys.stderr)
+        else:
+            said = f"give one of {listed(missing.choices or ())}" if missing else message.removeprefix("argument ")
+            output.note(f"{self.prog}: {said} (`{self.prog} --help` has more)")
+        raise SystemExit(Exit.USAGE)
+
+    def _missing_command(self, message: str) -> argparse.Action | None:
+        """The choice of commands that the message says is missing."""
+        if not message.startswith("the following arguments are required: "):
+            return None
+        commands = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        return next((action for action in commands if str(action.metavar) in message), None)
+
+    def leftover(self, words: Sequence[str]) -> NoReturn:
+        """For words that no option or argument took."""
+        first, *_ = words
+        if not first.startswith("-") or first == "-":
+            self.error(f"{first!r} is one word more than it takes")
+        self.error(f"there is no option {first.partition('=')[0]}{near(first, self._option_string_actions)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(f"there is no command {value!r}{near(value, action.choices) or what_there_is(action.choices)}")
+        suggestion = near(str(value), map(str, action.choices))
+        raise argparse.ArgumentError(action, f"{value!r} is none of {listed(action.choices)}{suggestion}")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        convert = self._registry_get("type", action.type, action.type)
+        try:
+            return convert(arg_string)
+        except argparse.ArgumentTypeError as wrong:
+            raise argparse.ArgumentError(action, str(wrong)) from None
+        except (TypeError, ValueError):
+            kind = KINDS.get(action.type, "value for it")
+            raise argparse.ArgumentError(action, f"{arg_string!r} is no {kind}") from None
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """`: did you mean …?` if there is one that is spelt nearly so, else nothing."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(word.partition("=")[0], list(known), n=1, cutoff=LEAST_LIKENESS)
+    return f": did you mean {found[0]}?" if found else ""
+
+
+def what_there_is(known: Iterable[str]) -> str:
+    return f": there are {listed(known)}"
+
+
+def listed(names: Iterable[Any]) -> str:
+    *others, last = map(str, names)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
+    """The words with shared options that stand before the command, or before its verb, moved behind it."""
+    moved: list[str] = []
+    kept: list[str] = []
+    rest = list(words)
+    commands, wanted = 0, 1
+    while rest and commands < wanted:
+        word = rest.pop(0)
+        name, equals, _ = word.partition("=")
+        if name in SHARED_WITH_VALUE:
+            moved += [word] if equals else [word, *rest[:1]]
+            rest = rest if equals else rest[1:]
+        elif word in SHARED_FLAGS or (word.startswith("-b") and len(word) > len("-b")):
+            moved.append(word)
+        else:
+            kept.append(word)
+            commands += not word.startswith("-")
+            wanted = 2 if word in with_verbs else wanted
+    return [*kept, *moved, *rest]

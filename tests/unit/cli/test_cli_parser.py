@@ -1,0 +1,145 @@
+"""What is wrong with a command line, in one sentence; and options that stand before the command."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import NOUNS, WITH_VERBS, build_parser, main
+from penstock.cli.parser import shared_options_last
+from penstock.testing import Broker
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["topc", "list"], "penstock: there is no command 'topc': did you mean topic?"),
+        (["xyzzy"], "penstock: there is no command 'xyzzy': there are up, start, check,"),
+        (["topic", "lst"], "penstock topic: there is no command 'lst': did you mean list?"),
+        (["topic"], "penstock topic: give one of create, list, describe, alter and delete"),
+        (["topic", "create"], "penstock topic create: the following arguments are required: NAME"),
+        (["topic", "create", "x", "--partitons=3"], "there is no option --partitons: did you mean --partitions?"),
+        (["topic", "list", "a", "b"], "penstock topic list: 'b' is one word more than it takes"),
+        (["topic", "create", "x", "-p", "many"], "-p/--partitions: 'many' is no whole number above zero"),
+        (["topic", "create", "x", "-p", "0"], "-p/--partitions: '0' is no whole number above zero"),
+        (["topic", "list", "--timeout", "nan"], "--timeout: 'nan' is no number above zero"),
+        (["up", "--port", "x"], "penstock up: --port: 'x' is no port: give a number from 0 to 65535"),
+        (["consume", "-t", "x", "-p", "y"], "-p/--partition: 'y' is no whole number"),
+        (["sim", "--seed", "1", "--profile", "hostil"], "'hostil' is none of calm, network"),
+        (["topic", "list", "-b", "localhost:"], "penstock: 'localhost:' names no port: write localhost:9092"),
+        (["topic", "list", "-b", ":9092"], "penstock: ':9092' names no host"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == Exit.USAGE
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert " _" not in said.err, "no internal name"
+    assert said.out == ""
+
+
+def test_no_command_at_all_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == Exit.USAGE
+    assert "produce" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-b h:1 topic list x", "topic list -b h:1 x"),
+        ("--bootstrap=h:1 --json topic list", "topic list --bootstrap=h:1 --json"),
+        ("topic -bh:1 list", "topic list -bh:1"),
+        ("-b h:1 consume -t n", "consume -b h:1 -t n"),
+        ("consume -t -b", "consume -t -b"),
+        ("--help", "--help"),
+        ("-b", "-b"),
+    ],
+)
+def test_shared_options_may_stand_before_the_command(words: str, expected: str) -> None:
+    assert shared_options_last(words.split(), WITH_VERBS) == expected.split()
+
+
+def test_commands_with_verbs_are_those_that_have_some() -> None:
+    def has_verbs(noun: str) -> bool:
+        try:
+            build_parser(noun).parse_args([noun, "no-such-verb"])
+        except SystemExit:
+            return True
+        return False
+
+    takes_words = {"start", "check", "produce"}  # a word that stands behind them is a file
+    assert {noun for noun in NOUNS if noun not in takes_words and has_verbs(noun)} - WITH_VERBS == {
+        "up",
+        "consume",
+        "sim",
+    }
+    for noun in WITH_VERBS:
+        assert has_verbs(noun)
+
+
+def test_a_listing_takes_its_broker_before_the_command(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-b", penstock_session.bootstrap, "--json", "topic", "list", "none*"]) == Exit.OK
+    assert capsys.readouterr().out == "[]\n"
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A server that is no broker: it says the same to everybody, and leaves."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            try:
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(1024)
+                        connection.sendall(answer)
+            except OSError:
+                return  # closed below
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_each_way_not_to_connect_has_its_own_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(bootstrap: str) -> str:
+        assert main(["topic", "list", "-b", bootstrap]) == Exit.CANNOT_CONNECT
+        return capsys.readouterr().err
+
+    assert said("nosuch.invalid:9092") == (
+        "penstock: the host nosuch.invalid is not known: check its name in --bootstrap\n"
+    )
+    assert "the host x..y is not known" in said("x..y:1")
+    assert said("127.0.0.1:1") == (
+        "penstock: nothing listens at 127.0.0.1:1: start a broker with `penstock up`, or name another with --bootstrap\n"
+    )
+    assert "nothing listens at 127.0.0.1:1 (and 1 more)" in said("127.0.0.1:1,127.0.0.1:2")
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
+        assert f"{web} does not answer as a Kafka broker does" in said(web)
+
+
+def test_a_topic_that_is_not_there_is_told_with_one_that_is_spelt_nearly_so(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    penstock_session.create_topic("page-views")
+    where = ["--bootstrap", penstock_session.bootstrap]
+    for words in (["topic", "describe", "page-view"], ["consume", "-e", "-t", "page-view"]):
+        assert main([*words, *where]) == Exit.NOT_FOUND
+        assert capsys.readouterr().err == "penstock: there is no topic page-view: did you mean page-views?\n"
+    assert main(["topic", "describe", "qqqq", *where]) == Exit.NOT_FOUND
+    assert capsys.readouterr().err == "penstock: there is no topic qqqq: `penstock topic list` shows what there is\n"

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.metadata_storage import StorageError
@@ -72,6 +72,8 @@ class Identity:
     controller_endpoints: Mapping[str, Endpoint]
     rack: str | None = None
     previous_broker_epoch: int = -1
+    #: Partitions, by topic id, whose logs were marked as synced when this process started.
+    synced: Mapping[bytes, Sequence[int]] = field(default_factory=dict)
 
 
 class Directories(NamedTuple):
@@ -199,6 +201,9 @@ class Lifecycle:
             rack=me.rack,
             log_dirs=self._directories().online,
             previous_broker_epoch=me.previous_broker_epoch,
+            synced_topics=[
+                api_62.SyncedTopic(topic_id=topic, partitions=list(some)) for topic, some in me.synced.items()
+            ],
         )
 
     async def _register_controller(self) -> None:

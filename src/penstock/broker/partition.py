@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.broker.hosting import Hosting, Waiter, now_ms
-from penstock.log.flush import sync_to_end
+from penstock.log.flush import make_countable
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import HEADER_SIZE, parse_header
@@ -82,6 +82,7 @@ class Partition:
         if log is None:
             log = self._log = self._hosting.open_log(self)
             self._take_role(log)
+            self.follow_disk(log)
         return log
 
     @property
@@ -225,7 +226,7 @@ class Partition:
             prepared=prepared,
         )
         if not info.duplicate:
-            if leading is None and not log.config.fsync_before_ack:
+            if leading is None and not log.counts_synced:
                 log.update_high_watermark(log.log_end_offset)
                 if self._waiters or self._commits:
                     self._notify(log.size - before)
@@ -240,8 +241,8 @@ class Partition:
     def _advance(self, log: Log) -> None:
         """Move it as far as the replicas that count allow, and tell who waits for it."""
         mark = log.log_end_offset
-        if log.config.fsync_before_ack and log.flushed_offset < mark:
-            mark = log.flushed_offset
+        if log.counts_synced and log.synced_offset < mark:
+            mark = log.synced_offset
             self.follow_disk(log)
         leading, hosting = self.leading, self._hosting
         if leading is not None:
@@ -264,17 +265,18 @@ class Partition:
 
     def follow_disk(self, log: Log) -> None:
         """The high watermark goes where the synced part of the log ends, until that is its end."""
-        if self._following is None and log.flushed_offset < log.log_end_offset:
+        if self._following is None and log.counts_synced and log.synced_offset < log.log_end_offset:
             self._following = asyncio.get_running_loop().create_task(
                 self._follow_disk(log), name=f"high watermark of {self.topic}-{self.index}"
             )
 
     async def _follow_disk(self, log: Log) -> None:
         try:
-            while log.flushed_offset < log.log_end_offset:
-                await sync_to_end(log)
-                if self.is_leader or self.image.replicas == (self.node_id,):
-                    self._advance(log)
+            while log.counts_synced and log.synced_offset < log.log_end_offset:
+                await make_countable(log)
+                if not self.is_leader and self.image.replicas != (self.node_id,):
+                    return  # a follower waits by itself before it names what has come meanwhile
+                self._advance(log)
         except KafkaError as error:
             self._fail_commits(error)  # the disk failed or the log was closed
         finally:

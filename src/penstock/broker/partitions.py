@@ -129,6 +129,7 @@ class Partitions:
         for partition in self._by_name.values():
             if partition.is_open and (everywhere or partition.topic in topics):
                 partition.log.update_config(effective_log_config(new, partition.topic, self._settings))
+                partition.follow_disk(partition.log)  # what counted before fsync was promised is synced now
                 partition.recheck()  # fewer in-sync replicas may be enough now
 
     def _open_log(self, partition: Partition) -> Log:

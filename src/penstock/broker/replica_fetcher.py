@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.hosting import OPEN_SLICE_SECONDS
 from penstock.broker.replica_session import NO_SESSION, Key, ReplicaSession
-from penstock.log.flush import sync_to_end
+from penstock.log.flush import make_countable
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     FetchPartition,
@@ -193,7 +193,7 @@ class ReplicaFetcher:
         while tails := self._unsynced_tails():
             for entry in tails:
                 try:
-                    await sync_to_end(entry.partition.log)
+                    await make_countable(entry.partition.log)
                 except KafkaError as error:
                     self._broken(entry, error)
 
@@ -206,7 +206,7 @@ class ReplicaFetcher:
                 log = self._followed[key].partition.log
             except KafkaError:
                 continue  # the request will meet it, too
-            promised = log.config.fsync_before_ack and log.flushed_offset < log.log_end_offset
+            promised = log.counts_synced and log.synced_offset < log.log_end_offset
             if promised and not log.offline:
                 found.append(self._followed[key])
         return found

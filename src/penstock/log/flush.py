@@ -2,6 +2,10 @@
 
 Only the record bytes have to be on disk for an acknowledgement. The recovery point promises more: indexes, epochs and
 producer snapshots up to it are on disk too, so that nothing below it is scanned after a crash.
+
+Where acknowledgements promise fsync, the first sync leaves a mark in the log's directory: everything that the replica
+was ever counted for is on disk. What was acknowledged before the promise was switched on is synced by then. The mark
+goes before anything counts unsynced again. A broker whose machine was off tells the controller of its marked logs.
 """
 
 from __future__ import annotations
@@ -10,12 +14,15 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.log.checkpoints import PARTITION_METADATA_FILE
 from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.log.segment import Segment
+
+SYNCED_MARK_FILE = "penstock.synced"
 
 
 class FlushGoal(NamedTuple):
@@ -41,11 +48,18 @@ async def sync_to_end(log: Log) -> None:
         await log.flushed(log.log_end_offset)
 
 
+async def make_countable(log: Log) -> None:
+    """Syncs to the end where fsync is promised; where it is not any more, removes the mark that says so."""
+    await (sync_to_end(log) if log.config.fsync_before_ack else log.remove_mark())
+
+
 class GroupCommit:
-    __slots__ = ("_log", "_running", "_synced_bases", "_waiters")
+    __slots__ = ("_log", "_marking", "_removals", "_running", "_synced_bases", "_waiters")
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._marking = asyncio.Lock()
+        self._removals = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._running: asyncio.Task[None] | None = None
         #: Base offsets of segments whose directory entry is known to be on disk.
@@ -103,15 +117,16 @@ class GroupCommit:
         log = self._log
         while True:
             goal, truncations = log.log_end_offset, log.truncations
+            removals, mark = self._removals, log.config.fsync_before_ack and not log.marked
+            log.mark_possible = log.mark_possible or mark
             for segment in self._dirty_segments():
                 size = segment.size
                 await segment.file.sync()
                 if log.truncations == truncations:
                     segment.synced_size = max(segment.synced_size, size)
-            if self._new_files():
-                await log.environment.disk.run(self._sync_directories)
-                self._note_files()
+            mark = await self._sync_entries(mark, removals)
             if log.truncations == truncations:
+                log.marked = log.marked or mark
                 log.flushed_offset = max(log.flushed_offset, goal)
                 return log.flushed_offset
 
@@ -201,9 +216,44 @@ class GroupCommit:
                 disk.sync_file(path)
         self._sync_directories()
 
-    def _sync_directories(self) -> None:
+    async def _sync_entries(self, mark: bool, removals: int) -> bool:
+        """Whether the log's directory was marked, too: not if a mark was removed since the sync began."""
+        async with self._marking:
+            mark = mark and self._removals == removals
+            if mark or self._new_files():
+                await self._log.environment.disk.run(self._sync_directories, mark)
+                self._note_files()
+        return mark
+
+    async def remove_mark(self) -> None:
+        """Fsync is not promised any more: what is not synced counts once the directory has no mark, also on disk."""
+        log = self._log
+        log.check_writable()
+        async with self._marking:
+            if log.config.fsync_before_ack or not log.mark_possible:
+                return  # it was promised again, or another one removed it
+            log.marked = False
+            self._removals += 1
+            try:
+                await log.environment.disk.run(self._remove_mark)
+            except OSError as error:
+                raise log.failed(error) from error
+            log.mark_possible = False
+            log.counts_synced = log.config.fsync_before_ack
+
+    def _remove_mark(self) -> None:
+        disk = self._log.environment.disk
+        disk.remove(f"{self._log.path}/{SYNCED_MARK_FILE}")
+        disk.sync_dir(self._log.path)
+
+    def _sync_directories(self, mark: bool = False) -> None:
         """The entries of the log's files, and the first time the entry of the log's own directory."""
         disk = self._log.environment.disk
+        if mark:
+            disk.write_new(f"{self._log.path}/{SYNCED_MARK_FILE}", b"")
+            whose = f"{self._log.path}/{PARTITION_METADATA_FILE}"
+            if disk.exists(whose):
+                disk.sync_file(whose)  # the mark is told under the topic's id
         disk.sync_dir(self._log.path)
         if not self._synced_bases:
             disk.sync_dir(self._log.log_dir)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.check import check
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
 from penstock.log.epochs import LeaderEpochCache
+from penstock.log.flush import SYNCED_MARK_FILE
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
 from penstock.log.replay import Recovered, batches_between, rebuild_producers
@@ -115,13 +116,12 @@ def open_log(
     snapshots = SnapshotFiles(disk, place.path, found.snapshots)
     if not segments:
         snapshots.remove_all()
-        log = create_log(environment, place, config, log_start_offset)
-        disk.sync_dir(place.path)
-        return log
+        return _start_over(environment, place, config, log_start_offset, found)
     if not segments[-1].size:
         segments[-1].created_ms = environment.clock.wall_ms()
     epochs, epochs_whole = _load_epochs(environment, place.path, found)
     recovered: Recovered | None = None
+    damaged = False
     if clean:
         end = recovery_point = _end_of(segments)
         for segment in segments:
@@ -129,19 +129,19 @@ def open_log(
     else:
         recovered = Recovered(recovery_point)
         end = _recover(place, segments, recovery_point, recovered)
+        damaged = end < recovery_point
         recovery_point = min(recovery_point, end)
     if end < log_start_offset:
         # The records that were left are gone too. Their offsets were given away once: the log goes on behind them.
         logger.warning("%s ends at %d, before its start %d: starting over there", place.path, end, log_start_offset)
         _discard(disk, segments, 0)
         snapshots.remove_all()
-        log = create_log(environment, place, config, log_start_offset)
-        disk.sync_dir(place.path)
-        return log
+        return _start_over(environment, place, config, log_start_offset, found)
     start = max(log_start_offset, segments[0].base_offset)
     log = _assemble(
         environment, place, config, segments, epochs, snapshots, ProducerStateManager(), start, end, recovery_point
     )
+    _note_mark(log, found, whole=not damaged)
     _restore_epochs(log, recovered if epochs_whole else None, recovery_point if epochs_whole else start)
     # A snapshot above the recovery point may describe records that are gone.
     if snapshots.remove_above(recovery_point):
@@ -157,6 +157,20 @@ def open_log(
     else:
         log.producers.map_end_offset = end
     return log
+
+
+def _start_over(environment: LogEnvironment, place: LogPlace, config: LogConfig, start: int, found: Found) -> Log:
+    log = create_log(environment, place, config, start)
+    environment.disk.sync_dir(place.path)
+    _note_mark(log, found, whole=False)
+    return log
+
+
+def _note_mark(log: Log, found: Found, *, whole: bool) -> None:
+    """A damaged log doesn't have all that its mark speaks of."""
+    log.mark_possible = SYNCED_MARK_FILE in found.names
+    log.marked = log.mark_possible and whole
+    log.update_config(log.config)
 
 
 def _assemble(

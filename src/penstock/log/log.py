@@ -71,6 +71,7 @@ class Log:
         "bases",
         "cleaned_offset",
         "config",
+        "counts_synced",
         "environment",
         "epochs",
         "flushed_offset",
@@ -79,6 +80,8 @@ class Log:
         "log_dir",
         "log_end_offset",
         "log_start_offset",
+        "mark_possible",
+        "marked",
         "partition",
         "path",
         "pending_swaps",
@@ -145,6 +148,12 @@ class Log:
         self._failure: OSError | None = None
         self._closed = False
         self._commit: GroupCommit | None = None
+        #: The log's directory says, on disk, that only synced records were counted since all before them were synced.
+        self.marked = False
+        #: It may say so: the mark is being written or removed, or was found in a damaged log.
+        self.mark_possible = False
+        #: Only what is on disk counts as this replica's: promised by its config, or by its mark until that is gone.
+        self.counts_synced = False
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -162,6 +171,7 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
+        self.counts_synced = config.fsync_before_ack or self.mark_possible
         self._rules = _rules_of(config)
         #: 1 is for those who wait for their fsync themselves.
         self._flush_messages = config.flush_messages if config.flush_messages > 1 else 1 << 62
@@ -516,12 +526,20 @@ class Log:
 
         Raises TruncatedError if the log is cut below `offset` meanwhile.
         """
-        if offset > self.flushed_offset:
+        if offset > (self.synced_offset if self.config.fsync_before_ack else self.flushed_offset):
             await self._group_commit().wait(offset)
 
     def refuse_waiters_above(self, offset: int) -> None:
         if self._commit is not None:
             self._commit.refuse_above(offset)
+
+    @property
+    def synced_offset(self) -> int:
+        """Where the records end that count as on disk: nothing does before the log's directory is marked."""
+        return self.flushed_offset if self.marked else self.log_start_offset
+
+    async def remove_mark(self) -> None:
+        await self._group_commit().remove_mark()
 
     def _group_commit(self) -> GroupCommit:
         if self._commit is None:

@@ -144,6 +144,14 @@ class LogManager:
             except OSError as error:  # the next start takes this life for one that lost something: safe, and slower
                 logger.warning("%s doesn't say which life uses it: %s", directory.path, error)
 
+    def synced_partitions(self) -> dict[bytes, list[int]]:
+        """Those that were only ever counted for what they had on disk, by topic id."""
+        found: dict[bytes, list[int]] = {}
+        for log in self._logs.values():
+            if log.marked:
+                found.setdefault(log.topic_id, []).append(log.partition)
+        return found
+
     def directory_of(self, log: Log) -> LogDir:
         return self._by_path[log.log_dir]
 

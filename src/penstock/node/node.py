@@ -168,6 +168,7 @@ class Node:
             endpoints[True],
             self.settings.optional_str("broker.rack"),
             last.broker_epoch,
+            logs.synced_partitions(),
         )
 
     def _open_logs_manager(self) -> LogManager:

@@ -24,12 +24,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
-from penstock.client.admin import Admin, NewTopic
+from penstock.client.admin import SET, Admin, NewTopic
 from penstock.client.client import AsyncClient
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from penstock.client.producer import Producer, ProducerSettings
+from penstock.metadata.image import ResourceType
 from penstock.protocol.errors import KafkaError
 from penstock.records.batches import split_batches
 from penstock.records.record import read_records
@@ -202,6 +203,16 @@ class Stage:
         async def work(role: Role) -> str:
             await Admin(await role.connected()).delete_topics([name])
             return "deleted"
+
+        return await self._as("admin", work)
+
+    async def do_config(self, name: str, **configs: str) -> str:
+        """Changes a topic's configs."""
+
+        async def work(role: Role) -> str:
+            changes = [(config, SET, value) for config, value in configs.items()]
+            await Admin(await role.connected()).alter_configs(ResourceType.TOPIC, name, changes)
+            return "changed"
 
         return await self._as("admin", work)
 

@@ -30,6 +30,7 @@ from penstock.metadata.image import (
     ResourceType,
     TopicImage,
 )
+from penstock.net.limits import ByteBudget
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_56_alter_partition import (
     AlterPartitionRequest,
@@ -94,6 +95,7 @@ class Member:
             quotas=SimpleNamespace(record_fetch=lambda ctx, size: 0, max_fetch_bytes=lambda ctx: 1 << 30),
             metadata=SimpleNamespace(image=cluster.image),
             fetch_max_bytes=1 << 26,
+            unsent=ByteBudget(-1),
         )
         self.image: MetadataImage | None = None
         self.alive = False

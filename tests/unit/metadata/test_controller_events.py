@@ -342,7 +342,7 @@ def all_that_left(change: Any, target: Any) -> list[int]:
     return [each for each in dict.fromkeys(before) if each not in target.isr and each in target.replicas]
 
 
-def trusted_for_ever(image: MetadataImage, broker_id: int, rules: Rules, directories: Any) -> list[Any]:
+def trusted_for_ever(image: MetadataImage, broker_id: int, rules: Rules, *_: Any) -> list[Any]:
     return without_broker(image, broker_id, rules)
 
 

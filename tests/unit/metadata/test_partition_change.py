@@ -192,12 +192,14 @@ def test_who_acknowledges_what_is_on_disk_has_it_after_a_power_loss(
     rules = Rules(min_insync_replicas=2, syncs_before_acks=static)
     assert rules.survives_power_loss(image, "t", 2) == survives
 
-    def left(directory: bytes) -> str:
-        records = after_unclean_shutdown(image, 2, rules, [directory])
+    def left(directory: bytes, synced: set[tuple[bytes, int]]) -> str:
+        records = after_unclean_shutdown(image, 2, rules, [directory], synced)
         return summary(apply(image, records).topics["t"].partitions[0])
 
-    assert left(DISK) == ("3 3/2/" if survives else "3 3//")
-    assert left(OTHER_DISK) == "3 3//"
+    this = {(image.topics["t"].topic_id, 0)}
+    assert left(DISK, this) == ("3 3/2/" if survives else "3 3//")
+    assert left(OTHER_DISK, this) == "3 3//"
+    assert left(DISK, set()) == "3 3//"  # counted for more than it had on disk, before fsync was promised
 
 
 # --- eligible leaders -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from wire_strategies import field_values
 from penstock.protocol.apis import APIS, request_class, response_class
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.compile import is_flexible
-from penstock.protocol.schema import Field, Message, Struct
+from penstock.protocol.schema import FIRST_OWN_TAG, Field, Message, Struct
 from penstock.protocol.uuid import ZERO_UUID
 
 QUICK = settings(
@@ -46,8 +46,8 @@ def kio_class(cls: type[Message], version: int) -> Any:
 
 
 def pairs_of_fields(cls: type[Struct], version: int, theirs: Any) -> list[tuple[Field, Any]]:
-    """Fields by position: kio gives some another name."""
-    ours = [field for field in cls.FIELDS if field.exists_in(version)]
+    """Kafka's fields by position: kio gives some another name."""
+    ours = [field for field in cls.FIELDS if field.exists_in(version) and (field.tag or 0) < FIRST_OWN_TAG]
     return list(zip(ours, dataclasses.fields(theirs), strict=True))
 
 

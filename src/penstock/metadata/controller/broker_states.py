@@ -9,7 +9,7 @@ Each step takes the broker out of the ISRs, or lets it lead what waits for it, i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -122,11 +122,16 @@ def unregister_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAU
 
 
 def after_unclean_shutdown(
-    image: MetadataImage, broker_id: int, rules: Rules, directories: Sequence[bytes] = ()
+    image: MetadataImage,
+    broker_id: int,
+    rules: Rules,
+    directories: Sequence[bytes] = (),
+    synced: Set[tuple[bytes, int]] = frozenset(),
 ) -> list[Any]:
     """What the broker had may be gone: it is neither in sync nor eligible until it has caught up again.
 
-    Only where replicas count for what they have on disk, and the disk is still there, it has all it had.
+    Only where replicas count for what they have on disk, the broker has done so for this one ever since it had
+    everything on disk (`synced`), and the disk is still there, it has all it had.
     """
     keeps: dict[str, bool] = {}
     kept: list[tuple[TopicImage, int]] = []
@@ -137,7 +142,8 @@ def after_unclean_shutdown(
     ):
         if topic.name not in keeps:
             keeps[topic.name] = rules.survives_power_loss(image, topic.name, broker_id)
-        safe = keeps[topic.name] and topic.partitions[index].directory(broker_id) in directories
+        there = topic.partitions[index].directory(broker_id) in directories
+        safe = keeps[topic.name] and there and (topic.topic_id, index) in synced
         (kept if safe else lost).append((topic, index))
     return [
         *leader_and_isr_changes(image, rules, kept, leaving=broker_id),

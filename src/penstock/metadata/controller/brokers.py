@@ -41,6 +41,8 @@ class Registration:
     features: Mapping[str, tuple[int, int]] | None = None
     # The epoch that its last clean shutdown wrote down; -1 when the last life ended otherwise.
     previous_broker_epoch: int = -1
+    # Topic id and partition of each replica that was only ever counted for what it had on disk.
+    synced: frozenset[tuple[bytes, int]] = frozenset()
 
 
 def registration_of(request: BrokerRegistrationRequest) -> Registration:
@@ -52,6 +54,7 @@ def registration_of(request: BrokerRegistrationRequest) -> Registration:
         request.rack,
         {one.name: (one.min_supported_version, one.max_supported_version) for one in request.features},
         request.previous_broker_epoch,
+        frozenset((topic.topic_id, index) for topic in request.synced_topics for index in topic.partitions),
     )
 
 
@@ -118,7 +121,7 @@ def _end_of_last_life(image: MetadataImage, registration: Registration, rules: R
     known = image.brokers.get(broker_id)
     if known is not None and known.epoch == registration.previous_broker_epoch:
         return without_broker(image, broker_id, rules)
-    return after_unclean_shutdown(image, broker_id, rules, registration.log_dirs)
+    return after_unclean_shutdown(image, broker_id, rules, registration.log_dirs, registration.synced)
 
 
 def _check_features(image: MetadataImage, broker_id: int, features: Mapping[str, tuple[int, int]]) -> None:

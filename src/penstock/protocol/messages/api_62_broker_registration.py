@@ -1,6 +1,18 @@
 """BrokerRegistration: api 62, versions 0 to 4."""
 
-from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string, uint16, uuid
+from penstock.protocol.schema import (
+    FIRST_OWN_TAG,
+    Message,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    uint16,
+    uuid,
+)
 
 
 class Listener(Struct):
@@ -16,6 +28,11 @@ class Feature(Struct):
     max_supported_version: int = int16()
 
 
+class SyncedTopic(Struct):
+    topic_id: bytes = uuid()
+    partitions: list[int] = array(int32)
+
+
 class BrokerRegistrationRequest(Message, api_key=62, versions="0-4", flexible="0+"):
     broker_id: int = int32()
     cluster_id: str = string()
@@ -26,6 +43,8 @@ class BrokerRegistrationRequest(Message, api_key=62, versions="0-4", flexible="0
     is_migrating_zk_broker: bool = boolean("1+")
     log_dirs: list[bytes] = array(uuid, "2+", ignorable=True)
     previous_broker_epoch: int = int64("3+", default=-1, ignorable=True)
+    # Beyond Kafka: replicas that were only ever counted for what they had on disk.
+    synced_topics: list[SyncedTopic] = array(SyncedTopic, tag=FIRST_OWN_TAG, tagged="0+", ignorable=True)
 
 
 class BrokerRegistrationResponse(Message, api_key=62, versions="0-4", flexible="0+"):

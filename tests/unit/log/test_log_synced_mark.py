@@ -1,0 +1,144 @@
+"""The mark of a log that was only ever counted for what it had on disk, and when it comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from log_harness import TOPIC_ID, produce, run
+
+from penstock.clock import ManualClock
+from penstock.disk.real import RealDisk, RealFile
+from penstock.log.flush import SYNCED_MARK_FILE, make_countable
+from penstock.log.log import Log
+from penstock.log.manager import LogManager
+from penstock.metadata.configs.topic import LogConfig
+
+PLAIN = LogConfig()
+PROMISED = replace(PLAIN, penstock_acks_fsync=True)
+
+
+async def with_log(tmp_path: Path, config: LogConfig, work: Callable[[Log], Awaitable[None]]) -> None:
+    logs = LogManager(RealDisk(), [str(tmp_path)], ManualClock())
+    await logs.open(node_id=1, cluster_id="cluster")
+    await work(logs.create("t", TOPIC_ID, 0, config))
+    logs.abandon()
+
+
+def is_marked(tmp_path: Path) -> bool:
+    return (tmp_path / "t-0" / SYNCED_MARK_FILE).exists()
+
+
+async def told_after_a_restart(tmp_path: Path) -> dict[bytes, list[int]]:
+    logs = LogManager(RealDisk(), [str(tmp_path)], ManualClock())
+    await logs.open(node_id=1, cluster_id="cluster")
+    told = logs.synced_partitions()
+    logs.abandon()
+    return told
+
+
+def test_a_log_that_promises_fsync_is_marked_with_its_first_sync(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        produce(log)
+        assert log.counts_synced
+        assert (log.synced_offset, is_marked(tmp_path)) == (0, False)
+        await log.flushed(1)
+        assert (log.synced_offset, is_marked(tmp_path)) == (1, True)
+
+    run(with_log(tmp_path, PROMISED, work))
+    assert run(told_after_a_restart(tmp_path)) == {TOPIC_ID: [0]}
+
+
+def test_a_log_without_the_promise_is_never_marked(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        produce(log)
+        await log.flushed(1)
+        await log.flush()
+        assert not log.counts_synced
+
+    run(with_log(tmp_path, PLAIN, work))
+    assert not is_marked(tmp_path)
+    assert run(told_after_a_restart(tmp_path)) == {}
+
+
+def test_nothing_counts_as_synced_after_the_switch_before_the_log_is_marked(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        produce(log)
+        await log.flush()
+        log.update_config(PROMISED)
+        assert (log.flushed_offset, log.synced_offset) == (1, 0)
+        await log.flushed(1)
+        assert (log.synced_offset, is_marked(tmp_path)) == (1, True)
+
+    run(with_log(tmp_path, PLAIN, work))
+
+
+def test_a_sync_that_began_before_the_switch_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, original = asyncio.Event(), RealFile.sync
+
+    async def sync(file: RealFile) -> None:
+        await gate.wait()
+        await original(file)
+
+    monkeypatch.setattr(RealFile, "sync", sync)
+
+    async def work(log: Log) -> None:
+        produce(log)
+        early = asyncio.ensure_future(log.flush())
+        await asyncio.sleep(0)
+        produce(log)  # counted in the page cache
+        log.update_config(PROMISED)
+        gate.set()
+        await early
+        assert not is_marked(tmp_path)
+        assert log.synced_offset == 0
+        await log.flushed(2)
+        assert is_marked(tmp_path)
+
+    run(with_log(tmp_path, PLAIN, work))
+
+
+def test_only_synced_records_count_until_the_mark_is_gone(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        produce(log)
+        await log.flushed(1)
+        log.update_config(PLAIN)
+        produce(log)
+        assert (log.counts_synced, log.synced_offset) == (True, 1)
+        await make_countable(log)
+        assert (log.counts_synced, is_marked(tmp_path)) == (False, False)
+
+    run(with_log(tmp_path, PROMISED, work))
+
+
+def test_a_promise_that_is_renewed_while_the_mark_goes_is_marked_again(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        produce(log)
+        await log.flushed(1)
+        log.update_config(PLAIN)
+        going = asyncio.ensure_future(make_countable(log))
+        await asyncio.sleep(0)
+        log.update_config(PROMISED)
+        await log.flushed(1)
+        await going
+        assert log.counts_synced
+        assert (log.marked, is_marked(tmp_path)) == (True, True)
+
+    run(with_log(tmp_path, PROMISED, work))
+
+
+def test_the_mark_of_a_log_that_lost_synced_records_is_not_believed(tmp_path: Path) -> None:
+    async def work(log: Log) -> None:
+        produce(log)
+        produce(log)
+        await log.flush()
+
+    run(with_log(tmp_path, PROMISED, work))
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 2\n")
+    segment = next((tmp_path / "t-0").glob("*.log"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+    assert is_marked(tmp_path)
+    assert run(told_after_a_restart(tmp_path)) == {}

@@ -310,6 +310,9 @@ class Fetching:
         if epoch == -1 or end_offset == -1:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "The last fetched epoch is unknown here.")
         if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+            if not partition.is_leader and end_offset >= log.high_watermark:
+                # A replica that lags, or has records to cut off: only the leader can tell.
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "This replica has not come that far: ask the leader.")
             read.diverging = (epoch, end_offset)
             read.found(log, None)
             return True

@@ -129,9 +129,12 @@ class Partition:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below this one and where it ends; (-1, -1) if nothing is known of it.
 
-        The leader's own epoch begins with its leadership, before its first batch puts it into the log's list.
+        The leader's own epoch begins with its leadership, before its first batch puts it into the log's list. A
+        follower knows only what is in its list: it may not have heard yet where the leader's epoch begins.
         """
         log = self.log
+        if not self.is_leader:
+            return log.epochs.end_offset_for(epoch, log.log_end_offset)
         if epoch == self.image.leader_epoch:
             return epoch, log.log_end_offset
         latest = log.epochs.latest_epoch

@@ -1,0 +1,107 @@
+"""A consumer that reads from a follower (KIP-392) hears of lost records only where the follower can know of them.
+
+A follower that lags, or has not heard yet where its leader's epoch begins, has less than the consumer has read. That is
+no loss: as in Kafka the answer is OFFSET_OUT_OF_RANGE, with which consumers go back to the leader.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replica_cluster import TOPIC_ID, Cluster, run, until
+from test_replication import led_by_1
+
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+NONE = (-1, -1)
+
+
+async def fetched(cluster: Cluster, node: int, offset: int, last_epoch: int) -> tuple[ErrorCode, tuple[int, int]]:
+    """The code, and the divergence that the consumer is told."""
+    asked = FetchPartition(partition=0, fetch_offset=offset, last_fetched_epoch=last_epoch, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic_id=TOPIC_ID, partitions=[asked])]
+    request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics, rack_id=f"rack{node}")
+    found: Any = (await cluster[node].serve(request)).responses[0].partitions[0]
+    return ErrorCode(found.error_code), (found.diverging_epoch.epoch, found.diverging_epoch.end_offset)
+
+
+async def follower_behind(*, isr: tuple[int, ...] = (1, 3)) -> Cluster:
+    """Nodes 1 and 3 have three records, node 2 follows no more and has one."""
+    cluster = Cluster(1, 2, 3, replica_selector_class=RACK_AWARE)
+    await cluster.start(led_by_1(1, 2, 3))
+    await cluster[1].partition.committed(cluster[1].append(b"a"))
+    await until(lambda: cluster[2].partition.log.high_watermark == 1)
+    cluster.cut = {(2, 1), (2, 3)}
+    cluster.change(isr=isr)
+    await cluster[1].partition.committed(cluster[1].append(b"b", b"c"))
+    return cluster
+
+
+def test_a_follower_that_lags_tells_of_no_loss() -> None:
+    async def scenario() -> None:
+        cluster = await follower_behind()
+        assert await fetched(cluster, 2, 3, 1) == (ErrorCode.OFFSET_OUT_OF_RANGE, NONE)
+        assert await fetched(cluster, 2, 1, 1) == (ErrorCode.NONE, NONE)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_follower_without_its_leaders_epoch_tells_of_no_loss() -> None:
+    async def scenario() -> None:
+        cluster = await follower_behind()
+        cluster.change(leader=3)
+        epoch = cluster.partition.leader_epoch
+        await cluster[3].partition.committed(cluster[3].append(b"d"))
+        assert cluster[2].partition.log.epochs.latest_epoch != epoch
+        assert await fetched(cluster, 2, 4, epoch) == (ErrorCode.OFFSET_OUT_OF_RANGE, NONE)
+        assert await fetched(cluster, 2, 3, epoch - 1) == (ErrorCode.OFFSET_OUT_OF_RANGE, NONE)
+        assert await fetched(cluster, 3, 4, epoch) == (ErrorCode.NONE, NONE)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_an_empty_follower_tells_of_no_loss() -> None:
+    async def scenario() -> None:
+        cluster = await follower_behind()
+        cluster.change(leader=3)
+        cluster[2].partition.log.truncate_fully_and_start_at(0)
+        for epoch in range(1, cluster.partition.leader_epoch + 1):
+            assert await fetched(cluster, 2, 3, epoch) == (ErrorCode.OFFSET_OUT_OF_RANGE, NONE)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_follower_with_records_of_its_own_tells_of_no_loss_above_its_high_watermark() -> None:
+    """It led once, and has not cut off yet what nobody else has."""
+
+    async def scenario() -> None:
+        cluster = await follower_behind()
+        log = cluster[2].partition.log
+        cluster.change(leader=3, leader_epoch=9)
+        log.assign_epoch(5, 1)
+        assert await fetched(cluster, 2, 2, 3) == (ErrorCode.OFFSET_OUT_OF_RANGE, NONE)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_a_follower_tells_of_a_loss_below_its_high_watermark() -> None:
+    """What it has there is committed: a consumer with other records has read them from an unclean leader."""
+
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3, replica_selector_class=RACK_AWARE)
+        await cluster.start(led_by_1(1, 2, 3))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        cluster.change(leader=1, leader_epoch=7)
+        await cluster[1].partition.committed(cluster[1].append(b"b", b"c"))
+        await until(lambda: cluster[2].partition.log.high_watermark == 3)
+        assert await fetched(cluster, 2, 3, 4) == (ErrorCode.NONE, (1, 1))
+        assert await fetched(cluster, 1, 3, 4) == (ErrorCode.NONE, (1, 1))
+        await cluster.close()
+
+    run(scenario())

@@ -38,14 +38,16 @@ DIRECTORIES = "/data/a,/data/b"
 class Fixture:
     """Talks to the node's handlers as the dispatcher does, without sockets in between."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, client_id: str = "test") -> None:
         self.node = node
+        self.client_id = client_id
 
     async def call(self, api_key: int, version: int, request: Any) -> Any:
         from penstock.broker.context import RequestContext
         from penstock.broker.registry import load_handler
 
-        context = RequestContext(api_key, version, 1, "test", None, self.node.clock.wall_ms())  # type: ignore[arg-type]
+        now_ms = self.node.clock.wall_ms()
+        context = RequestContext(api_key, version, 1, self.client_id, None, now_ms)  # type: ignore[arg-type]
         answer = load_handler(api_key)(self.node.broker, context, request)
         return await answer if isinstance(answer, Awaitable) else answer
 

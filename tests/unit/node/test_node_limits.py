@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from test_node_life import Fixture, node_on, run
 
+from penstock.broker.auto_topics import ensure_topic
 from penstock.disk.memory import MemoryDisk
 from penstock.protocol.errors import ErrorCode
 
@@ -24,6 +26,19 @@ def test_a_fetch_waits_for_room_while_slow_readers_hold_the_memory_of_answers() 
         assert await user.fetch("t", 0) == (ErrorCode.NONE, [])
         unsent.give_back(unsent.limit)
         assert await user.fetch("t", 0) == (ErrorCode.NONE, [b"a" * 1000, b"b" * 1000])
+        await node.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+def test_no_client_id_may_write_to_internal_topics(topic: str) -> None:
+    async def scenario() -> None:
+        node = node_on(MemoryDisk())
+        await node.start()
+        user = Fixture(node, client_id="__admin_client")
+        await ensure_topic(node.broker, topic)
+        assert await user.produce(topic, 0, b"garbage") == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
         await node.stop()
 
     run(scenario)

@@ -51,7 +51,6 @@ FIRST_VERSION_WITH_IDS = 13
 CODEC = 0x07
 ACKS_ALL = -1
 FIRST_VERSION_WITH_HINTS = 10
-ADMIN_CLIENT_ID = "__admin_client"  # the one client id that may write to internal topics
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER,)
 FROM_THE_LOG = (  # its judgement of a batch, told with where it starts
     ErrorCode.INVALID_RECORD,
@@ -125,7 +124,6 @@ class _Produce:
         "ctx",
         "failed",
         "hints",
-        "internal_allowed",
         "not_here",
         "to_unpack",
         "transactional_id",
@@ -140,7 +138,6 @@ class _Produce:
         self.bytes = 0
         self.failed: KafkaError | None = None
         self.hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
-        self.internal_allowed = ctx.client_id == ADMIN_CLIENT_ID
         self.waiting: list[Waiting] = []
         self.not_here: dict[tuple[str, bytes, int], KafkaError] = {}
         self.to_unpack: dict[int, tuple[Partition, UnpackFirstError]] = {}
@@ -234,7 +231,7 @@ class _Produce:
             partition = partitions.get_by_id(topic.topic_id, index)
         else:
             partition = partitions.get(topic.name, index)
-        if partition.topic in INTERNAL_TOPICS and not self.internal_allowed:
+        if partition.topic in INTERNAL_TOPICS:  # whatever the client calls itself: Kafka lets __admin_client write
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Clients can't write to {partition.topic}.")
         return partition
 

@@ -123,6 +123,21 @@ def test_topics_that_match_a_pattern_are_read_also_when_they_come_later() -> Non
     assert driver.describe().members[0].subscribed_topic_regex == "t-[0-9]+"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("__offsets", {"__offsets"}),
+        ("__.*", {"__offsets", "__own"}),
+        (".*", {"t", "__offsets", "__own"}),
+        ("[a-z].*", {"t"}),
+    ],
+)
+def test_a_pattern_matches_internal_topics_as_any_other(pattern: str, matched: set[str]) -> None:
+    driver = ConsumerDriver(topics={"t": 1, "__offsets": 1, "__own": 1})
+    entered = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=pattern)
+    assert set(shares(entered) or ()) == matched
+
+
 def test_a_bad_pattern_is_refused_and_leaves_nothing_behind() -> None:
     driver = ConsumerDriver()
     refused = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex="(t")

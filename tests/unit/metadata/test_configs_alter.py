@@ -120,6 +120,15 @@ def test_a_resource_changes_whole_or_not_at_all() -> None:
     assert after.topic_config("t") == {}
 
 
+def test_a_limit_that_lets_nobody_in_is_refused_without_overrides() -> None:
+    limit = ("max.connections.per.ip", SET, "0")
+    code, message, image = change(image_with(), BROKER, "", limit)
+    assert (code, image.configs) == ("INVALID_REQUEST", {})
+    assert "max.connections.per.ip.overrides" in str(message)
+    code, _, _ = change(image_with(), BROKER, "", limit, ("max.connections.per.ip.overrides", SET, "127.0.0.1:100"))
+    assert code == "NONE"
+
+
 def test_validating_changes_nothing() -> None:
     image = image_with()
     assert change(image, TOPIC, "t", ("retention.ms", SET, "1"), validate_only=True)[2].configs == {}

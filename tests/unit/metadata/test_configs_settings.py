@@ -118,6 +118,9 @@ def test_a_bad_value_in_the_file_stops_the_start() -> None:
         Settings({"num.partitions": "many"})
     with pytest.raises(ConfigError, match=r"host:count"):
         Settings({"max.connections.per.ip.overrides": "zzz"})
+    with pytest.raises(ConfigError, match=r"lets nobody in"):
+        Settings({"max.connections.per.ip": "0"})
+    Settings({"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.1:5"})
 
 
 def test_connection_limits_of_single_hosts() -> None:

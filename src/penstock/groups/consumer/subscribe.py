@@ -16,16 +16,14 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Turn
     from penstock.metadata.image import MetadataImage, TopicImage
 
-INTERNAL_PREFIX = "__"
 #: Different patterns in one group: each is matched against every topic when topics come or go.
 MAX_PATTERNS = 50
 
 
 def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> ResolvedRegex:
+    """The topics that match, internal ones too, as in Kafka: a client that wants none of them says so in its pattern."""
     pattern = Pattern(regex)
-    topics = frozenset(
-        name for name in image.topics if not name.startswith(INTERNAL_PREFIX) and pattern.matches(name, work)
-    )
+    topics = frozenset(name for name in image.topics if pattern.matches(name, work))
     return ResolvedRegex(topics, image.offset, turn.wall_ms)
 
 

@@ -256,6 +256,14 @@ def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
                 raise ConfigError.invalid(name, text, "* is all directories, and stands alone")
 
 
+def check_lockout(per_ip: str | None, overrides: str | None) -> None:
+    """Raises ConfigError for a limit of no connection for any address, as Kafka does."""
+    if per_ip is not None and per_ip.strip() == "0" and not (overrides or "").strip():
+        raise ConfigError(
+            "max.connections.per.ip=0 lets nobody in: set max.connections.per.ip.overrides for some addresses first."
+        )
+
+
 def check_cordoned(text: str | None, log_dirs: Iterable[str]) -> None:
     """Raises ConfigError for one that is no log directory of this broker: nothing would be kept off it."""
     known = set(map(_plain_path, log_dirs))
@@ -270,6 +278,7 @@ def _plain_path(path: str) -> str:
 
 def _check_static(static: Mapping[str, str]) -> None:
     check_broker_settings(static.items())
+    check_lockout(static.get("max.connections.per.ip"), static.get("max.connections.per.ip.overrides"))
     ids = {static[name].strip() for name in ("broker.id", "node.id") if name in static}
     if len(ids) > 1:
         raise ConfigError(f"node.id and broker.id differ ({', '.join(sorted(ids))}): give only node.id.")

@@ -16,7 +16,7 @@ from penstock.metadata.configs.client_metrics import ClientMetricsRequestError, 
 from penstock.metadata.configs.definition import ConfigError, ConfigKey, ConfigType
 from penstock.metadata.configs.dynamic import validate_dynamic_settings, validate_thread_pools
 from penstock.metadata.configs.group import validate_group_configs
-from penstock.metadata.configs.settings import CORDONED, Settings, check_cordoned
+from penstock.metadata.configs.settings import CORDONED, Settings, check_cordoned, check_lockout
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, validate_topic_configs
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import MetadataImage, ResourceType
@@ -213,6 +213,8 @@ def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, s
                 check_node_id(name, image.brokers, settings.node_id)
             validate_dynamic_settings(wanted, per_broker=bool(name))
             validate_thread_pools(wanted, settings)
+            overrides = "max.connections.per.ip.overrides"
+            check_lockout(wanted.get("max.connections.per.ip"), wanted.get(overrides) or settings.raw(overrides))
             if name == str(settings.node_id):  # of other brokers' directories only they know
                 check_cordoned(wanted.get(CORDONED), settings.log_dirs)
         case ResourceType.CLIENT_METRICS:

@@ -1,4 +1,4 @@
-"""Which API keys are served, and by which module. ApiVersions advertises exactly these."""
+"""Which API keys are served, and by which module. ApiVersions advertises these, those of telemetry where it is used."""
 
 from __future__ import annotations
 
@@ -35,6 +35,9 @@ HANDLERS: dict[int, str] = {
     26: "api_26_end_txn",
     27: "api_27_write_txn_markers",
     28: "api_28_txn_offset_commit",
+    29: "api_29_describe_acls",
+    30: "api_30_create_acls",
+    31: "api_31_delete_acls",
     32: "api_32_describe_configs",
     33: "api_33_alter_configs",
     35: "api_35_describe_log_dirs",
@@ -81,6 +84,9 @@ ON_CONTROLLERS: dict[int, str] = {1: "api_01_fetch_metadata"}
 
 #: Latest versions that Kafka 4.3 calls unstable, and the settings that make them worth asking for.
 UNSTABLE: dict[int, str] = {22: "transaction.two.phase.commit.enable"}
+
+#: What clients are not told of unless somebody in this process takes their metrics. Asked for, it is answered.
+TELEMETRY = frozenset({71, 72})
 
 Role = Literal["BROKER", "CONTROLLER"]
 

@@ -3,7 +3,8 @@
 A client instance is matched against the client metrics resources of the cluster; what it is asked for has a
 subscription id, computed so that every broker gives the same one. It must push with that id, no faster than its
 interval, and not at all after it has said good-bye. Payloads (OTLP, maybe compressed) go to `receivers` as they came;
-without any, only their sizes are kept. Instances are kept up to a number and for a time, the least recent going first.
+without any, clients are not told of telemetry, and of what they push all the same only the size is kept. Instances
+are kept up to a number and for a time, the least recent going first.
 """
 
 from __future__ import annotations

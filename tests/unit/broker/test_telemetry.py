@@ -8,10 +8,16 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers import api_71_get_telemetry_subscriptions, api_72_push_telemetry
+from penstock.broker.handlers import (
+    api_18_api_versions,
+    api_71_get_telemetry_subscriptions,
+    api_72_push_telemetry,
+)
 from penstock.broker.telemetry import Payload, Telemetry
+from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage, ResourceType
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest
 from penstock.protocol.messages.api_71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from penstock.protocol.messages.api_72_push_telemetry import PushTelemetryRequest
 from penstock.protocol.uuid import ZERO_UUID
@@ -237,3 +243,32 @@ def test_the_handlers_answer_in_kafkas_shape() -> None:
     )
     assert api_72_push_telemetry.handle(broker, request(), pushed).error_code == 0
     assert api_72_push_telemetry.handle(broker, request(), PushTelemetryRequest()).error_code == 42
+
+
+def advertised(found: Telemetry) -> set[int]:
+    broker = SimpleNamespace(
+        telemetry=found,
+        metadata=SimpleNamespace(image=MetadataImage()),
+        controller_listeners=frozenset(),
+        settings=Settings(),
+    )
+    ctx = request()
+    ctx.connection.listener = SimpleNamespace(name="PLAINTEXT")  # type: ignore[assignment]
+    asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    return {each.api_key for each in api_18_api_versions.handle(cast(Any, broker), ctx, asked).api_keys}
+
+
+def test_clients_are_told_of_telemetry_only_where_somebody_receives_it() -> None:
+    found = telemetry(all={"metrics": ""})
+    assert not advertised(found) & {71, 72}
+    found.receivers.append(lambda _: None)
+    assert advertised(found) >= {71, 72}
+
+
+def test_a_client_keeps_the_id_that_it_was_given_also_at_another_broker() -> None:
+    first, second = telemetry(), Telemetry(max_bytes=1000, random=Random(2))
+    given, _ = first.subscribe(request(), ZERO_UUID)
+    assert given != ZERO_UUID
+    later = START + 10_000_000
+    assert first.subscribe(request(later), given)[0] == given
+    assert second.subscribe(request(later), given)[0] == given

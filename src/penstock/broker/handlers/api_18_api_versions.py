@@ -1,8 +1,8 @@
 """ApiVersions v0-4: what this node serves, and its features.
 
-Advertises exactly the keys in the registry. Produce is shown from v0 although it is served from v3: librdkafka takes
-a higher minimum for a broker without compression (as Kafka 4 does). A version this node does not know is answered in
-v0 by the dispatcher.
+Advertises the keys in the registry, those of telemetry only where somebody receives it, as in Kafka. Produce is shown
+from v0 although it is served from v3: librdkafka takes a higher minimum for a broker without compression (as Kafka 4
+does). A version this node does not know is answered in v0 by the dispatcher.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from penstock.broker.registry import HANDLERS, UNSTABLE, Role, served_versions, serves_unstable
+from penstock.broker.registry import HANDLERS, TELEMETRY, UNSTABLE, Role, served_versions, serves_unstable
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_18_api_versions import (
@@ -45,6 +45,7 @@ def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> 
         api_keys=api_keys(
             "CONTROLLER" if ctx.listener_name in broker.controller_listeners else "BROKER",
             frozenset(key for key in UNSTABLE if serves_unstable(key, broker)),
+            frozenset() if broker.telemetry.receivers else TELEMETRY,
         ),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
@@ -60,10 +61,12 @@ def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> 
     )
 
 
-@lru_cache(maxsize=4)
-def api_keys(role: Role = "BROKER", unstable: frozenset[int] = frozenset()) -> list[ApiVersion]:
+@lru_cache(maxsize=8)
+def api_keys(
+    role: Role = "BROKER", unstable: frozenset[int] = frozenset(), hidden: frozenset[int] = frozenset()
+) -> list[ApiVersion]:
     keys = []
-    for key in sorted(HANDLERS):
+    for key in sorted(HANDLERS.keys() - hidden):
         versions = served_versions(key, role, unstable=key in unstable)
         if versions:
             lowest = 0 if key == PRODUCE else versions[0]

@@ -1,0 +1,18 @@
+"""DescribeAcls v1-3: SECURITY_DISABLED, as in Kafka where no authorizer is configured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_29_describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+NO_AUTHORIZER = "No authorizer is configured: there are no ACLs, and every client may do everything."
+
+
+def handle(broker: Broker, ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)

@@ -1,0 +1,18 @@
+"""CreateAcls v1-3: SECURITY_DISABLED for each, as in Kafka where no authorizer is configured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.handlers.api_29_describe_acls import NO_AUTHORIZER
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_30_create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.context import RequestContext
+
+
+def handle(broker: Broker, ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    refusal = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    return CreateAclsResponse(results=[refusal] * len(request.creations))

@@ -1,0 +1,41 @@
+"""ACL requests where no authorizer is configured: answered as by Apache Kafka 4.3.1, and told of in ApiVersions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.broker.handlers.api_18_api_versions import api_keys
+from penstock.broker.registry import load_handler, served_versions
+from penstock.protocol.codec import decode, encode
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_29_describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from penstock.protocol.messages.api_30_create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from penstock.protocol.messages.api_31_delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+
+DISABLED = ErrorCode.SECURITY_DISABLED
+
+
+def answer(api_key: int, version: int, request: Any, response_class: type[Any]) -> Any:
+    response = load_handler(api_key)(None, None, request)
+    return decode(response_class, version, encode(response, version))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_every_acl_request_is_told_that_security_is_disabled(version: int) -> None:
+    described = answer(29, version, DescribeAclsRequest(), DescribeAclsResponse)
+    assert (described.error_code, described.resources) == (DISABLED, [])
+    assert "No authorizer is configured" in described.error_message
+    created = answer(30, version, CreateAclsRequest(creations=[AclCreation(), AclCreation()]), CreateAclsResponse)
+    assert [each.error_code for each in created.results] == [DISABLED, DISABLED]
+    assert answer(30, version, CreateAclsRequest(), CreateAclsResponse).results == []
+    deleted = answer(31, version, DeleteAclsRequest(filters=[DeleteAclsFilter()]), DeleteAclsResponse)
+    assert [(each.error_code, each.matching_acls) for each in deleted.filter_results] == [(DISABLED, [])]
+
+
+@pytest.mark.parametrize("role", ["BROKER", "CONTROLLER"])
+def test_the_acl_apis_are_advertised_on_both_kinds_of_listeners(role: Any) -> None:
+    told = {each.api_key: (each.min_version, each.max_version) for each in api_keys(role)}
+    assert {key: told[key] for key in (29, 30, 31)} == {29: (1, 3), 30: (1, 3), 31: (1, 3)}
+    assert served_versions(29, role) == range(1, 4)

@@ -25,6 +25,7 @@ from penstock.cli.options import positive_float, positive_int, verb
 from penstock.cli.pipeline_ending import Ending, signals
 from penstock.cli.pipeline_session import spark_options, spark_session
 from penstock.cli.up import HTTP_PORT
+from penstock.disk.api import private
 from penstock.net.ports import is_free
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class _Broker:
         http = HTTP_PORT if port and is_free("127.0.0.1", HTTP_PORT) else 0
         command = [sys.executable, "-m", "penstock.cli.main", "up", "--port", str(port), "--http", str(http)]
         command += ["--until-stdin-ends", "--json"]
-        with open(self._log, "wb") as log:
+        with open(self._log, "wb", opener=private) as log:
             self._process = subprocess.Popen(  # noqa: S603 (this very program)
                 [*command, "--data", os.path.join(place, "broker")],
                 stdin=subprocess.PIPE,

@@ -62,7 +62,7 @@ def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
     """Properties files and formatted directories for all nodes, made now or found."""
     import random
 
-    from penstock.disk.api import DiskError
+    from penstock.disk.api import DIRECTORY_MODE, DiskError
     from penstock.disk.real import RealDisk
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.protection import check_protection
@@ -89,7 +89,7 @@ def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
     try:
         for node in nodes:
             check_protection(Settings(node.properties).static)
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(directory, DIRECTORY_MODE, exist_ok=True)
         for node in nodes:
             _write_properties(_properties_file(node), node)
         disk = RealDisk()
@@ -113,10 +113,12 @@ def _properties_file(node: LocalNode) -> str:
 
 
 def _write_properties(path: str, node: LocalNode) -> None:
+    from penstock.disk.api import private
+
     lines = ["# Written by `penstock up --nodes` at every start: change it with --override.\n"]
     lines += [f"{name}={value}\n" for name, value in node.properties.items()]
     beside = f"{path}.tmp"
-    with open(beside, "w", encoding="utf-8") as file:
+    with open(beside, "w", encoding="utf-8", opener=private) as file:
         file.writelines(lines)
     os.replace(beside, path)
 

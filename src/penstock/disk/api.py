@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os.path
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -14,6 +14,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+#: Records, offsets and credentials are their owner's: nobody else on the machine reads them. Directories and files that
+#: are there already keep the modes they have.
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+
+def private(path: str, flags: int) -> int:
+    """For `open(..., opener=private)`: a file that only its owner can read."""
+    return os.open(path, flags, FILE_MODE)
 
 
 class DiskError(OSError):

@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 
-from penstock.disk.api import DirectoryLockedError
+from penstock.disk.api import FILE_MODE, DirectoryLockedError
 
 _LOCKED_HERE: set[str] = set()
 _TAKEN = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
@@ -36,7 +36,7 @@ def lock_directory(path: str) -> RealLock:
     if key in _LOCKED_HERE:
         raise DirectoryLockedError(taken)
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-    fd = os.open(os.path.join(path, ".lock"), flags, 0o644)
+    fd = os.open(os.path.join(path, ".lock"), flags, FILE_MODE)
     try:
         _lock_descriptor(fd)
     except OSError as error:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from penstock.disk.api import Buffer, DiskError, Lock
+from penstock.disk.api import DIRECTORY_MODE, FILE_MODE, Buffer, DiskError, Lock
 from penstock.disk.locks import lock_directory
 from penstock.disk.reserve import NO_DESCRIPTORS, Reserve, from_reserve
 
@@ -42,7 +42,6 @@ BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 _OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_MODE = 0o644
 #: What one read brings of a small file.
 READ_CHUNK = 1 << 16
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -282,7 +281,7 @@ class RealDisk:
         if len(self._open) >= self._max_open_files:
             self._evict(max(1, self._max_open_files // 16))
         try:
-            fd = os.open(file.path, _OPEN_FLAGS | create, _MODE)
+            fd = os.open(file.path, _OPEN_FLAGS | create, FILE_MODE)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS:
                 raise
@@ -296,12 +295,12 @@ class RealDisk:
             self._max_open_files = max(16, len(self._open) // 2)
             self._evict(len(self._open) // 2 + 1)
         try:
-            return os.open(path, _OPEN_FLAGS | create, _MODE)
+            return os.open(path, _OPEN_FLAGS | create, FILE_MODE)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS:
                 raise
         with self.reserve.lent():
-            return os.open(path, _OPEN_FLAGS | create, _MODE)
+            return os.open(path, _OPEN_FLAGS | create, FILE_MODE)
 
     def forget(self, file: RealFile) -> None:
         self._open.pop(file, None)
@@ -344,12 +343,12 @@ class RealDisk:
     def mkdir(self, path: str) -> None:
         with _reported(path):
             try:
-                os.mkdir(path)
+                os.mkdir(path, DIRECTORY_MODE)
             except FileExistsError:
                 if not os.path.isdir(path):
                     raise
             except FileNotFoundError:
-                os.makedirs(path, exist_ok=True)
+                os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         with _reported(old):
@@ -400,7 +399,7 @@ class RealDisk:
     @from_reserve
     def write_new(self, path: str, data: bytes) -> None:
         try:
-            fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, _MODE)
+            fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             try:
                 _write_all(fd, memoryview(data), 0)
             finally:
@@ -432,7 +431,7 @@ class RealDisk:
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
         with _reported(path):
-            fd = os.open(temporary, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, _MODE)
+            fd = os.open(temporary, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             try:
                 _write_all(fd, memoryview(data), 0)
                 if sync:

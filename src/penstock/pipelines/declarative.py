@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.disk.api import DIRECTORY_MODE
 from penstock.spark.errors import SourceError
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -161,7 +162,7 @@ def run_project(
 
 def _make_storage(storage: str) -> None:
     if storage.startswith("file://"):
-        os.makedirs(storage.removeprefix("file://"), exist_ok=True)
+        os.makedirs(storage.removeprefix("file://"), DIRECTORY_MODE, exist_ok=True)
 
 
 def _why(told: Sequence[str], problem: BaseException) -> str:

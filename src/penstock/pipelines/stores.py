@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from penstock.disk.api import DIRECTORY_MODE, private
 from penstock.spark.errors import SourceError
 
 _S3 = {
@@ -144,9 +145,9 @@ class Store:
             return
         aside = f"{path}.{uuid4().hex}.part"
         with self._problems(name, "written"):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.makedirs(os.path.dirname(path), DIRECTORY_MODE, exist_ok=True)
             try:
-                with open(aside, "wb") as file:
+                with open(aside, "wb", opener=private) as file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())

@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.broker.faults import Faults
+from penstock.disk.api import DIRECTORY_MODE, private
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.metadata.configs.settings import Settings
@@ -297,8 +298,8 @@ def _kept_ports(home: str, host: str, count: int) -> list[int]:
     """Ports stand beside the data: the voters' addresses are part of what was written."""
     path = os.path.join(home, "ports.json")
     if not os.path.exists(path):
-        os.makedirs(home, exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
+        os.makedirs(home, DIRECTORY_MODE, exist_ok=True)
+        with open(path, "w", encoding="utf-8", opener=private) as file:
             json.dump(free_ports(host, count), file)
     with open(path, encoding="utf-8") as file:
         ports: list[int] = json.load(file)

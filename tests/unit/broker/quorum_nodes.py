@@ -62,6 +62,7 @@ class Replica:
     roles: list[tuple[str, int]] = field(default_factory=list)
     high_watermark: int = 0
     damaged: int = 0
+    failure: Exception | None = None
     installed: list[OffsetAndEpoch] = field(default_factory=list)
 
     # What the quorum tells.
@@ -84,7 +85,8 @@ class Replica:
         self.take_snapshot()
 
     def failed(self, error: Exception) -> None:
-        raise error
+        self.failure = error
+        self.news.set()
 
     # The node around it.
 
@@ -228,6 +230,9 @@ class Group:
         """Waits for what has to come true; the limit is for what doesn't."""
         async with asyncio.timeout(LIMIT_S):
             while not condition():
+                left = next((one.failure for one in self.replicas if one.failure is not None), None)
+                if left is not None:
+                    raise left
                 self.news.clear()
                 await self.news.wait()
 

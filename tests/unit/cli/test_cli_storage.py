@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
+from penstock.testing import Broker
 
 VOTERS = "controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094"
 SERVERS = "controller.quorum.bootstrap.servers=127.0.0.1:9093,127.0.0.1:9094"
@@ -77,3 +80,16 @@ def test_a_reserved_directory_id_is_refused_before_and_after_formatting(
     (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n")
     assert main(["start", str(path)]) == Exit.STORAGE
     assert "directory.id=AAAAAAAAAAAAAAAAAAAAAQ, one of the first 100, which are reserved" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
+def test_everything_that_a_node_writes_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Broker(data=tmp_path / "data", topics={"t": 2}):
+            pass
+    finally:
+        os.umask(before)
+    written = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    assert len(written) > 10
+    assert [path for path in written if path.stat().st_mode & 0o077] == []

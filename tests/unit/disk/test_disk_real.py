@@ -226,3 +226,38 @@ def test_files_are_written_from_the_reserve_when_connections_hold_every_other_de
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     lock.release()
     disk.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
+def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
+    disk = RealDisk()
+    before = os.umask(0)
+    try:
+        disk.mkdir(f"{tmp_path}/one/two")
+        disk.mkdir(f"{tmp_path}/one/two/three")
+        disk.create(f"{tmp_path}/one/two/created")
+        disk.open(f"{tmp_path}/one/two/appended").append(b"x")
+        disk.write_new(f"{tmp_path}/one/two/new", b"x")
+        disk.write_atomic(f"{tmp_path}/one/two/atomic", b"x")
+        disk.lock(f"{tmp_path}/one/two").release()
+    finally:
+        os.umask(before)
+        disk.close()
+    here = tmp_path / "one" / "two"
+    assert {path.name: path.stat().st_mode & 0o777 for path in (here, *here.iterdir())} == {
+        "two": 0o700,
+        "three": 0o700,
+        "created": 0o600,
+        "appended": 0o600,
+        "new": 0o600,
+        "atomic": 0o600,
+        ".lock": 0o600,
+    }
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
+def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "imported").mkdir()
+    (tmp_path / "imported").chmod(0o750)
+    RealDisk().mkdir(f"{tmp_path}/imported")
+    assert (tmp_path / "imported").stat().st_mode & 0o777 == 0o750

@@ -8,6 +8,10 @@ class Clock(Protocol):
         """Milliseconds since the epoch, as the machine believes them. May jump."""
         ...
 
+    def nanoseconds(self) -> int:
+        """A fine clock that never goes back, to measure work with. It stands still where runs have to repeat."""
+        ...
+
 
 class ManualClock:
     """A clock that stands still until told otherwise: for tests and the simulator."""
@@ -17,6 +21,9 @@ class ManualClock:
 
     def wall_ms(self) -> int:
         return self.now_ms
+
+    def nanoseconds(self) -> int:
+        return self.now_ms * 1_000_000
 
     def advance(self, milliseconds: int) -> None:
         self.now_ms += milliseconds

@@ -43,6 +43,9 @@ class _WallClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def nanoseconds(self) -> int:
+        return time.perf_counter_ns()
+
 
 class _LoopThread:
     def __init__(self) -> None:

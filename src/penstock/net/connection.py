@@ -5,7 +5,8 @@ A connection is in one of these conditions, and starts the next request only in 
   busy       a request is in progress (its reply is awaited)
   muted      a quota said wait; the answers so far still go out
   congested  more than `write_queue_max_bytes` of answers are unsent
-Frames that arrive meanwhile queue up to `pipelined_max_bytes`, then reading pauses and TCP tells the peer.
+Frames that arrive meanwhile queue up to `pipelined_max_bytes`, then reading pauses and TCP tells the peer. A free
+connection queues them, too, when this pass of the loop has done enough for clients (`turns`).
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.net.framing import SIZE, Buffer, PartialFrame, foreign_protocol
 from penstock.net.traffic import NONE, Traffic, traffic_of
+from penstock.net.turns import TASK_COST
 
 if TYPE_CHECKING:
     from penstock.net.server import Listener, Server
@@ -90,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent_bytes",
         "_unsent_since",
         "_waits_for_budget",
+        "_waits_for_turn",
         "active_tick",
         "client_id",
         "id",
@@ -135,6 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         self._muted_until = 0.0
         self._reading = True
         self._waits_for_budget = False
+        self._waits_for_turn = False
         self._eof = False
         self._gathers = False
         self._closing = False
@@ -337,22 +341,28 @@ class Connection(asyncio.BufferedProtocol):
     # Frames to replies
 
     def _frame(self, frame: memoryview) -> None:
-        if self._busy or self._congested or self._mute_timer is not None or self._queue is not None:
+        turns = self._server.turns
+        if turns.spent or self._busy or self._congested or self._mute_timer is not None or self._queue is not None:
             if self._queue is None:
                 self._queue = deque()
             self._queue.append(frame)
             self._queued_bytes += len(frame)
             self._server.budget.take(len(frame))
+            self._wait_for_turn()
         else:
             self._start(frame)
 
     def _start(self, frame: memoryview) -> None:
         self.requests += 1
+        turns = self._server.turns
+        if not turns.open:
+            turns.begin()
         try:
             reply = self._server.dispatch(self, frame)
         except Exception as error:
             self._failed(error)
             return
+        turns.used(1)
         if type(reply) is list:
             self._write(reply)
         elif reply is None:
@@ -374,6 +384,7 @@ class Connection(asyncio.BufferedProtocol):
         elif _EAGER_TASKS and asyncio.iscoroutine(reply):
             future = asyncio.Task(reply, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
         else:
+            self._server.turns.used(TASK_COST)
             future = loop.create_task(cast(Coroutine[Any, Any, Reply], reply))
         if future.done():
             self._answer(future)
@@ -454,9 +465,24 @@ class Connection(asyncio.BufferedProtocol):
         if self._queue is not None or self._eof or not self._reading:
             self._drain()
 
-    def _drain(self) -> None:
+    def take_turn(self) -> None:
+        self._waits_for_turn = False
+        self._drain(1)
+
+    def _wait_for_turn(self) -> None:
+        """A free connection with requests in its queue waits for another pass; others go on when they are free."""
+        if not (self._waits_for_turn or self._busy or self._congested or self._mute_timer is not None or self._closing):
+            self._waits_for_turn = True
+            self._server.turns.wait(self)
+
+    def _drain(self, most: int = sys.maxsize) -> None:
         queue = self._queue
+        turns = self._server.turns
         while queue and not (self._busy or self._congested or self._mute_timer is not None or self._closing):
+            if not most or turns.spent:
+                self._wait_for_turn()
+                break
+            most -= 1
             frame = queue.popleft()
             self._queued_bytes -= len(frame)
             self._server.budget.give_back(len(frame))

@@ -30,6 +30,10 @@ class Limits:
     """Unsent bytes per connection from which no further request is started. One answer may pass it."""
     receive_buffer_bytes: int = 128 * 1024
     """One per server, lent to the connection that is reading."""
+    pass_max_requests: int = 64
+    """Requests that one pass of the loop starts, of all connections together; one that needs a task counts as eight."""
+    pass_max_ms: int = 10
+    """Time after which a pass starts no more; the request in progress may pass it."""
     slow_frame_timeout_ms: int = 30_000
     """How long a frame may take to arrive while others wait for `queued_max_request_bytes`."""
     queued_max_response_bytes: int = 256 * 1024 * 1024

@@ -4,13 +4,14 @@ import asyncio
 import ipaddress
 import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from penstock.net.connection import CLOSE, Close, Connection, Dispatch, Reply
 from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits
 from penstock.net.network import Listening, Network, RealNetwork
 from penstock.net.traffic import NONE, Traffic
+from penstock.net.turns import Turns
 
 __all__ = ["CLOSE", "Close", "Connection", "Dispatch", "Limits", "Listener", "Reply", "Server"]
 
@@ -53,7 +54,9 @@ class Server:
         *,
         network: Network | None = None,
         logger: logging.Logger = _logger,
+        nanoseconds: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`nanoseconds` is a fine clock to measure requests with; without one their number alone ends a pass."""
         self.dispatch = dispatch
         self.limits = limits or Limits()
         self.network = network or RealNetwork()
@@ -71,6 +74,8 @@ class Server:
         self.refused = 0
         self._requests_of_the_gone = 0
         self.stopping = False
+        self.turns: Turns
+        self._nanoseconds = nanoseconds
         self.loop: asyncio.AbstractEventLoop
         self.log: LimitedLog
         self._open: list[Listening] = []
@@ -82,6 +87,7 @@ class Server:
     async def start(self, listeners: Iterable[Listener]) -> list[Listener]:
         """Opens the listeners; all or none. Raises OSError when an address can't be had."""
         self.loop = asyncio.get_running_loop()
+        self.turns = Turns(self.limits, self.loop.call_soon, self._nanoseconds)
         self.log = LimitedLog(self.logger, self.loop.time)
         self._quiet = asyncio.Event()
         await self._resolve_overrides()

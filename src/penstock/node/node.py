@@ -109,7 +109,9 @@ class Node:
         cluster_id = self._cluster_id()
         await logs.open(node_id=settings.node_id, cluster_id=cluster_id)
         try:
-            self._server = Server(self._hold, limits_of(settings, self._world.network), network=self._world.network)
+            network, clock = self._world.network, self._world.clock
+            limits = limits_of(settings, network)
+            self._server = Server(self._hold, limits, network=network, nanoseconds=clock.nanoseconds)
             await self._server.start(
                 Listener(plan.name, plan.host, plan.port, plan.security_protocol) for plan in self._plans
             )

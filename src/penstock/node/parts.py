@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -158,7 +157,7 @@ def make_broker(
             peers=peers,
             allowance=allowance,
         ),
-        quotas=Quotas(settings, time.perf_counter_ns),
+        quotas=Quotas(settings, world.clock.nanoseconds),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
         fetch_max_bytes=settings.int("fetch.max.bytes"),
         controller_listeners=frozenset(controller_listeners),

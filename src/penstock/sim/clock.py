@@ -16,6 +16,9 @@ class SimClock:
     def wall_ms(self) -> int:
         return EPOCH_MS + self.offset_ms + int(self._timeline.now * 1000 * self._rate)
 
+    def nanoseconds(self) -> int:
+        return 0
+
     def jump(self, milliseconds: int) -> None:
         """Somebody set it, forward or back."""
         self.offset_ms += milliseconds

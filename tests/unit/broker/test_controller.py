@@ -98,6 +98,9 @@ class FakeClock:
     def wall_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
+    def nanoseconds(self) -> int:
+        return 0
+
 
 @dataclass
 class Stage:

@@ -11,7 +11,7 @@ from penstock.metadata.configs.describe import (
     describe_group,
     describe_topic,
 )
-from penstock.metadata.configs.settings import Settings
+from penstock.metadata.configs.settings import ConfigSource, Settings
 
 TOPIC, DYNAMIC, CLUSTER, STATIC, DEFAULT, METRICS, GROUP = 1, 2, 3, 4, 5, 7, 8
 
@@ -103,6 +103,19 @@ def test_a_broker_shows_dynamic_settings_before_static_ones(settings: Settings) 
     )
     rate = found(describe_broker(settings), "leader.replication.throttled.rate")
     assert rate == ("7", CLUSTER, [("leader.replication.throttled.rate", "7", CLUSTER)])
+
+
+def test_a_value_that_is_set_to_what_it_was_is_shown_with_its_new_source(settings: Settings) -> None:
+    def source() -> ConfigSource:
+        (found,) = [each for each in describe_broker(settings) if each.name == "log.cleaner.threads"]
+        return found.source
+
+    assert source() is ConfigSource.DEFAULT_CONFIG
+    settings.apply_dynamic({}, {"log.cleaner.threads": "1"})
+    assert source() is ConfigSource.DYNAMIC_BROKER_CONFIG
+    assert describe_broker(settings) is describe_broker(settings)  # worked out once: it takes milliseconds
+    settings.apply_dynamic({}, {})
+    assert source() is ConfigSource.DEFAULT_CONFIG
 
 
 def test_the_clusters_defaults_are_only_what_was_set_on_the_cluster(settings: Settings) -> None:

@@ -87,10 +87,7 @@ def test_a_value_outside_of_limits_that_came_later_is_pulled_inside() -> None:
 def test_a_pattern_that_matches_nothing_sensible_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError) as refused:
         validate_client_metrics("s", {"match": pattern})
-    remedy = ": write a known parameter, = and a regular expression."
-    if pattern == "client_id=[":
-        remedy = ". The regular expression '[' is not valid: it ends too early at position 1."
-    assert str(refused.value) == f"'{pattern}' matches no clients{remedy}"
+    assert str(refused.value) == f"'{pattern}' matches no clients: write a known parameter, = and a regular expression."
     assert not isinstance(refused.value, ClientMetricsRequestError)
 
 

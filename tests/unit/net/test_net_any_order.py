@@ -1,7 +1,7 @@
 """Whatever the network, the peer and the handlers do and in whatever order: whole answers, in order, nothing held back.
 
 A connection is driven here without a socket. The steps are drawn at random: bytes arrive in any portions, handlers
-answer at once, later or never, the peer stops and starts reading, quotas mute, the transport pauses.
+answer at once, later or never, the peer stops and starts reading, quotas mute, the transport pauses, the loop turns.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.net.connection import Connection, Reply
 from penstock.net.limits import LimitedLog, Limits
 from penstock.net.server import Listener, Server
+from penstock.net.turns import Turns
 
 LARGEST_BODY = 700
 
@@ -25,6 +26,7 @@ def limits(queued_max_request_bytes: int) -> Limits:
         pipelined_max_requests=5,
         queued_max_request_bytes=queued_max_request_bytes,
         receive_buffer_bytes=256,
+        pass_max_requests=3,
     )
 
 
@@ -78,6 +80,7 @@ class World:
         self.server = Server(self.dispatch, limits(budget))
         self.server.loop = asyncio.get_running_loop()
         self.server.log = LimitedLog(self.server.logger, self.server.loop.time)
+        self.server.turns = Turns(self.server.limits, self.server.loop.call_soon, lambda: 0)
         self.wire = Wire()
         self.connection = Connection(self.server, Listener())
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
@@ -133,7 +136,7 @@ bodies_of_any_size = st.lists(
     st.binary(min_size=1, max_size=40) | st.binary(min_size=200, max_size=LARGEST_BODY), max_size=20
 )
 portions = st.integers(min_value=1, max_value=400)
-moves = st.sampled_from(["answer", "congest", "relieve", "unmute"])
+moves = st.sampled_from(["answer", "congest", "relieve", "unmute", "turn"])
 steps = st.lists(portions | portions | portions | moves, max_size=60)
 budgets = st.sampled_from([-1, 300, 2000])
 
@@ -155,6 +158,8 @@ def test_every_request_is_answered_once_whole_and_in_order(
                 world.arrive(step)
             elif step == "answer":
                 await world.answer()
+            elif step == "turn":
+                await asyncio.sleep(0)
             else:
                 others[step]()
             assert world.started == bodies[: len(world.started)]
@@ -165,6 +170,7 @@ def test_every_request_is_answered_once_whole_and_in_order(
         for _ in range(10_000):
             world.connection._unmute()
             await world.answer()
+            await asyncio.sleep(0)
             world.arrive(100)
             if len(world.started) == len(bodies) and not world.parked:
                 break
@@ -194,6 +200,7 @@ def test_a_connection_lost_at_any_point_leaves_nothing_behind(
         while world.parked or world.connection._queue:
             world.connection._unmute()
             await world.answer()
+            await asyncio.sleep(0)
         assert world.server.budget.used == world.server.unsent.used == 0
         assert not world.server.in_progress
         assert not world.server.connections

@@ -94,6 +94,8 @@ def parse_match(patterns: tuple[str, ...]) -> dict[str, Pattern]:
             raise ConfigError(f"'{pattern}' matches no clients: write a known parameter, = and a regular expression.")
         try:
             parsed[parts[0].strip()] = Pattern(parts[1].strip())
-        except KafkaError as error:
-            raise ConfigError(f"'{pattern}' matches no clients. {error.message}") from None
+        except KafkaError:
+            raise ConfigError(
+                f"'{pattern}' matches no clients: write a known parameter, = and a regular expression."
+            ) from None
     return parsed

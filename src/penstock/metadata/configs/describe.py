@@ -65,9 +65,12 @@ def _inherited_topic_configs(settings: Settings) -> list[Described]:
 
 def describe_broker(settings: Settings) -> list[Described]:
     """Every property of this broker: the known ones, and whatever else its file or the cluster gave it."""
-    names = {name for name, key in BROKER_CONFIGS.items() if not key.internal}
-    names.update(settings.static, settings.dynamic_own(), settings.dynamic_defaults())
-    return [_broker_config(name, settings, settings.synonyms(name)) for name in sorted(names)]
+    if "broker" not in settings.derived:
+        names = {name for name, key in BROKER_CONFIGS.items() if not key.internal}
+        names.update(settings.static, settings.dynamic_own(), settings.dynamic_defaults())
+        settings.derived["broker"] = [_broker_config(name, settings, settings.synonyms(name)) for name in sorted(names)]
+    found: list[Described] = settings.derived["broker"]
+    return found
 
 
 def describe_cluster_defaults(settings: Settings) -> list[Described]:

@@ -221,13 +221,15 @@ class Settings:
         metadata log must not stop a broker from starting.
         """
         before = {name: self.raw(name) for name in {*self._cluster, *self._own, *cluster, *own}}
+        given = self._cluster, self._own
         self._cluster = _usable(cluster, own_broker=False)
         self._own = _usable(own, own_broker=True)
         changed = frozenset(name for name, value in before.items() if self.raw(name) != value)
         if changed:
             self._resolved.clear()
             self._log_defaults = None
-            self.derived.clear()
+        if given != (self._cluster, self._own):
+            self.derived.clear()  # a value may be the same and come from elsewhere
         return changed
 
 

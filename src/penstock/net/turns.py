@@ -1,0 +1,66 @@
+"""How much one pass of the event loop does for clients before it looks at the sockets again.
+
+A read may bring a thousand small requests, and a thousand connections may become readable together. A pass starts
+requests until a number of them is reached or a time is over; from then on whole requests queue up at their connections,
+and the connections wait here. The next pass serves one request of each in turn, so that a connection with one request
+waits for one of every other connection and not for all of them. Time is measured by an injected clock: in the simulator
+it stands still within a pass, and the number alone decides.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.net.limits import Limits
+
+#: What a request counts that is answered by a task: the loop runs all that are ready before it looks at the sockets.
+TASK_COST = 8
+
+
+class Waiter(Protocol):
+    def take_turn(self) -> None:
+        """Starts one request; waits again if there are more."""
+
+
+class Turns:
+    __slots__ = ("_began", "_call_soon", "_left", "_limits", "_nanoseconds", "_waiting", "open", "spent")
+
+    def __init__(
+        self, limits: Limits, call_soon: Callable[[Callable[[], None]], object], nanoseconds: Callable[[], int]
+    ) -> None:
+        self._limits = limits
+        self._call_soon = call_soon
+        self._nanoseconds = nanoseconds
+        self._began = 0
+        self._left = 0
+        self._waiting: deque[Waiter] = deque()
+        self.open = False
+        """Whether this pass has started a request."""
+        self.spent = False
+        """Whether this pass starts no more."""
+
+    def begin(self) -> None:
+        """The first request of a pass."""
+        self.open = True
+        self._left = self._limits.pass_max_requests
+        self._began = self._nanoseconds()
+        self._call_soon(self._next_pass)
+
+    def used(self, cost: int) -> None:
+        """A request was started."""
+        self._left -= cost
+        if self._left <= 0 or self._nanoseconds() - self._began > self._limits.pass_max_ms * 1_000_000:
+            self.spent = True
+
+    def wait(self, waiter: Waiter) -> None:
+        self._waiting.append(waiter)
+        if not self.open:
+            self.begin()
+
+    def _next_pass(self) -> None:
+        self.open = self.spent = False
+        waiting = self._waiting
+        if waiting:
+            self.begin()
+        while waiting and not self.spent:
+            waiting.popleft().take_turn()

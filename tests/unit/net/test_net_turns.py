@@ -1,0 +1,127 @@
+"""How much a pass of the loop does for clients, and in which order connections have their turn."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+from net_harness import LOOPS, run_on, serving
+
+from penstock.net.connection import Connection, Reply
+from penstock.net.limits import Limits
+from penstock.net.turns import TASK_COST, Turns
+
+MANY = 1000
+
+
+class Passes:
+    """Handles requests and counts those that follow each other while the loop turns once.
+
+    A pass begins before the count does, so two passes may fall into one count.
+    """
+
+    def __init__(self, *, tasks: bool = False) -> None:
+        self.started: list[bytes] = []
+        self.in_pass: list[int] = []
+        self._tasks = tasks
+        self._open = False
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+        if not self._open:
+            self._open = True
+            self.in_pass.append(0)
+            asyncio.get_running_loop().call_soon(self._close)
+        self.in_pass[-1] += 1
+        self.started.append(bytes(frame))
+        return self._later(frame) if self._tasks else [frame]
+
+    def _close(self) -> None:
+        self._open = False
+
+    async def _later(self, frame: memoryview) -> Reply:
+        return [frame]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_pass_starts_so_many_requests_of_one_read(loop: str) -> None:
+    async def test() -> None:
+        passes = Passes()
+        async with serving(passes, Limits(pass_max_requests=20)) as harness:
+            client = await harness.client()
+            bodies = [b"%04d" % number for number in range(MANY)]
+            client.send(*bodies)
+            assert [await client.receive() for _ in bodies] == bodies
+        assert passes.started == bodies
+        assert max(passes.in_pass) <= 2 * 20
+
+    run_on(loop, test())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_requests_that_need_a_task_count_more(loop: str) -> None:
+    async def test() -> None:
+        passes = Passes(tasks=True)
+        async with serving(passes, Limits(pass_max_requests=2 * TASK_COST)) as harness:
+            clients = [await harness.client() for _ in range(30)]
+            for client in clients:
+                client.send(b"x")
+            assert [await client.receive() for client in clients] == [b"x"] * 30
+        assert max(passes.in_pass) <= 2 * 2
+
+    run_on(loop, test())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_connection_with_one_request_does_not_wait_for_all_of_another(loop: str) -> None:
+    async def test() -> None:
+        passes = Passes()
+        async with serving(passes, Limits(pass_max_requests=10)) as harness:
+            greedy, modest = await harness.client(), await harness.client()
+            greedy.send(*[b"greedy"] * MANY)
+            while not passes.started:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert await modest.ask(b"modest") == b"modest"
+            assert passes.started.index(b"modest") < MANY // 2
+            for _ in range(MANY):
+                await greedy.receive()
+        assert len(passes.started) == MANY + 1
+
+    run_on(loop, test())
+
+
+class Waiter:
+    def __init__(self, turns: Turns, requests: int, order: list["Waiter"]) -> None:
+        self.turns, self.requests, self.order = turns, requests, order
+
+    def take_turn(self) -> None:
+        self.requests -= 1
+        self.order.append(self)
+        self.turns.used(1)
+        if self.requests:
+            self.turns.wait(self)
+
+
+def test_connections_that_wait_have_one_request_each_in_turn() -> None:
+    soon: list[object] = []
+    turns = Turns(Limits(pass_max_requests=4), soon.append, lambda: 0)
+    order: list[Waiter] = []
+    many, one = Waiter(turns, 9, order), Waiter(turns, 1, order)
+    turns.wait(many)
+    turns.wait(one)
+    passes = 0
+    while soon:
+        passes += 1
+        soon.pop()()  # type: ignore[operator]
+    assert order == [many, one, *[many] * 8]
+    assert passes == 4  # four, four and two requests, and one that finds nobody
+
+
+def test_a_pass_ends_when_its_time_is_over() -> None:
+    now = 0
+    turns = Turns(Limits(pass_max_requests=100, pass_max_ms=10), lambda work: None, lambda: now)
+    turns.begin()
+    now = 10_000_000
+    turns.used(1)
+    assert not turns.spent
+    now += 1
+    turns.used(1)
+    assert turns.spent

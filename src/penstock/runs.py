@@ -10,7 +10,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from penstock import processes
 
 MAX_BYTES = 256 * 1024
 MAX_QUERIES = 100
+MAX_IDS = 20
 MAX_FILE_NAME = 220  # what file systems take, less the ending and what the temporary file has in front
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
@@ -40,6 +41,8 @@ class Query:
     batch_ms: int
     lag: int
     """Offsets that are there and not read."""
+    topic_ids: tuple[str, ...] = ()
+    """Of topics that it reads, the first MAX_IDS: by them a cluster knows its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Run:
     """By their ids."""
     started: str = ""
     """When the process with this pid started, by which it is told from a later one with the same pid."""
+    clusters: tuple[str, ...] = ()
+    """Ids of the clusters that it reads from and writes to; empty where only its queries know."""
 
     @property
     def alive(self) -> bool:
@@ -85,9 +90,9 @@ def _path(name: str) -> Path:
     return directory() / f"{quote(name, safe='')[:MAX_FILE_NAME]}.json"
 
 
-def begin(name: str, spec: str) -> Run:
+def begin(name: str, spec: str, clusters: Iterable[str] = ()) -> Run:
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    return Run(name, os.getpid(), spec, began, started=processes.started(os.getpid()))
+    return Run(name, os.getpid(), spec, began, started=processes.started(os.getpid()), clusters=tuple(clusters))
 
 
 def load(name: str) -> Run | None:
@@ -131,25 +136,33 @@ def _parse(told: Any) -> Run | None:
         return None
     name, spec, began, last, started = texts
     figures = {key: query for key, each in queries.items() if (query := _parse_query(each)) is not None}
-    return Run(name, pid, spec, began, state, last, figures, started)
+    return Run(name, pid, spec, began, state, last, figures, started, _parse_ids(told.get("clusters")))
+
+
+def _parse_ids(told: Any) -> tuple[str, ...]:
+    return tuple(each for each in told if isinstance(each, str))[:MAX_IDS] if isinstance(told, list) else ()
 
 
 def _parse_query(told: Any) -> Query | None:
     if not isinstance(told, dict) or not isinstance(told.get("name"), str):
         return None
-    numbers = {each.name: told.get(each.name) for each in fields(Query) if each.name != "name"}
+    numbers = {each.name: told.get(each.name) for each in fields(Query) if each.name not in ("name", "topic_ids")}
     if not all(isinstance(value, int | float) and 0 <= value < 2**63 for value in numbers.values()):
         return None
-    return Query(told["name"], **numbers)  # type: ignore[arg-type]
+    return Query(told["name"], **numbers, topic_ids=_parse_ids(told.get("topic_ids")))  # type: ignore[arg-type]
 
 
-def free_name(wanted: str) -> str:
-    """The name, with a number if a pipeline of that name runs."""
+def free_name(wanted: str, spec: str | None = None) -> str:
+    """The name, with a number if another pipeline has it: one that runs, or one of another spec."""
     name, number = wanted, 1
-    while (run := load(name)) is not None and run.alive and run.pid != os.getpid():
+    while (run := load(name)) is not None and _is_another(run, spec):
         number += 1
         name = f"{wanted}-{number}"
     return name
+
+
+def _is_another(run: Run, spec: str | None) -> bool:
+    return (run.alive and run.pid != os.getpid()) or (spec is not None and run.spec != spec)
 
 
 class Recording:

@@ -25,7 +25,7 @@ from penstock.spark.batch import BatchReader
 from penstock.spark.errors import SourceError
 from penstock.spark.options import parse_options
 from penstock.spark.planner import ReadTask
-from penstock.spark.progress import QueryState, QueryWatcher, sentence_in, state_of
+from penstock.spark.progress import QueryState, QueryWatcher, figures, sentence_in, state_of
 from penstock.spark.schema import check_schema, source_schema
 from penstock.spark.stream import StreamReader
 from penstock.testing import Broker
@@ -355,6 +355,13 @@ def test_lag_is_what_is_there_less_what_was_read() -> None:
     assert state.lags == {("t", 0): 15, ("t", 1): 0, ("t", 2): 3}
     assert state_of(progress(), state).total_rows == 60
     assert str(state) == "orders: batch 4, 30 rows in 2,000 ms, 16 rows/s, lag 18"
+
+
+def test_topics_that_a_query_reads_are_known_by_their_ids() -> None:
+    sources = [{"endOffset": {"t": {"0": 1}, "t id=B": {}}, "latestOffset": '{"u": {"0": 2}, "u id=A": {}}'}]
+    state = state_of(progress(sources=sources))
+    assert (state.topic_ids, state.lag) == (("A", "B"), 2)
+    assert figures(state).topic_ids == ("A", "B")
 
 
 def test_a_watcher_keeps_the_last_state_of_every_query_and_why_it_ended() -> None:

@@ -42,6 +42,24 @@ def test_what_a_query_said_last_is_there_for_others() -> None:
     assert shown.state == "done"
 
 
+def test_clusters_and_topics_of_a_run_are_there_for_others() -> None:
+    with runs.Recording(runs.begin("demo", "", ["one", "two"])) as recording:
+        recording.progressed("a", replace(QUERY, topic_ids=("x", "y")), "")
+        (shown,) = pipelines_here()
+    assert shown.clusters == ("one", "two")
+    assert shown.queries[0].topic_ids == ("x", "y")
+
+
+def test_another_table_of_a_topic_has_a_name_of_its_own_also_when_the_first_has_ended() -> None:
+    ended = replace(runs.begin("table-orders", "orders → /a"), state="done")
+    runs.save(ended)
+    assert runs.free_name("table-orders", "orders → /a") == "table-orders"
+    assert runs.free_name("table-orders", "orders → /b") == "table-orders-2"
+    runs.save(replace(ended, name="table-orders-2", spec="orders → /b"))
+    assert runs.free_name("table-orders", "orders → /b") == "table-orders-2"
+    assert runs.free_name("table-orders") == "table-orders"
+
+
 def test_queries_of_a_run_are_bounded() -> None:
     with runs.Recording(runs.begin("demo", "")) as recording:
         for number in range(runs.MAX_QUERIES + 20):

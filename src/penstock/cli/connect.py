@@ -58,6 +58,11 @@ class Broker:
         """One request to the group's coordinator, repeated while it loads or moves elsewhere."""
         return self.run(self.client.asynchronous.ask_coordinator(group, request, at_most=at_most))
 
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that has answered; empty before that."""
+        return self.client.asynchronous.cluster.cluster_id or ""
+
     def topics(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
         with refusals():
             answer = self.client.metadata(names)

@@ -113,7 +113,8 @@ def run_table(args: argparse.Namespace) -> int:
         raise Failure(str(problem).rstrip("."), Exit.USAGE) from problem
     with spark_session(args, f"table {args.topic}", delta=args.format == "delta") as spark:
         spec = f"{args.topic} → {args.path}"
-        return follow(spark, f"table-{args.topic}", spec, lambda until: keep_current(spark, job, until=until))
+        name, clusters = f"table-{args.topic}", [job.topic.cluster_id]
+        return follow(spark, name, spec, lambda until: keep_current(spark, job, until=until), clusters=clusters)
 
 
 def run_backfill(args: argparse.Namespace) -> int:
@@ -161,7 +162,8 @@ def run_copy(args: argparse.Namespace) -> int:
     with spark_session(args, f"repartition {args.topic}") as spark:
         spec = f"{args.topic} → {args.target}"
         start = partial(start_repartition, spark, job)
-        return follow(spark, f"repartition-{args.topic}", spec, lambda until: run(start, until=until))
+        name, clusters = f"repartition-{args.topic}", [source.cluster_id]
+        return follow(spark, name, spec, lambda until: run(start, until=until), clusters=clusters)
 
 
 def run_mirror(args: argparse.Namespace) -> int:
@@ -171,15 +173,18 @@ def run_mirror(args: argparse.Namespace) -> int:
     from penstock.pipelines.topics import Topic
 
     source = topic(args, args.topic, args.source)
-    with connect(args):  # the target has to answer, too
-        target = Topic(args.bootstrap, args.target or args.topic)
-    if (source.bootstrap, source.name) == (target.bootstrap, target.name):
+    with connect(args) as here:
+        here.topics([])  # the target has to answer, too
+        target = Topic(args.bootstrap, args.target or args.topic, cluster_id=here.cluster_id)
+    same = source.bootstrap == target.bootstrap or (source.cluster_id and source.cluster_id == target.cluster_id)
+    if same and source.name == target.name:
         raise Failure("--from and --bootstrap are the same cluster: give the target another name", Exit.USAGE)
     job = CopyJob(source, target, args.checkpoint, exactly_once=not args.at_least_once, pace=pace(args))
     with spark_session(args, f"mirror {args.topic}") as spark:
         spec = f"{args.source} {source.name} → {target.name}"
         start = partial(start_mirror, spark, job)
-        code = follow(spark, f"mirror-{args.topic}", spec, lambda until: run(start, until=until))
+        name, clusters = f"mirror-{args.topic}", [source.cluster_id, target.cluster_id]
+        code = follow(spark, name, spec, lambda until: run(start, until=until), clusters=clusters)
         for group in args.group:
             _translate(args, spark, group, target)
     return code
@@ -218,7 +223,8 @@ def run_archive(args: argparse.Namespace) -> int:
     with spark_session(args, f"archive {args.topic}") as spark:
         start = partial(start_archive, spark, source, args.path, checkpoint=args.checkpoint, pace=pace(args))
         spec = f"{args.topic} → {args.path}"
-        return follow(spark, f"archive-{args.topic}", spec, lambda until: run(start, until=until))
+        name, clusters = f"archive-{args.topic}", [source.cluster_id]
+        return follow(spark, name, spec, lambda until: run(start, until=until), clusters=clusters)
 
 
 def _archive_segments(args: argparse.Namespace) -> int:

@@ -102,7 +102,9 @@ def _run(args: argparse.Namespace, *, dry: bool) -> int:
 def run_list(args: argparse.Namespace) -> int:
     from penstock.runs import load_all
 
-    output.rows(args.output, ("pipeline", "state", "began", "last"), map(_row, load_all()), empty="no pipelines")
+    output.rows(
+        args.output, ("pipeline", "state", "began", "spec", "last"), map(_row, load_all()), empty="no pipelines"
+    )
     return Exit.OK
 
 

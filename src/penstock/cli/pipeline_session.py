@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,8 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
     where = bootstrap or args.bootstrap
     with connect(argparse.Namespace(bootstrap=where, timeout=args.timeout)) as broker:
         broker.existing([name])
-    return Topic(where, name, pairs(getattr(args, "option", []), "--option"))
+        cluster_id = broker.cluster_id
+    return Topic(where, name, pairs(getattr(args, "option", []), "--option"), cluster_id)
 
 
 @contextmanager
@@ -199,11 +200,14 @@ def telling(line: Callable[[float], str]) -> Iterator[None]:
         lines.end()
 
 
-def follow(spark: Any, name: str, spec: str, work: Callable[[Callable[[], bool]], None]) -> int:
+def follow(
+    spark: Any, name: str, spec: str, work: Callable[[Callable[[], bool]], None], *, clusters: Iterable[str]
+) -> int:
     """Does work that is queries, to its end or until it is told that it is time to stop, and says how far it is."""
     from penstock import runs
 
-    recording = runs.Recording(runs.begin(runs.free_name(name), spec), on_problem=output.note)
+    run = runs.begin(runs.free_name(name, spec), spec, filter(None, clusters))
+    recording = runs.Recording(run, on_problem=output.note)
     try:
         ending = Ending(None)
         with recording, progress(spark, recording, Lines()), signals(ending.on_signal):

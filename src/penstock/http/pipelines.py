@@ -20,6 +20,14 @@ class Pipeline:
     last: str
     """The newest event, or why it failed."""
     queries: tuple[Query, ...] = ()
+    clusters: tuple[str, ...] = ()
+
+    def is_of(self, cluster_id: str, has_topic: Callable[[str], bool]) -> bool:
+        """True if it reads from or writes to this cluster, or if nothing is known of that yet."""
+        if self.clusters:
+            return cluster_id in self.clusters
+        ids = [each for query in self.queries for each in query.topic_ids]
+        return not ids or any(map(has_topic, ids))
 
 
 #: Called in a thread: it may read files.
@@ -41,4 +49,4 @@ def pipelines_here() -> list[Pipeline]:
 def _pipeline(run: Run) -> Pipeline:
     queries = sorted(run.queries.items(), key=lambda each: (each[1].name, each[0]))
     by_name = {query.name: query for _, query in queries}  # a query that was started again has another id
-    return Pipeline(run.name, run.shown, run.began, run.spec, run.last, tuple(by_name.values()))
+    return Pipeline(run.name, run.shown, run.began, run.spec, run.last, tuple(by_name.values()), run.clusters)

@@ -18,6 +18,7 @@ from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overvie
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
 from penstock.http.view import Shared, View, fresh_s
+from penstock.protocol.uuid import uuid_from_str
 
 if TYPE_CHECKING:
     from penstock.client.cluster_facts import Facts
@@ -53,7 +54,7 @@ class Site:
         self._rates = Rates()
         # One thread for all that may be long or read files: however many ask, the broker's loop shares with one.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-http")
-        self._pipelines: Shared[list[Pipeline]] = Shared(lambda: self._aside(view.pipelines))
+        self._pipelines: Shared[list[Pipeline]] = Shared(self._look_at_pipelines)
         self._page: Shared[bytes] = Shared(self._render_page)
         broker = view.broker
         self._metrics: Shared[bytes] = Shared(self._render_metrics, lambda: fresh_s(len(broker.partitions)))
@@ -147,6 +148,20 @@ class Site:
             rendered.append(render([family]))
             await asyncio.sleep(0)  # one has up to a few thousand series
         return b"".join(rendered)
+
+    async def _look_at_pipelines(self) -> list[Pipeline]:
+        """Of this cluster: others' are on the same machine, and on other consoles."""
+        broker = self._view.broker
+        topics = broker.metadata.image.topics_by_id
+
+        def has_topic(text: str) -> bool:
+            try:
+                return uuid_from_str(text) in topics
+            except ValueError:
+                return False
+
+        found = await self._aside(self._view.pipelines)
+        return [each for each in found if each.is_of(broker.cluster_id, has_topic)]
 
     async def _look_at_cluster(self) -> _Look:
         facts = await self._cluster()

@@ -26,7 +26,8 @@ def start_archive(
     """Of records, as Parquet files."""
     pace = pace or Pace()
     records = read_stream(spark, topic, **_COMMITTED, **pace.limits).select(*COLUMNS)
-    writer = records.writeStream.format("parquet").queryName(f"archive {topic.name}").partitionBy("partition")
+    writer = records.writeStream.format("parquet").queryName(f"archive {topic.name} to {path}")
+    writer = writer.partitionBy("partition")
     writer = writer.option("checkpointLocation", checkpoint or f"{path.rstrip('/')}.checkpoint")
     return writer.trigger(**pace.trigger).start(path)
 

@@ -123,5 +123,7 @@ def _start(job: CopyJob, records: Any, what: str) -> Any:
     options = {"kafka.bootstrap.servers": job.target.bootstrap, "topic": job.target.name, **job.target.options}
     options["exactlyOnce"] = str(job.exactly_once).lower()
     writer = records.writeStream.format("penstock").options(**options)
-    writer = writer.queryName(f"{what} {job.source.name}").option("checkpointLocation", job.checkpoint)
+    writer = writer.queryName(f"{what} {job.source.name} to {job.target.name}").option(
+        "checkpointLocation", job.checkpoint
+    )
     return writer.trigger(**job.pace.trigger).start()

@@ -68,7 +68,9 @@ def start_table(spark: Any, job: TableJob) -> Any:
             options |= _grown(spark, job)
     records = read_stream(spark, job.topic, **options)
     writer = records.writeStream if evolves or job.format == "delta" else rows(records).writeStream
-    writer = writer.queryName(f"table {job.topic.name}").option("checkpointLocation", job.checkpoint_location)
+    writer = writer.queryName(f"table {job.topic.name} to {job.path}").option(
+        "checkpointLocation", job.checkpoint_location
+    )
     writer = writer.trigger(**job.pace.trigger)
     if job.format == "delta":
         return writer.foreachBatch(_batch_writer(job, evolves)).start()

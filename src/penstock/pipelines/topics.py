@@ -18,6 +18,8 @@ class Topic:
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
     """More options of `format("penstock")`, such as kafka.* and startingOffsets."""
+    cluster_id: str = ""
+    """Where it has been looked up."""
 
     def reader_options(self, **more: str) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, **self.options, **more}

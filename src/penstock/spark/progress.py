@@ -18,7 +18,8 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock import runs
-from penstock.spark.ranges import TopicPartition, from_json
+from penstock.spark.continuity import StreamOffset
+from penstock.spark.ranges import TopicPartition
 
 #: Queries that are remembered after they have ended.
 MAX_ENDED = 100
@@ -38,6 +39,8 @@ class QueryState:
     lag: int
     """Offsets that are there and not read, in all partitions."""
     lags: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: tuple[str, ...] = ()
+    """Of the topics that it reads, as far as brokers give them ids."""
     running: bool = True
     problem: str | None = None
 
@@ -52,10 +55,12 @@ class QueryState:
 def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> QueryState:
     """From a progress event's JSON."""
     lags: dict[TopicPartition, int] = {}
+    topic_ids: set[str] = set()
     for source in progress.get("sources", ()):
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        for partition, offset in latest.items():
-            lags[partition] = lags.get(partition, 0) + max(0, offset - end.get(partition, 0))
+        topic_ids.update(end.topic_ids.values(), latest.topic_ids.values())
+        for partition, offset in latest.offsets.items():
+            lags[partition] = lags.get(partition, 0) + max(0, offset - end.offsets.get(partition, 0))
     rows = int(progress.get("numInputRows", 0))
     return QueryState(
         query_id=str(progress["id"]),
@@ -67,15 +72,16 @@ def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> Q
         batch_ms=int(progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)),
         lag=sum(lags.values()),
         lags=lags,
+        topic_ids=tuple(sorted(topic_ids)),
     )
 
 
-def _offsets(given: Any) -> dict[TopicPartition, int]:
+def _offsets(given: Any) -> StreamOffset:
     """Other sources have offsets of other shapes: they count for nothing here."""
     try:
-        return from_json(json.loads(given) if isinstance(given, str) else given)
+        return StreamOffset.from_json(json.loads(given) if isinstance(given, str) else given)
     except (AttributeError, TypeError, ValueError):
-        return {}
+        return StreamOffset()
 
 
 class QueryWatcher(StreamingQueryListener):
@@ -151,6 +157,7 @@ def figures(state: QueryState) -> runs.Query:
         rows_per_second=state.rows_per_second,
         batch_ms=state.batch_ms,
         lag=state.lag,
+        topic_ids=state.topic_ids[: runs.MAX_IDS],
     )
 
 

@@ -22,6 +22,7 @@ from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from penstock.protocol.uuid import uuid_to_str
 from penstock.runs import Query
 from penstock.testing import Broker
 
@@ -153,6 +154,23 @@ def test_pipelines_are_told_with_their_lag_while_they_run(broker: Broker) -> Non
         told = json.load(answer)["pipelines"]
     assert [each["name"] for each in told] == ["demo", "old"]
     assert told[0]["queries"][0]["lag"] == 7
+
+
+def test_pipelines_of_other_clusters_are_not_listed(broker: Broker) -> None:
+    here = broker.node.broker
+    ours, theirs = uuid_to_str(here.metadata.image.topics["orders"].topic_id), uuid_to_str(bytes(range(16)))
+    reads = {each: Query(each, True, 1, 2, 3, 4.0, 5, 6, (each,)) for each in (ours, theirs, "no id")}
+    broker.node.http.pipelines = lambda: [
+        Pipeline("of-cluster", "running", "", "", "", (reads[theirs],), ("elsewhere", here.cluster_id)),
+        Pipeline("of-topic", "running", "", "", "", (reads[theirs], reads[ours])),
+        Pipeline("not-known-yet", "running", "", "", ""),
+        Pipeline("of-another-cluster", "running", "", "", "", (reads[ours],), ("elsewhere",)),
+        Pipeline("of-another-topic", "running", "", "", "", (reads[theirs], reads["no id"])),
+    ]
+    with urllib.request.urlopen(url(broker, "/api/pipelines"), timeout=120) as answer:
+        told = json.load(answer)["pipelines"]
+    assert [each["name"] for each in told] == ["of-cluster", "of-topic", "not-known-yet"]
+    assert len(series(broker)["penstock_pipeline_running"]) == 3
 
 
 def test_every_metric_is_in_the_documentation(broker: Broker) -> None:

@@ -162,9 +162,8 @@ def _show(args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None
         output.rows(args.output, ["topic", "partition", "from", "to", "adding", "removing", "bytes"], shown)
     copied = sum(move.copies for move in moves)
     if moves:
-        output.note(
-            f"{output.counted(copied, 'partition')} to copy ({readable(total)}), {len(moves) - copied} only to be led elsewhere"
-        )
+        to_copy = f"{output.counted(copied, 'partition')} to copy ({readable(total)})"
+        output.note(f"{to_copy}, {len(moves) - copied} only to be led elsewhere")
 
 
 def _ask(question: str) -> None:

@@ -125,9 +125,9 @@ def test_each_way_not_to_connect_has_its_own_sentence(capsys: pytest.CaptureFixt
         "penstock: the host nosuch.invalid is not known: check its name in --bootstrap\n"
     )
     assert "the host x..y is not known" in said("x..y:1")
-    assert said("127.0.0.1:1") == (
-        "penstock: nothing listens at 127.0.0.1:1: start a broker with `penstock up`, or name another with --bootstrap\n"
-    )
+    refused = said("127.0.0.1:1")
+    assert refused.startswith("penstock: nothing listens at 127.0.0.1:1: start a broker with `penstock up`")
+    assert refused.count("\n") == 1
     assert "nothing listens at 127.0.0.1:1 (and 1 more)" in said("127.0.0.1:1,127.0.0.1:2")
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
         assert f"{web} does not answer as a Kafka broker does" in said(web)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.cli import output
 from penstock.cli.exit import Exit
 from penstock.client.cluster_facts import (
+    PROBLEMS,
     Facts,
     NodeFacts,
     PartitionFacts,
@@ -17,21 +18,29 @@ from penstock.client.cluster_facts import (
     partition_rows,
     readable,
     summary,
+    troubles,
 )
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from penstock.cli.connect import Broker
     from penstock.client.client import AsyncClient
     from penstock.client.cluster_admin import ClusterAdmin
 
-NODE_COLUMNS = [
-    *("node", "address", "rack", "state", "controller", "leaders", "replicas", "out_of_sync", "under_replicated"),
-    *("under_min_isr", "offline", "bytes", "lag", "metadata_lag"),
-]
-PARTITION_COLUMNS = [
-    *("topic", "partition", "leader", "leader_epoch", "replicas", "isr", "adding", "end_offset", "lag", "bytes"),
-    "problem",
-]
+# Together they fit into 80 columns; JSON has more.
+NODE_COLUMNS = ["node", "address", "rack", "state", "quorum", "leads", "replicas", "behind", "bytes", "lag"]
+PARTITION_COLUMNS = ["partition", "leader", "replicas", "isr", "adding", "lag", "bytes", "problem"]
+LEFT_OUT_IF_EMPTY = ("rack", "behind", "adding", "problem")
+COLOURS = {
+    "up": "green",
+    "active": "bold",
+    "cordoned": "yellow",
+    "fenced": "red",
+    "silent": "red",
+    "unknown": "yellow",
+    **dict.fromkeys(PROBLEMS, "red"),
+}
 ASK_A_NODE_S = 5.0  # one that hangs must not keep the others from being shown
 
 
@@ -39,16 +48,22 @@ def run_status(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect
 
     with connect(args) as broker:
-        if args.output == "json":
-            facts = look(broker)
-            output.record("json", as_json(facts))
-        elif sys.stdout.isatty() and not args.once:
+        if args.output != "json" and sys.stdout.isatty() and not args.once:
             _watch(broker, args)
-        else:
-            facts = look(broker)
-            print(output.printable(headline(facts)))
-            output.rows("table", *_table(facts, args), empty="nothing is wrong" if args.problems else "no partitions")
-    return Exit.OK
+        facts = look(broker)
+    if args.output == "json":
+        output.record("json", as_json(facts))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(_drawn(facts, args))
+    else:
+        print("\n".join(map(output.printable, headlines(facts))))
+        output.rows("table", *_table(facts, args), empty="nothing is wrong" if args.problems else "no partitions")
+    found = troubles(facts)
+    if found:
+        output.note(f"penstock: the cluster needs attention: {', '.join(found)}")
+    return Exit.NEEDS_ATTENTION if found else Exit.OK
 
 
 def look(broker: Broker) -> Facts:
@@ -110,28 +125,44 @@ async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
 
 
 def as_json(facts: Facts) -> dict[str, Any]:
-    return {**summary(facts), "brokers": node_rows(facts), "partition_states": partition_rows(facts)}
+    told = {**summary(facts), "troubles": troubles(facts)}
+    return {**told, "brokers": node_rows(facts), "partition_states": partition_rows(facts)}
 
 
-def headline(facts: Facts) -> str:
+def headlines(facts: Facts) -> tuple[str, str]:
+    """What the cluster is, and how it is."""
     said = summary(facts)
-    wrong = [f"{said[name]} {name.replace('_', ' ')}" for name in ("fenced", "under_replicated", "under_min_isr")]
-    wrong = [each for each in (*wrong, f"{said['offline']} offline") if not each.startswith("0 ")]
-    state = ", ".join(wrong) or "all in sync"
-    moving = f", {said['moving']} moving" if said["moving"] else ""
-    return (
-        f"cluster {said['cluster_id']}  {said['nodes']} nodes  controller {said['controller']}"
-        f" (epoch {said['controller_epoch']})  {said['partitions']} partitions: {state}{moving}"
-    )
+    count = output.counted
+    size = f"{count(said['nodes'], 'node')}, {count(said['partitions'], 'partition')}"
+    moving = [f"{said['moving']} moving"] if said["moving"] else []
+    state = ", ".join([*(troubles(facts) or ["all in sync"]), *moving])
+    return f"cluster {said['cluster_id']}: {size}, controller {said['controller']}", state
 
 
 def _table(facts: Facts, args: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     if args.partitions or args.problems:
-        rows = [row for row in partition_rows(facts) if row["problem"] or not args.problems]
+        found = [row for row in partition_rows(facts) if row["problem"] or not args.problems]
+        rows = [{**row, "partition": f"{row['topic']}-{row['partition']}"} for row in found]
         columns = PARTITION_COLUMNS
     else:
-        rows, columns = node_rows(facts), NODE_COLUMNS
-    return columns, [{**row, "bytes": readable(row["bytes"]), "lag": _lag(row)} for row in rows]
+        rows = [
+            {**row, "quorum": row["controller"], "leads": row["leaders"], "behind": row["out_of_sync"]}
+            for row in node_rows(facts)
+        ]
+        columns = NODE_COLUMNS
+    shown = [{**row, "bytes": readable(row["bytes"]), "lag": _lag(row)} for row in rows]
+    return [name for name in columns if name not in LEFT_OUT_IF_EMPTY or any(row[name] for row in rows)], shown
+
+
+def _drawn(facts: Facts, args: argparse.Namespace) -> Group:
+    """For a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    what, state = map(output.printable, headlines(facts))
+    columns, rows = _table(facts, args)
+    lines = [Text(what, style="bold"), Text(state, style="bold red" if troubles(facts) else "bold green")]
+    return Group(*lines, *([output.rich_table(columns, rows, COLOURS)] if rows else []))
 
 
 def _lag(row: dict[str, Any]) -> Any:
@@ -140,7 +171,7 @@ def _lag(row: dict[str, Any]) -> Any:
     return "unknown" if row["lag"] is None and follows else row["lag"]
 
 
-def _watch(broker: Broker, args: argparse.Namespace) -> None:
+def _watch(broker: Broker, args: argparse.Namespace) -> NoReturn:
     """Draws it again and again until Ctrl-C; a cluster that doesn't answer for a while is waited for."""
     from rich.console import Group
     from rich.live import Live
@@ -152,16 +183,11 @@ def _watch(broker: Broker, args: argparse.Namespace) -> None:
     with Live(auto_refresh=False, screen=False) as live:
         while True:
             try:
-                facts = look(broker)
-                title = Text(
-                    output.printable(headline(facts)), style="bold" if summary(facts)["offline"] == 0 else "bold red"
-                )
-                drawn = Group(title, output.rich_table(*_table(facts, args)))
+                drawn = _drawn(look(broker), args)
                 live.update(drawn, refresh=True)
             except Failure as problem:
                 if drawn is None:
                     raise
-                live.update(
-                    Group(Text(output.printable(f"no answer: {problem.message}"), style="red"), drawn), refresh=True
-                )
+                silence = Text(output.printable(f"no answer: {problem.message}"), style="red")
+                live.update(Group(silence, drawn), refresh=True)
             time.sleep(args.every)

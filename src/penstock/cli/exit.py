@@ -11,6 +11,7 @@
 | 6 | the data directory can't be used: locked, not formatted, damaged, full |
 | 7 | the port is taken |
 | 8 | no answer in time |
+| 9 | the cluster answers and needs attention: `cluster status` says why |
 | 130 | stopped by Ctrl-C |
 | 141 | whoever read the output went away |
 """
@@ -30,6 +31,7 @@ class Exit(IntEnum):
     STORAGE = 6
     ADDRESS_IN_USE = 7
     TIMEOUT = 8
+    NEEDS_ATTENTION = 9
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 

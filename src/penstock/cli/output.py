@@ -117,18 +117,18 @@ def _rich_table(columns: Sequence[str], listed: Sequence[Row]) -> None:
     Console().print(rich_table(columns, listed))
 
 
-def rich_table(columns: Sequence[str], listed: Sequence[Row]) -> Any:
-    """For a terminal."""
-    from rich import box
+def rich_table(columns: Sequence[str], listed: Sequence[Row], colours: Mapping[str, str] | None = None) -> Any:
+    """For a terminal. `colours` gives cells with these texts a style."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     for column in columns:
         numeric = all(isinstance(row.get(column), int | None) for row in listed)
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*(Text(cell(row.get(column))) for column in columns))
+        cells = [cell(row.get(column)) for column in columns]
+        table.add_row(*(Text(each, style=(colours or {}).get(each, "")) for each in cells))
     return table
 
 

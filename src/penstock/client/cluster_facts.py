@@ -62,14 +62,18 @@ def largest(lags: Iterable[int | None]) -> int | None:
     return max(known) if known and len(known) == len(found) else None
 
 
+PROBLEMS = ("offline", "under min ISR", "under-replicated")
+
+
 def problem(facts: PartitionFacts) -> str | None:
     """The worst of what is wrong with a partition."""
+    offline, under_min_isr, under_replicated = PROBLEMS
     if facts.leader < 0:
-        return "offline"
+        return offline
     if len(facts.isr) < min(facts.min_isr, len(facts.replicas)):
-        return "under min ISR"
+        return under_min_isr
     if len(facts.isr) < len(facts.replicas):
-        return "under-replicated"
+        return under_replicated
     return None
 
 
@@ -159,10 +163,17 @@ def summary(facts: Facts) -> dict[str, Any]:
     }
 
 
-def healthy(facts: Facts) -> bool:
-    return not any(node.fenced for node in facts.nodes) and all(
-        problem(part) is None for part in facts.partitions.values()
-    )
+def troubles(facts: Facts) -> list[str]:
+    """What needs somebody's attention, the worst first; empty where all is well."""
+    states = {node.node_id: _state(facts, node) for node in sorted(facts.nodes, key=lambda node: node.node_id)}
+    problems = [problem(part) for part in facts.partitions.values()]
+    found = [] if facts.controller >= 0 else ["no active controller"]
+    found += [f"{count} {each}" for each in PROBLEMS if (count := problems.count(each))]
+    for state in ("fenced", "silent"):
+        nodes = [node for node, each in states.items() if each == state]
+        if nodes:
+            found.append(f"node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))} {state}")
+    return found
 
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import cluster_status
+from penstock.cli import cluster_status, output
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
-from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts, healthy, node_rows, partition_rows, readable
+from penstock.client.cluster_facts import (
+    Facts,
+    NodeFacts,
+    PartitionFacts,
+    node_rows,
+    partition_rows,
+    readable,
+    troubles,
+)
 from penstock.testing import Broker
 
 
@@ -63,7 +71,7 @@ def test_status_shows_nodes_and_partitions(penstock_session: Broker, capsys: pyt
     assert [(row["leader"], row["isr"], row["end_offset"], row["problem"]) for row in ours] == [(1, [1], 0, None)] * 2
     shown = said(capsys, "cluster", "status", *where)
     assert "all in sync" in shown
-    assert "UNDER_REPLICATED" in shown
+    assert "LEADS" in shown
     assert name in said(capsys, "cluster", "status", "--partitions", *where)
     assert name not in said(capsys, "cluster", "status", "--problems", *where)
 
@@ -137,7 +145,52 @@ def test_a_node_counts_what_it_leads_holds_and_lacks() -> None:
     assert (first["out_of_sync"], first["bytes"], first["lag"]) == (1, 150, 2)
     assert (second["under_replicated"], second["under_min_isr"], second["offline"]) == (2, 1, 0)
     assert (third["state"], third["bytes"], third["offline"], third["out_of_sync"]) == ("fenced", None, 1, 2)
-    assert not healthy(three_nodes())
+    assert troubles(three_nodes()) == ["1 offline", "1 under min ISR", "1 under-replicated", "node 3 fenced"]
+
+
+def large_cluster(*, well: bool) -> Facts:
+    """Three nodes with a gigabyte each, and one partition that lacks a replica unless all is well."""
+    return Facts(
+        "MkU3OEVBNTcwNTJENDM2Qg",
+        controller=1,
+        controller_epoch=417,
+        nodes=[NodeFacts(node, f"192.168.100.{node}:9092", None, fenced=not well and node == 3) for node in (1, 2, 3)],
+        partitions={
+            ("customer-orders", index): PartitionFacts(1, 0, (1, 2, 3), (1, 2, 3) if well or index else (1, 2))
+            for index in range(100)
+        },
+        voters=[1, 2, 3],
+        metadata_lag={1: 0, 2: 0, 3: 0 if well else 12345},
+        sizes={node: dict.fromkeys([("customer-orders", index) for index in range(100)], 10**9) for node in (1, 2, 3)},
+        ends={node: dict.fromkeys([("customer-orders", index) for index in range(100)], 10**9) for node in (1, 2, 3)},
+    )
+
+
+@pytest.mark.parametrize("well", [True, False])
+@pytest.mark.parametrize("partitions", [True, False])
+def test_status_fits_into_80_columns_and_names_only_what_is_to_be_said(
+    well: bool, partitions: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = large_cluster(well=well)
+    columns, rows = cluster_status._table(facts, argparse.Namespace(partitions=partitions, problems=False))
+    output.rows("table", columns, rows)
+    shown = [*cluster_status.headlines(facts), *capsys.readouterr().out.splitlines()]
+    assert max(map(len, shown)) <= 80
+    assert ("problem" in columns or "behind" in columns) == (not well)
+    assert "rack" not in columns
+    assert shown[1] == ("all in sync" if well else "1 under-replicated, node 3 fenced")
+
+
+def test_status_on_a_terminal_has_colours_and_folds_nothing() -> None:
+    from rich.console import Console
+
+    console = Console(width=80, force_terminal=True, color_system="standard", _environ={}, record=True)
+    facts = large_cluster(well=False)
+    with console.capture() as captured:
+        console.print(cluster_status._drawn(facts, argparse.Namespace(partitions=True, problems=True)))
+    assert "\x1b[1;31m1 under-replicated, node 3 fenced" in captured.get()
+    assert "\x1b[31munder-replicated" in captured.get()
+    assert "customer-orders-0" in captured.get()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ TOPIC_NAME_BYTES = 100
 
 def held_by(group: Group) -> int:
     if isinstance(group, ClassicGroup):
-        return GROUP_BYTES + MEMBER_BYTES * len(group.members) + group.metadata_bytes
+        return GROUP_BYTES + MEMBER_BYTES * (len(group.members) + len(group.pending_members)) + group.metadata_bytes
     return GROUP_BYTES + sum(map(_held_by_member, group.members.values()))
 
 

@@ -234,6 +234,8 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_bytes = self._transport.get_write_buffer_size()
             self._unsent_since = self._server.loop.time()
             self._server.unsent.take(self._unsent_bytes)
+            if self._server.unsent.overdrawn:
+                self._server.loop.call_soon(self._server.cut_slow_reader, self)  # not from inside its write
             self._server.watch_slow_readers()
 
     def _sent(self) -> None:

@@ -71,20 +71,28 @@ class ConnectionCounts:
         self._loopback = 0
         self._by_host: dict[str, int] = {}
 
-    def refusal(self, host: str) -> str | None:
-        """Why one more from this host is too many."""
+    @property
+    def full(self) -> bool:
+        """True if there are as many in all as there may be."""
+        return self.total >= min(self.limits.descriptor_connections, self.limits.max_connections)
+
+    def refusal(self, host: str, *, protected: bool = False) -> str | None:
+        """Why one more from this host is too many. The limits in all don't count for a protected listener."""
         if self._loopback < self.limits.loopback_connections and is_loopback(host):
             return None
-        if self.total >= self.limits.descriptor_connections:
-            most = self.limits.descriptor_connections
-            return f"{most} are open, as many as the limit of open files allows: close some or raise it (ulimit -n)"
-        if self.total >= self.limits.max_connections:
-            return f"max.connections={self.limits.max_connections} are open: close some or raise it"
+        if not protected and self.full:
+            return self._refusal_in_all()
         overrides = self.limits.max_connections_per_ip_overrides
         per_host = overrides.get(self.addresses.get(host, host), self.limits.max_connections_per_ip)
         if self._by_host.get(host, 0) >= per_host:
             return f"max.connections.per.ip={per_host} are open from {host}: close some or raise it"
         return None
+
+    def _refusal_in_all(self) -> str:
+        if self.total >= self.limits.descriptor_connections:
+            most = self.limits.descriptor_connections
+            return f"{most} are open, as many as the limit of open files allows: close some or raise it (ulimit -n)"
+        return f"max.connections={self.limits.max_connections} are open: close some or raise it"
 
     def add(self, host: str) -> None:
         self.total += 1
@@ -132,6 +140,11 @@ class ByteBudget:
     def strained(self) -> bool:
         """True if more than half is in use."""
         return 0 < self.limit < 2 * self.used
+
+    @property
+    def overdrawn(self) -> bool:
+        """True if twice as much is in use as should be."""
+        return 0 < 2 * self.limit < self.used
 
     @property
     def waiting(self) -> int:

@@ -32,6 +32,8 @@ class Listener:
     port: int = 0
     security_protocol: str = "PLAINTEXT"
     tls: ssl.SSLContext | None = None
+    protected: bool = False
+    """Brokers and controllers connect here: clients that take all connections don't keep them out."""
     connections: int = field(default=0, init=False)
     gone: Traffic = field(default=NONE, init=False)
     """Of connections that were closed."""
@@ -164,7 +166,13 @@ class Server:
     # What connections report
 
     def admit(self, connection: Connection) -> bool:
-        reason = "it is stopping" if self.stopping else self.counts.refusal(connection.peer_host)
+        protected = connection.listener.protected
+        if self.stopping:
+            reason: str | None = "it is stopping"
+        else:
+            reason = self.counts.refusal(connection.peer_host, protected=protected)
+        if reason is None and protected and self.counts.full:
+            self._make_room()
         if reason is not None:
             self.refused += 1
             listener = connection.listener.name
@@ -177,6 +185,14 @@ class Server:
         connection.listener.connections += 1
         self.wheel.add(connection)
         return True
+
+    def _make_room(self) -> None:
+        """Closes the connection of a client that was idle longest, as Kafka does for a connection between brokers."""
+        clients = (each for each in self.connections.values() if not each.listener.protected and not each.closed)
+        idle = min(clients, key=lambda each: each.active_tick, default=None)
+        if idle is not None:
+            self.log.warning("displaced", f"{idle!r} closed: all connections are taken and a node needs one")
+            idle.abort()
 
     def forget(self, connection: Connection) -> None:
         if self.connections.pop(connection.id, None) is not None:
@@ -228,10 +244,11 @@ class Server:
         for connection in list(self.connections.values()):
             since = connection.slow_reader_since()
             if since is not None and since <= oldest:
-                self.log.warning(
-                    "slow reader",
-                    f"{connection!r} closed: it doesn't read its answer, and answers take "
-                    f"{self.unsent.used} of penstock.queued.max.response.bytes={self.unsent.limit}",
-                )
-                connection.abort()
+                self.cut_slow_reader(connection)
         self.watch_slow_readers()
+
+    def cut_slow_reader(self, connection: Connection) -> None:
+        limit = f"penstock.queued.max.response.bytes={self.unsent.limit}"
+        reason = f"it doesn't read its answer, and unread answers take {self.unsent.used} bytes: {limit}"
+        self.log.warning("slow reader", f"{connection!r} closed: {reason}")
+        connection.abort()

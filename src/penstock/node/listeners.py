@@ -124,6 +124,14 @@ def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> 
     return protocol if protocol in names or not names else names[0]
 
 
+def protected_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> frozenset[str]:
+    """Those of controllers, and that of brokers where clients have another one, as in Kafka."""
+    names = {plan.name for plan in plans if plan.controller}
+    if len(plans) - len(names) > 1:
+        names.add(inter_broker_listener(settings, plans))
+    return frozenset(names)
+
+
 def plan_http(settings: Settings) -> HttpAddress | None:
     try:
         return parse_address(settings.str(PROPERTY))

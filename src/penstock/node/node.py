@@ -25,7 +25,13 @@ from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage
 from penstock.metadata.names import random_uuid
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
 from penstock.node.http import HttpSide
-from penstock.node.listeners import SUPPORTED_PROTOCOLS, ListenerPlan, inter_broker_listener, plan_listeners
+from penstock.node.listeners import (
+    SUPPORTED_PROTOCOLS,
+    ListenerPlan,
+    inter_broker_listener,
+    plan_listeners,
+    protected_listeners,
+)
 from penstock.node.parts import World, cleaner_of, intervals_of, limits_of, make_broker, make_metadata
 from penstock.node.quorum_setup import plan_quorum
 from penstock.node.storage import StorageError, read_meta_properties
@@ -112,8 +118,10 @@ class Node:
             network, clock = self._world.network, self._world.clock
             limits = limits_of(settings, network)
             self._server = Server(self._hold, limits, network=network, nanoseconds=clock.nanoseconds)
+            protected = protected_listeners(settings, self._plans)
             await self._server.start(
-                Listener(plan.name, plan.host, plan.port, plan.security_protocol) for plan in self._plans
+                Listener(plan.name, plan.host, plan.port, plan.security_protocol, protected=plan.name in protected)
+                for plan in self._plans
             )
             await self.http.open()
             await self._start_parts(cluster_id, logs)

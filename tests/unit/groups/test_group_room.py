@@ -41,6 +41,18 @@ def test_new_groups_are_refused_and_members_that_are_in_come_back() -> None:
     assert driver.join(group="g0").error is ErrorCode.NONE
 
 
+def test_member_ids_that_were_handed_out_count() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    allowance = bound(driver, 10_000)
+    codes = []
+    for _ in range(20):
+        codes.append(driver.join(version=9).error)
+        driver.now_ms += FULL_RECOUNT_MS // 10
+    assert codes[0] is ErrorCode.MEMBER_ID_REQUIRED
+    assert codes[-1] is ErrorCode.POLICY_VIOLATION
+    assert driver.shard.held_bytes() <= allowance.limit
+
+
 def test_large_metadata_of_members_counts() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 1_000_000)

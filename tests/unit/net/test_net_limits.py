@@ -115,11 +115,14 @@ def test_a_budget_tells_its_room_and_whether_it_is_strained() -> None:
     budget.take(50)
     assert (budget.room, budget.strained) == (50, False)
     budget.take(60)
-    assert (budget.room, budget.strained) == (0, True)
+    assert (budget.room, budget.strained, budget.overdrawn) == (0, True, False)
+    budget.take(91)
+    assert budget.overdrawn
     unbounded = ByteBudget(-1)
     unbounded.take(1 << 40)
     assert unbounded.room > 1 << 60
     assert not unbounded.strained
+    assert not unbounded.overdrawn
 
 
 def test_connection_counts_go_back_to_zero() -> None:
@@ -158,6 +161,15 @@ def test_connections_are_refused_before_they_take_the_last_descriptors() -> None
     counts.add("10.0.0.1")
     counts.add("10.0.0.2")
     assert "ulimit -n" in str(counts.refusal("10.0.0.3"))
+
+
+def test_a_protected_listener_has_no_limit_in_all_but_those_of_its_addresses() -> None:
+    counts = ConnectionCounts(Limits(max_connections=1, max_connections_per_ip=1))
+    counts.add("10.0.0.1")
+    assert counts.full
+    assert counts.refusal("10.0.0.2") is not None
+    assert counts.refusal("10.0.0.2", protected=True) is None
+    assert counts.refusal("10.0.0.1", protected=True) is not None
 
 
 def test_overrides_are_host_and_count() -> None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable
 
 import pytest
-from net_harness import LOOPS, echo, frame, run_on, serving, until
+from net_harness import LOOPS, RawClient, echo, frame, run_on, serving, until
 
 from penstock.net.connection import CLOSE, Close, Connection, Reply
 from penstock.net.limits import IdleWheel, Limits
@@ -275,6 +275,21 @@ def test_answers_that_nobody_takes_are_counted_and_their_slow_readers_closed(loo
     run_on(loop, scenario())
 
 
+def test_an_answer_that_overdraws_the_memory_of_unread_answers_costs_its_connection(loop: str) -> None:
+    async def scenario() -> None:
+        async with serving(lambda *_: [bytes(20_000_000)], Limits(queued_max_response_bytes=15_000_000)) as harness:
+            deaf = [await harness.client() for _ in range(3)]
+            server = harness.server
+            for client in deaf:
+                client.transport.pause_reading()
+                client.send(b"much")
+                await until(lambda: server.requests == 3 or server.unsent.used)
+            await until(lambda: server.requests == 3 and len(server.connections) < 3 and not server.unsent.overdrawn)
+            assert server.unsent.used <= 2 * server.unsent.limit
+
+    run_on(loop, scenario())
+
+
 def test_reading_pauses_when_enough_requests_wait_and_resumes(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
@@ -371,6 +386,26 @@ def test_the_newest_connection_beyond_a_limit_is_refused(loop: str, caplog: pyte
 
     run_on(loop, scenario())
     assert "refused: max.connections=2 are open" in caplog.text
+
+
+def test_a_node_displaces_the_client_that_was_idle_longest(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        limits = Limits(max_connections=2, loopback_connections=0)
+        nodes = Listener("CONTROLLER", protected=True)
+        async with serving(limits=limits, listeners=[Listener(), nodes]) as harness:
+            idle, active = await harness.client(), await harness.client()
+            for _ in range(3):
+                harness.server.wheel.tick()
+                assert await active.ask(b"1") == b"<1>"
+            node = RawClient(*await asyncio.open_connection("127.0.0.1", nodes.port))
+            assert await node.ask(b"2") == b"<2>"
+            assert await idle.closed_by_server() == b""
+            assert await active.ask(b"3") == b"<3>"
+            assert await (await harness.client()).closed_by_server() == b""
+            await node.close()
+
+    run_on(loop, scenario())
+    assert "all connections are taken and a node needs one" in caplog.text
 
 
 def test_connections_per_address_are_limited_with_overrides_by_name(loop: str) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.metadata.configs.settings import Settings
-from penstock.node.listeners import ListenerError, plan_listeners
+from penstock.node.listeners import ListenerError, plan_listeners, protected_listeners
 
 
 def test_a_listener_advertises_itself_unless_told_otherwise() -> None:
@@ -9,6 +9,22 @@ def test_a_listener_advertises_itself_unless_told_otherwise() -> None:
     (plan,) = plan_listeners(settings)
     assert (plan.name, plan.host, plan.port) == ("PLAINTEXT", "127.0.0.1", 9092)
     assert (plan.advertised_host, plan.advertised_port) == ("127.0.0.1", 9092)
+
+
+@pytest.mark.parametrize(
+    ("listeners", "protected"),
+    [
+        ("PLAINTEXT://:1", set()),
+        ("PLAINTEXT://:1,CONTROLLER://:2", {"CONTROLLER"}),
+        ("PLAINTEXT://:1,CLIENTS://:2,CONTROLLER://:3", {"PLAINTEXT", "CONTROLLER"}),
+    ],
+)
+def test_listeners_of_nodes_are_protected_where_clients_have_their_own(listeners: str, protected: set[str]) -> None:
+    names = "CLIENTS:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    settings = Settings(
+        {"listeners": listeners, "listener.security.protocol.map": names, "controller.listener.names": "CONTROLLER"}
+    )
+    assert protected_listeners(settings, plan_listeners(settings)) == protected
 
 
 def test_advertised_listeners_and_named_protocols_are_honoured() -> None:

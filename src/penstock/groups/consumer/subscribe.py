@@ -21,7 +21,7 @@ MAX_PATTERNS = 50
 
 
 def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> ResolvedRegex:
-    """The topics that match, internal ones too, as in Kafka: a client that wants none of them says so in its pattern."""
+    """The topics that match, internal ones too, as in Kafka: a client that wants none says so in its pattern."""
     pattern = Pattern(regex)
     topics = frozenset(name for name in image.topics if pattern.matches(name, work))
     return ResolvedRegex(topics, image.offset, turn.wall_ms)

@@ -69,16 +69,21 @@ def test_ready_may_be_json_and_ctrl_c_is_a_clean_stop(begin: Begin) -> None:
     assert end(process, signal.SIGINT) == Exit.OK
 
 
+def send_without_end(client: socket.socket, questions: bytes) -> None:
+    """Raises TimeoutError once the broker reads no more, which it does for good when nobody takes its answers."""
+    sent = 0
+    while True:
+        sent += client.send(questions[sent % len(questions) :])
+
+
 def test_a_second_signal_does_not_wait_for_a_client_that_reads_nothing(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     host, port = json.loads(line)["bootstrap"].split(":")
     question = bytes.fromhex("0000000a0012000000000001ffff")  # ApiVersions v0; its answer is forty times as long
-    questions, sent = question * 1_000, 0
     with socket.create_connection((host, int(port)), timeout=120) as stuck:
         stuck.settimeout(3)
-        with pytest.raises(TimeoutError):  # however slowly it reads: it stops for good when nobody takes its answers
-            while True:
-                sent += stuck.send(questions[sent % len(questions) :])
+        with pytest.raises(TimeoutError):
+            send_without_end(stuck, question * 1_000)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)

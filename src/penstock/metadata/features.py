@@ -10,7 +10,7 @@ from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION
 MIN_METADATA_VERSION = 7
 MAX_METADATA_VERSION = 30
 
-# What this broker and controller can run, as it advertises and registers them.
+# The levels that a metadata log may have finalized for this node to run on it, as the node registers them.
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     METADATA_VERSION: (MIN_METADATA_VERSION, MAX_METADATA_VERSION),
     KRAFT_VERSION: (0, 1),
@@ -20,6 +20,11 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "share.version": (0, 1),
     "streams.version": (0, 1),
 }
+
+# Nothing serves these yet. They are registered, so that a directory of Kafka's with them finalized can be opened, and
+# neither announced to clients nor turned on.
+UNSERVED_FEATURES = frozenset({"share.version", "streams.version"})
+SERVED_FEATURES = {name: levels for name, levels in SUPPORTED_FEATURES.items() if name not in UNSERVED_FEATURES}
 
 # Level of each metadata.version name, oldest first.
 METADATA_VERSIONS: Mapping[str, int] = {
@@ -90,6 +95,8 @@ def default_features(metadata_version: int) -> dict[str, int]:
     """What a cluster formatted for this metadata.version starts with; features at level 0 are left out."""
     features = {METADATA_VERSION: metadata_version}
     for name, steps in _DEFAULTS.items():
+        if name in UNSERVED_FEATURES:
+            continue
         levels = [step.level for step in steps if metadata_version >= step.metadata_version]
         if levels:
             features[name] = max(levels)

@@ -115,14 +115,12 @@ def test_a_fresh_log_starts_with_the_features_it_was_formatted_with() -> None:
             "kraft.version": 1,
             "eligible.leader.replicas.version": 1,
             "group.version": 1,
-            "share.version": 1,
-            "streams.version": 1,
             "transaction.version": 2,
         }
         assert metadata.image.config(ResourceType.BROKER, "") == {"min.insync.replicas": "1"}
         view = metadata.quorum()
         assert (view.leader_id, view.leader_epoch) == (1, 1)
-        assert view.high_watermark == view.log_end_offset == metadata.image.offset + 1 == 12
+        assert view.high_watermark == view.log_end_offset == metadata.image.offset + 1 == 10
         assert view.voters[0].endpoints == ENDPOINTS
 
     run(scenario())
@@ -210,7 +208,7 @@ def test_a_listener_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptur
         metadata.subscribe(broken)
         metadata.subscribe(lambda old, new: seen.append(new.offset))
         await with_broker(metadata)
-        assert seen == [12, 13]
+        assert seen == [10, 11]
 
     run(scenario())
 

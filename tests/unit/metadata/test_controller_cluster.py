@@ -18,6 +18,7 @@ from penstock.metadata.controller.feature_updates import update_features
 from penstock.metadata.controller.reassignments import alter_reassignments, list_reassignments
 from penstock.metadata.features import (
     SUPPORTED_FEATURES,
+    UNSERVED_FEATURES,
     default_features,
     metadata_version_level,
     metadata_version_name,
@@ -184,7 +185,7 @@ def update(image: MetadataImage, *updates: tuple[str, int, int], validate_only: 
 
 def test_features_go_up_and_down_together() -> None:
     image = image_of(features=default_features(30))
-    decision = update(image, ("group.version", 0, SAFE), ("transaction.version", 1, UNSAFE), ("share.version", 1, UP))
+    decision = update(image, ("group.version", 0, SAFE), ("transaction.version", 1, UNSAFE), ("kraft.version", 1, UP))
     assert decision.reply.error_code == ErrorCode.NONE
     after = apply(image, decision.records).features
     assert "group.version" not in after
@@ -213,14 +214,26 @@ def test_features_can_be_tried_without_changing_them() -> None:
         (("group.version", 1, 0), "0 is no upgrade type"),
         (("group.version", 1, 9), "9 is no upgrade type"),
         (("kraft.version", 0, SAFE), "never goes down: keep it."),
+        (("share.version", 1, UP), "Penstock does not serve this feature yet: leave it at 0."),
+        (("streams.version", 1, UP), "Penstock does not serve this feature yet: leave it at 0."),
     ],
 )
 def test_a_feature_update_that_can_not_be_refuses_all_of_them(change: tuple[str, int, int], message: str) -> None:
     image = image_of(features=default_features(30))
-    decision = update(image, ("share.version", 0, SAFE), change)
+    decision = update(image, ("eligible.leader.replicas.version", 0, SAFE), change)
     assert decision.records == []
     assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert message in decision.reply.error_message
+
+
+def test_features_of_kafka_that_nothing_serves_are_loaded_and_can_be_turned_off() -> None:
+    image = image_of(features={**default_features(30), "share.version": 1, "streams.version": 1})
+    registered = register_broker(image, Registration(9, bytes(16), ENDPOINTS, [ID]))
+    assert registered.records
+    decision = update(image, ("share.version", 0, SAFE), ("streams.version", 0, SAFE))
+    assert decision.reply.error_code == ErrorCode.NONE
+    assert not apply(image, decision.records).features.keys() & UNSERVED_FEATURES
+    assert not default_features(30).keys() & UNSERVED_FEATURES
 
 
 def test_metadata_version_goes_down_past_levels_that_changed_no_record() -> None:

@@ -37,8 +37,6 @@ def test_every_directory_gets_an_id_of_its_own_and_the_first_the_voter() -> None
         ("metadata.version", 30),
         ("eligible.leader.replicas.version", 1),
         ("group.version", 1),
-        ("share.version", 1),
-        ("streams.version", 1),
         ("transaction.version", 2),
     ]
 
@@ -134,3 +132,9 @@ def test_a_reserved_directory_id_is_not_formatted() -> None:
     with pytest.raises(StorageError, match=r"AAAAAAAAAAAAAAAAAAAAAQ of node 1 is .* reserved: .* random-uuid"):
         formatted(FormatPlan(["/a"], node_id=2, initial_controllers=voters), disk)
     assert not disk.exists("/a")
+
+
+def test_a_feature_that_nothing_serves_is_not_turned_on() -> None:
+    with pytest.raises(StorageError, match=r"does not serve share\.version yet"):
+        formatted(FormatPlan(["/a"], node_id=1, features={"share.version": 1}))
+    formatted(FormatPlan(["/a"], node_id=1, features={"share.version": 0}))

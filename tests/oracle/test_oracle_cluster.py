@@ -12,6 +12,9 @@ from oracle_transcript import render
 
 from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest
+from penstock.protocol.messages.api_29_describe_acls import DescribeAclsRequest
+from penstock.protocol.messages.api_30_create_acls import AclCreation, CreateAclsRequest
+from penstock.protocol.messages.api_31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from penstock.protocol.messages.api_35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from penstock.protocol.messages.api_45_alter_partition_reassignments import (
@@ -572,6 +575,32 @@ def test_filters_of_quotas_that_are_refused(peer: Peer) -> None:
         DescribeClientQuotas v1 error_code=INVALID_REQUEST entries=null
         DescribeClientQuotas v1 error_code=INVALID_REQUEST entries=null
         DescribeClientQuotas v1 error_code=INVALID_REQUEST entries=null
+    """)
+
+
+# --- ACLs without an authorizer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_acls_need_an_authorizer(peer: Peer, version: int) -> None:
+    any_of_them: dict[str, Any] = {"pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+    described = peer.quietly(DescribeAclsRequest(resource_type_filter=1, **any_of_them), version)
+    peer.note(f"{described.error_code} {described.resources}")
+    topic = AclCreation(
+        resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
+    )
+    created = peer.quietly(CreateAclsRequest(creations=[topic, topic]), version)
+    peer.note(str([each.error_code for each in created.results]))
+    peer.note(str(peer.quietly(CreateAclsRequest(), version).results))
+    deleted = peer.quietly(
+        DeleteAclsRequest(filters=[DeleteAclsFilter(resource_type_filter=1, **any_of_them)]), version
+    )
+    peer.note(str([(each.error_code, each.matching_acls) for each in deleted.filter_results]))
+    peer.said("""
+        54 []
+        [54, 54]
+        []
+        [(54, [])]
     """)
 
 

@@ -26,6 +26,7 @@ from penstock.protocol.messages.api_16_list_groups import ListGroupsRequest
 from penstock.protocol.messages.api_42_delete_groups import DeleteGroupsRequest
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
 from penstock.protocol.messages.api_69_consumer_group_describe import ConsumerGroupDescribeRequest
@@ -177,9 +178,10 @@ def test_heartbeats_that_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_topics_are_found_by_an_expression(peer: Peer) -> None:
-    group, topic = peer.unique("g"), peer.topic("found")
-    joined = peer.quietly(join(group, MEMBER, subscribed_topic_names=None, subscribed_topic_regex=f"{topic[:-1]}."))
+def found_by(peer: Peer, expression: str) -> ConsumerGroupHeartbeatResponse:
+    """The answer that assigns what the expression finds."""
+    group = peer.unique("g")
+    joined = peer.quietly(join(group, MEMBER, subscribed_topic_names=None, subscribed_topic_regex=expression))
     epochs, answers = [joined.member_epoch], [joined]
 
     def assigned() -> bool:
@@ -191,7 +193,22 @@ def test_topics_are_found_by_an_expression(peer: Peer) -> None:
         return True
 
     peer.settle(assigned)
-    peer.note(render(answers[-1], 1, peer.masks))
+    found: ConsumerGroupHeartbeatResponse = answers[-1]
+    return found
+
+
+def test_internal_topics_are_found_by_an_expression(peer: Peer) -> None:
+    found = found_by(peer, "__consumer_offsets").assignment
+    assert found is not None
+    peer.note(f"{len(found.topic_partitions)} topic")
+    peer.said("""
+        1 topic
+    """)
+
+
+def test_topics_are_found_by_an_expression(peer: Peer) -> None:
+    topic = peer.topic("found")
+    peer.note(render(found_by(peer, f"{topic[:-1]}."), 1, peer.masks))
     peer.said("""
         ConsumerGroupHeartbeat v1 member_id=<member 1> member_epoch=2 heartbeat_interval_ms=5000
           assignment:

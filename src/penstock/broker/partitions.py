@@ -151,10 +151,23 @@ class Partitions:
         return log
 
     def _directory_of(self, image: PartitionImage) -> bytes | None:
-        """Where the controller has this replica, if that is one of ours: no other may stand in for one that failed."""
+        """Where the controller has this replica; None if any directory will do.
+
+        No other directory stands in for one that failed. The id of one that could not be read at start is unknown:
+        while there is such a one, a replica that is in none of the others may be there.
+        """
         wanted = image.directory(self._node_id)
-        known = wanted != UNASSIGNED_DIRECTORY and any(each.directory_id == wanted for each in self._logs.dirs)
-        return wanted if known else None
+        if wanted == UNASSIGNED_DIRECTORY:
+            return None
+        if any(each.directory_id == wanted for each in self._logs.dirs):
+            return wanted
+        offline = [each.path for each in self._logs.dirs if each.offline]
+        if offline:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"Its log may be in {', '.join(offline)}, which can't be used: repair or replace that disk.",
+            )
+        return None
 
     async def _open_rest(self) -> None:
         loop = asyncio.get_running_loop()

@@ -192,8 +192,13 @@ def run_describe(args: argparse.Namespace) -> int:
         for topic in broker.existing(args.names or None):
             if topic.name is not None and (args.names or not topic.is_internal):
                 topics[topic.name] = topic
-        partitions = [(name, part.partition_index) for name, topic in topics.items() for part in topic.partitions]
-        bounds = broker.offsets(partitions, EARLIEST), broker.offsets(partitions, LATEST)
+        led = [
+            (name, part.partition_index)
+            for name, topic in topics.items()
+            for part in topic.partitions
+            if part.leader_id >= 0  # nobody else knows the offsets
+        ]
+        bounds = broker.offsets(led, EARLIEST), broker.offsets(led, LATEST)
         described = [_described(topic, bounds, broker.configs(TOPIC, name)) for name, topic in topics.items()]
     if args.output == "json":
         output.rows("json", [], described)

@@ -68,14 +68,14 @@ def make_node(
 
 
 def format_if_new(node: Node) -> bool:
-    """Makes directories that hold nothing yet a cluster of their own. Whether there were any.
+    """Makes directories a cluster of their own where none holds anything yet. Whether that was so.
 
     Raises ConfigError where the properties name other controllers and don't say which of them vote.
     """
     settings = node.settings
     directories = settings.log_dirs
-    if all(read_meta_properties(node.disk, path) is not None for path in directories):
-        return False
+    if any(read_meta_properties(node.disk, path) is not None for path in directories):
+        return False  # the others are mount points whose disks are missing, or new: starting says what to do
     first = node.quorum_plan.first_voters(standalone=False, several=False, joins=False)
     plan = FormatPlan(
         directories,
@@ -83,7 +83,6 @@ def format_if_new(node: Node) -> bool:
         metadata_directory=settings.optional_str("metadata.log.dir"),
         static_voters=first is FirstVoters.STATIC,
         joins=first is FirstVoters.NONE,
-        ignore_formatted=True,
     )
     format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
     return True

@@ -34,7 +34,7 @@ from penstock.node.listeners import (
 )
 from penstock.node.parts import World, cleaner_of, intervals_of, limits_of, make_broker, make_metadata
 from penstock.node.quorum_setup import plan_quorum
-from penstock.node.storage import StorageError, read_meta_properties
+from penstock.node.storage import StorageError, check_formatted, read_meta_properties
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.raft.voters import Voter
 
@@ -113,6 +113,7 @@ class Node:
         settings = self.settings
         logs = self._open_logs_manager()
         cluster_id = self._cluster_id()
+        check_formatted(self.disk, [directory.path for directory in logs.all_dirs])
         await logs.open(node_id=settings.node_id, cluster_id=cluster_id)
         try:
             network, clock = self._world.network, self._world.clock

@@ -6,6 +6,7 @@ names the first voters. `meta.properties` is written last: a directory that has 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ __all__ = [
     "MetaProperties",
     "StorageError",
     "StorageInfo",
+    "check_formatted",
     "features_of",
     "format_storage",
     "read_meta_properties",
@@ -113,6 +115,22 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
     )
 
 
+def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
+    """Raises StorageError if a directory was not formatted, as an empty mount point whose disk is missing.
+
+    A directory that can't be read is no reason: it is offline, and the node runs with the others.
+    """
+    for path in directories:
+        try:
+            disk.read_bytes(f"{path}/{META_PROPERTIES_FILE}")
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise StorageError(
+                    f"{path} is not formatted, and other directories of this node are: mount its disk if that is "
+                    "missing; for a new disk, run `penstock storage format --ignore-formatted` first."
+                ) from None
+
+
 def features_of(plan: FormatPlan) -> dict[str, int]:
     """Finalized features of a new cluster: a release's defaults with the plan's own levels over them."""
     level: int | None = MAX_METADATA_VERSION
@@ -147,11 +165,11 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
     features = features_of(plan)
     if plan.static_voters:
         features[KRAFT_VERSION] = 0
-    known = {path: read_meta_properties(disk, path) for path in plan.directories}
+    metadata_directory = plan.metadata_directory or plan.directories[0]
+    known = {path: read_meta_properties(disk, path) for path in (*plan.directories, metadata_directory)}
     cluster_id = _cluster_id(plan, known, random)
     new = [path for path, properties in known.items() if properties is None]
     taken = {one.directory_id for one in known.values() if one is not None}
-    metadata_directory = plan.metadata_directory or plan.directories[0]
     own = next((voter for voter in plan.initial_controllers if voter.node_id == plan.node_id), None)
     _check_controllers(plan)
     for path in new:
@@ -160,7 +178,12 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
         while directory_id in taken and told is None:
             directory_id = random_uuid(random)
         taken.add(directory_id)
-        make_lasting(disk, path)
+        try:
+            make_lasting(disk, path)
+        except OSError as error:
+            raise StorageError(
+                f"{path} can't be formatted ({error.strerror or error}): repair its disk, or take it out of log.dirs."
+            ) from None
         bootstrap = b"".join(write_checkpoint(bootstrap_records(features), epoch=0, timestamp_ms=now_ms))
         disk.write_atomic(f"{path}/{BOOTSTRAP_FILE}", bootstrap)
         if path == metadata_directory and features.get(KRAFT_VERSION, 0) >= 1 and not plan.joins:

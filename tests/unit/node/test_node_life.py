@@ -7,6 +7,7 @@ import errno
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ import pytest
 from penstock.broker.controller_channel import ControllerChannel
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
+from penstock.disk.real import RealDisk
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.decision import Decision
 from penstock.metadata.framing import record_class
+from penstock.metadata.image import NO_LEADER
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
-from penstock.node.storage import StorageError
+from penstock.node.storage import FormatPlan, StorageError, format_storage
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_00_produce import (
     PartitionProduceData,
@@ -278,6 +281,91 @@ def test_an_image_that_could_not_be_taken_over_comes_again_with_the_next_one(
 
     run(scenario)
     assert "a listener of the metadata log failed" in caplog.text
+
+
+def node_in(path: Path) -> Node:
+    return make_node(local_settings(f"{path}/a,{path}/b", port=0), RealDisk())
+
+
+async def filled(path: Path) -> tuple[int, int]:
+    """A node with one record in each partition that has stopped. A partition in directory a, and one in b."""
+    node = node_in(path)
+    format_if_new(node)
+    await node.start()
+    user = Fixture(node)
+    await user.create("t", 2)
+    for partition in range(2):
+        assert await user.produce("t", partition, b"kept") == (ErrorCode.NONE, 0)
+    by_directory = {node.broker.partitions.get("t", each).log.log_dir: each for each in range(2)}
+    await node.stop()
+    return by_directory[f"{path}/a"], by_directory[f"{path}/b"]
+
+
+async def all_is_there(path: Path) -> None:
+    node = node_in(path)
+    await node.start()
+    for partition in range(2):
+        assert await Fixture(node).fetch("t", partition) == (ErrorCode.NONE, [b"kept"])
+        assert await Fixture(node).produce("t", partition, b"next") == (ErrorCode.NONE, 1)
+    await node.stop()
+
+
+@pytest.mark.parametrize("mount_point", ["empty", "missing"])
+def test_a_node_does_not_start_while_a_disk_is_not_mounted(tmp_path: Path, mount_point: str) -> None:
+    async def scenario() -> None:
+        await filled(tmp_path)
+        (tmp_path / "b").rename(tmp_path / "disk")
+        if mount_point == "empty":
+            (tmp_path / "b").mkdir()
+        node = node_in(tmp_path)
+        assert not format_if_new(node)
+        with pytest.raises(StorageError, match="/b is not formatted, and other .* mount its disk"):
+            await node.start()
+        if mount_point == "empty":
+            assert not list((tmp_path / "b").iterdir())
+            (tmp_path / "b").rmdir()
+        (tmp_path / "disk").rename(tmp_path / "b")
+        await all_is_there(tmp_path)
+
+    run(scenario)
+
+
+def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        intact, lost = await filled(tmp_path)
+        (tmp_path / "b").rename(tmp_path / "disk")
+        (tmp_path / "b").touch()  # opening anything below fails
+        node = node_in(tmp_path)
+        await node.start()
+        user = Fixture(node)
+        assert await user.fetch("t", intact) == (ErrorCode.NONE, [b"kept"])
+        assert (await user.produce("t", lost, b"x"))[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert node.broker.metadata.image.topics["t"].partitions[lost].leader == NO_LEADER
+        assert not (tmp_path / "a" / f"t-{lost}").exists()
+        await user.create("new", 2)  # goes where there is a disk
+        assert await user.produce("new", 1, b"x") == (ErrorCode.NONE, 0)
+        await node.stop()
+        (tmp_path / "b").unlink()
+        (tmp_path / "disk").rename(tmp_path / "b")
+        await all_is_there(tmp_path)
+
+    run(scenario)
+
+
+def test_a_new_disk_is_formatted_and_gets_the_replicas_of_the_old_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        intact, lost = await filled(tmp_path)
+        (tmp_path / "b").rename(tmp_path / "old")
+        plan = FormatPlan([f"{tmp_path}/a", f"{tmp_path}/b"], node_in(tmp_path).settings.node_id, ignore_formatted=True)
+        assert format_storage(RealDisk(), plan, random=random.Random(1), now_ms=1).directories == (f"{tmp_path}/b",)
+        node = node_in(tmp_path)
+        await node.start()
+        user = Fixture(node)
+        assert await user.fetch("t", intact) == (ErrorCode.NONE, [b"kept"])
+        assert await user.produce("t", lost, b"anew") == (ErrorCode.NONE, 0)
+        await node.stop()
+
+    run(scenario)
 
 
 def test_a_node_refuses_to_start_with_a_property_that_asks_for_protection() -> None:

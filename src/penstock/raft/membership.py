@@ -119,8 +119,8 @@ def _check_usable(voter: Voter) -> None:
 
 
 def _is_caught_up(core: Core, state: Leader, key: ReplicaKey) -> bool:
-    replica = state.replicas.table.get(key.node_id)
-    if replica is None or replica.key != key:
+    replica = state.replicas.table.get(key)
+    if replica is None:
         return False
     return replica.last_caught_up_ms >= core.now - core.config.fetch_timeout_ms
 

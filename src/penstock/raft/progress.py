@@ -30,14 +30,19 @@ class Replica:
 
 
 class Replicas:
-    """By node id: voters other than the leader that never fetched are as old as the epoch."""
+    """By node id and directory: whoever fetches as a voter with another directory takes nothing from that voter.
 
-    __slots__ = ("me", "since_ms", "table")
+    Voters other than the leader that never fetched are as old as the epoch.
+    """
+
+    __slots__ = ("_latest", "me", "since_ms", "table")
 
     def __init__(self, me: ReplicaKey, since_ms: int) -> None:
         self.me = me
         self.since_ms = since_ms
-        self.table: dict[int, Replica] = {}
+        self.table: dict[ReplicaKey, Replica] = {}
+        #: The one of each node id that fetched last.
+        self._latest: dict[int, Replica] = {}
 
     def fetched(self, key: ReplicaKey, offset: int, leader_end: int, now_ms: int) -> None:
         replica = self._find(key)
@@ -53,25 +58,24 @@ class Replicas:
         """Whoever reads without being a replica has no id and leaves no trace."""
         if key.node_id < 0 or key.node_id == self.me.node_id:
             return None
-        replica = self.table.get(key.node_id)
-        if replica is None or replica.key != key:
-            replica = self.table[key.node_id] = Replica(key)
+        replica = self.table.get(key)
+        if replica is None:
+            replica = self.table[key] = Replica(key)
+        self._latest[key.node_id] = replica
         return replica
 
     def of_voters(self, voters: VoterSet) -> list[Replica]:
         """Every voter but the leader. A voter's id with another directory is not that voter."""
-        found, me = [], self.me.node_id
-        for voter in voters.voters:
-            if voter.node_id == me:
-                continue
-            replica = self.table.get(voter.node_id)
-            if replica is None or voter.directory_id not in (ZERO_UUID, replica.key.directory_id):
-                replica = Replica(voter.key)
-            found.append(replica)
-        return found
+        return [self._of_voter(voter.key) for voter in voters.voters if voter.node_id != self.me.node_id]
+
+    def _of_voter(self, key: ReplicaKey) -> Replica:
+        """A voter that the properties name has no directory: the replica of its id that fetched last is the voter."""
+        known = self._latest.get(key.node_id) if key.directory_id == ZERO_UUID else self.table.get(key)
+        return known or Replica(key)
 
     def observers(self, voters: VoterSet) -> list[Replica]:
-        return [replica for _, replica in sorted(self.table.items()) if not voters.has(replica.key)]
+        counted = {replica.key for replica in self.of_voters(voters)}
+        return [replica for key, replica in sorted(self.table.items()) if key not in counted]
 
     def drop_observers(self, voters: VoterSet, before_ms: int, limit: int) -> None:
         if len(self.table) < len(voters):
@@ -80,7 +84,9 @@ class Replicas:
         excess = len(observers) - limit
         for place, replica in enumerate(observers):
             if place < excess or replica.last_fetch_ms < before_ms:
-                del self.table[replica.key.node_id]
+                del self.table[replica.key]
+                if self._latest[replica.key.node_id] is replica:
+                    del self._latest[replica.key.node_id]
 
     def heard_until_ms(self, voters: VoterSet) -> int | None:
         """When a majority had last fetched, the leader itself counted always; None if it needs nobody else."""

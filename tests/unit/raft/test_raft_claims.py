@@ -37,6 +37,7 @@ from penstock.raft.messages import (
     Vote,
     VoteAnswer,
 )
+from penstock.raft.progress import Replicas
 from penstock.raft.states import MAX_EPOCH, Follower, Leader
 from penstock.raft.voters import ReplicaKey, Voter, VoterHistory, VoterSet
 
@@ -189,6 +190,27 @@ def test_a_fetch_with_a_negative_number_is_refused(field: str) -> None:
     raft = leader_alone()
     numbers = {"epoch": 2, "offset": 3, "last_epoch": 1, "high_watermark": 0, "max_wait_ms": 0, field: -5}
     assert asked(raft, Fetch(STRANGER, **numbers)) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_fetch_in_a_voters_name_with_another_directory_takes_nothing_from_the_voter() -> None:
+    replicas = Replicas(voter(1).key, since_ms=0)
+    voters = VoterSet.of(map(voter, (1, 2, 3)))
+    for now_ms in (0, 5000):
+        replicas.fetched(voter(2).key, 7, 7, now_ms)
+    replicas.fetched(ReplicaKey(2, b"\x09" * 16), 0, 7, 5001)
+    assert replicas.heard_until_ms(voters) == 5000
+    assert replicas.replicated_to(voters, 7) == 7
+
+
+def test_forged_directories_of_a_voter_from_the_properties_are_forgotten_like_observers() -> None:
+    replicas = Replicas(voter(1).key, since_ms=0)
+    voters = VoterSet.of(map(Voter, (1, 2, 3)))
+    for number in range(100):
+        replicas.fetched(ReplicaKey(2, number.to_bytes(16, "big")), 0, 7, number)
+    replicas.fetched(voter(2).key, 7, 7, 100)
+    replicas.drop_observers(voters, before_ms=0, limit=5)
+    assert len(replicas.table) == 6
+    assert replicas.replicated_to(voters, 7) == 7
 
 
 def test_a_voter_that_makes_a_record_too_large_is_refused() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.pipelines.archive import read_archive
-from penstock.pipelines.topics import PLACES, Topic, bounds
+from penstock.pipelines.json_names import OWN, columns_by_field
+from penstock.pipelines.topics import Topic, bounds
 from penstock.spark.errors import SourceError
 
 
@@ -139,7 +140,7 @@ def _archived(table: Any, job: BackfillJob) -> Any:
 def _value(table: Any) -> Any:
     from pyspark.sql import functions as f
 
-    own = [name for name in table.columns if name not in ("_key", "_bad", "_bad_value", "_bad_reason", *PLACES)]
+    own = [name for name in table.columns if name not in OWN]
     bad = [f.col(name).cast("string") for name in ("_bad", "_bad_value") if name in table.columns]
     if own == ["value"]:
         return f.coalesce(f.col("value").cast("string"), *bad)
@@ -148,6 +149,22 @@ def _value(table: Any) -> Any:
     # A record without a value became a row without fields.
     empty = f.lit(True)
     for name in own:
-        empty &= f.col(name).isNull()
-    fields = f.when(~empty, f.to_json(f.struct(*own)))
-    return f.coalesce(*bad, fields)
+        empty &= f.col(f"`{name}`").isNull()
+    value = f.struct(*(f.col(f"`{name}`") for name in own)).cast(
+        _renamed(table.select(*(f"`{name}`" for name in own)).schema)
+    )
+    return f.coalesce(*bad, f.when(~empty, f.to_json(value)))
+
+
+def _renamed(kind: Any) -> Any:
+    """A type with the names that fields had before they were columns."""
+    from pyspark.sql.types import ArrayType, StructField, StructType
+
+    match kind:
+        case StructType():
+            names = {column: field for field, column in columns_by_field(kind.names).items()}
+            return StructType([StructField(names[each.name], _renamed(each.dataType)) for each in kind.fields])
+        case ArrayType():
+            return ArrayType(_renamed(kind.elementType))
+        case _:
+            return kind

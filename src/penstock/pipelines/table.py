@@ -13,14 +13,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from penstock.pipelines.json_types import Struct, Type, widened
+from penstock.pipelines.parquet_files import LOG as PARQUET_LOG
 from penstock.pipelines.parquet_files import compact as compact_files
 from penstock.pipelines.running import Pace, run
-from penstock.pipelines.topics import PLACE, PLACES, Topic, read_ends, read_stream
-from penstock.pipelines.values import columns_of, evolving
+from penstock.pipelines.topics import Topic, read_ends, read_stream
+from penstock.pipelines.upsert import rows, upsert
+from penstock.pipelines.values import columns_of, evolving, spark_type, with_rows
 from penstock.spark.errors import SourceError
 
 FORMATS = ("delta", "parquet")
 MODES = ("append", "upsert")
+DELTA_LOG = "_delta_log"
 #: A query that writes Parquet has to stop for a compaction, and so does it this much less often.
 STANDSTILL = 10
 #: Values that new fields are looked for in, when a Parquet table's query starts.
@@ -58,28 +62,26 @@ class TableJob:
 def start_table(spark: Any, job: TableJob) -> Any:
     """The running query. Raises SourceError for what can be known to be wrong."""
     job.check()
-    evolves = job.format == "delta" and job.value_format == "json" and job.value_schema is None
+    check_place(spark, job)
+    finds_columns = job.value_format == "json" and job.value_schema is None
     options = dict(job.pace.limits)
-    if not evolves and job.value_format != "binary":
+    if not finds_columns and job.value_format != "binary":
         options["value.format"] = job.value_format
         if job.value_schema is not None:
             options["value.schema"] = _understood(job.value_schema, job.value_format)
-        elif job.value_format == "json":
-            options |= _grown(spark, job)
     records = read_stream(spark, job.topic, **options)
-    writer = records.writeStream if evolves or job.format == "delta" else rows(records).writeStream
-    writer = writer.queryName(f"table {job.topic.name} to {job.path}").option(
-        "checkpointLocation", job.checkpoint_location
-    )
-    writer = writer.trigger(**job.pace.trigger)
+    if job.format == "parquet":
+        records = rows(with_rows(records, _found_columns(spark, job)) if finds_columns else records)
+    writer = records.writeStream.queryName(f"table {job.topic.name} to {job.path}").trigger(**job.pace.trigger)
+    writer = writer.option("checkpointLocation", job.checkpoint_location)
     if job.format == "delta":
-        return writer.foreachBatch(_batch_writer(job, evolves)).start()
+        return writer.foreachBatch(_batch_writer(job, finds_columns)).start()
     if job.partition_by:
         writer = writer.partitionBy(*job.partition_by)
     return writer.format("parquet").start(job.path)
 
 
-def _grown(spark: Any, job: TableJob) -> dict[str, str]:
+def _found_columns(spark: Any, job: TableJob) -> Struct:
     """The columns that a Parquet table has, and those that its first and newest values have besides."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
@@ -91,7 +93,24 @@ def _grown(spark: Any, job: TableJob) -> dict[str, str]:
     # What a table is partitioned by has the type that directories' names look like.
     known = StructType([field for field in there.fields if field.name not in job.partition_by])
     found = columns_of(read_ends(spark, job.topic, SAMPLE), known)
-    return {"value.schema": found.json()} if found.fields else {}
+    if not found.columns:
+        raise SourceError(f"Topic {job.topic.name} holds no JSON object to find columns in: give --value-schema.")
+    return found
+
+
+def check_place(spark: Any, job: TableJob) -> None:
+    """Raises SourceError if a table of the other kind is there: a checkpoint beside it says how far that one is."""
+    from pyspark.errors import AnalysisException
+
+    other, mark = ("parquet", PARQUET_LOG) if job.format == "delta" else ("delta", DELTA_LOG)
+    try:
+        marks = spark.read.format("binaryFile").load(f"{job.path.rstrip('/')}/{mark}")
+        marks.schema  # noqa: B018, asking for it is what looks, through Spark Connect too
+    except AnalysisException:
+        return
+    raise SourceError(
+        f"{job.path} is a {other.capitalize()} table: use --format {other}, or another directory for a new table."
+    )
 
 
 def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambda: False) -> None:
@@ -153,40 +172,52 @@ def _understood(schema: str, value_format: str) -> str:
     return schema
 
 
-def rows(records: Any, *more: Any) -> Any:
-    """Records as rows of a table; `more` are columns of the records to add."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
-
-    found = records.schema["value"].dataType
-    fields = [field.name for field in found.fields] if isinstance(found, StructType) else []
-    clash = sorted({"_key", *PLACES} & set(fields))
-    if clash:
-        raise SourceError(f"Values have fields named {', '.join(clash)}, which a table has for records' places.")
-    values = [f.col(f"value.`{name}`").alias(name) for name in fields] or [f.col("value")]
-    bad = [f.col(name).alias(f"_{name}") for name in ("bad_value", "bad_reason") if name in records.columns]
-    places = [f.col(name).alias(f"_{name}") for name in PLACE]
-    return records.select(f.col("key").cast("string").alias("_key"), *values, *bad, *places, *more)
-
-
-def _batch_writer(job: TableJob, evolves: bool) -> Callable[[Any, int], None]:
+def _batch_writer(job: TableJob, finds_columns: bool) -> Callable[[Any, int], None]:
     def write(batch: Any, batch_id: int) -> None:
         spark = batch.sparkSession
         batch.persist()  # its columns are looked for first, and records are read from brokers once
         try:
             if batch.isEmpty():
                 return
-            records = evolving(batch, _columns(spark, job.path)) if evolves else batch
-            if job.mode == "append":
-                _append(spark, job, rows(records), batch_id)
+            if finds_columns:
+                _write_evolving(spark, job, batch, batch_id)
             else:
-                upsert(spark, job, records)
+                _write(spark, job, batch, batch_id)
         finally:
             batch.unpersist()
         if job.optimize_every and (batch_id + 1) % job.optimize_every == 0:
             compact(spark, job.path)
 
     return write
+
+
+def _write_evolving(spark: Any, job: TableJob, batch: Any, batch_id: int) -> None:
+    evolved = evolving(batch, _columns(spark, job.path), job.partition_by)
+    try:
+        _widen(spark, job.path, list(widened(evolved.before, evolved.after)))
+        _write(spark, job, evolved.records, batch_id)
+    finally:
+        evolved.records.unpersist()
+
+
+def _write(spark: Any, job: TableJob, records: Any, batch_id: int) -> None:
+    if job.mode == "append":
+        _append(spark, job, rows(records), batch_id)
+    else:
+        upsert(spark, job.path, records, job.keys, job.partition_by)
+
+
+def _widen(spark: Any, path: str, changes: list[tuple[tuple[str, ...], Type]]) -> None:
+    """Columns get a wider type, in the table's log alone: no file is written again."""
+    from delta.tables import DeltaTable
+
+    if not changes:
+        return
+    location = DeltaTable.forPath(spark, path).detail().first()["location"].replace("`", "``")
+    spark.sql(f"ALTER TABLE delta.`{location}` SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    for names, kind in changes:
+        column = ".".join(f"`{name}`" for name in names)
+        spark.sql(f"ALTER TABLE delta.`{location}` ALTER COLUMN {column} TYPE {spark_type(kind).simpleString()}")
 
 
 def _columns(spark: Any, path: str) -> Any:
@@ -206,40 +237,6 @@ def query_id(spark: Any, checkpoint: str) -> str:
     import json
 
     return str(json.loads(spark.read.text(f"{checkpoint}/metadata").first()[0])["id"])
-
-
-def upsert(spark: Any, job: TableJob, records: Any) -> None:
-    """The newest row of each key in a batch, into the table. To do it twice changes nothing."""
-    from delta.tables import DeltaTable
-    from pyspark.sql import functions as f
-
-    gone = f.col("value").isNull()
-    if "bad_value" in records.columns:
-        gone &= f.col("bad_value").isNull()
-    table = rows(records, gone.alias("_gone"))
-    keys = list(job.keys) or ["_key"]
-    missing = [name for name in keys if name not in table.columns]
-    if missing:
-        there = ", ".join(name for name in table.columns if not name.startswith("_"))
-        raise SourceError(f"Values have no field {', '.join(missing)} to upsert by: they have {there or 'none'}.")
-    # A key's records are in one partition, in order; fields of values may come by any partition.
-    order = ("_timestamp", "_partition", "_offset") if job.keys else ("_offset",)
-    newest = f.max_by(f.struct(*table.columns), f.struct(*order)).alias("row")
-    changes = table.groupBy(*keys).agg(newest).select("row.*").persist()
-    try:
-        kept = changes.where("NOT _gone").drop("_gone")
-        if not DeltaTable.isDeltaTable(spark, job.path):
-            writer = kept.limit(0).write.format("delta")
-            (writer.partitionBy(*job.partition_by) if job.partition_by else writer).save(job.path)
-        target = DeltaTable.forPath(spark, job.path).alias("old")
-        same = " AND ".join(f"old.`{name}` <=> new.`{name}`" for name in keys)
-        deletions = changes.where("_gone").select(*keys)
-        if not deletions.isEmpty():
-            target.merge(deletions.alias("new"), same).whenMatchedDelete().execute()
-        merge = target.merge(kept.alias("new"), same).withSchemaEvolution()
-        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
-    finally:
-        changes.unpersist()
 
 
 def compact(spark: Any, path: str) -> None:

@@ -1,56 +1,152 @@
-"""Values as columns: with a schema that is given, or, for JSON, with the one that each batch turns out to have.
+"""JSON values as columns of a table, with Spark: `json_types` decides on the columns, `json_rows` makes the rows.
 
 Spark fixes the columns of a query when it starts. A Delta table that is to grow with its topic gets plain values and
-finds their columns batch by batch: those that the table has keep their types, those that are new are added. A Parquet
-table, which Spark's own sink writes, finds them whenever its query starts.
+looks, batch by batch, at those that its columns don't hold in full. A Parquet table, which Spark's own sink writes, has
+the columns that its first and newest values ask for when its query starts.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-BAD = "_bad"
-"""Holds a value that does not fit the columns; null for all others."""
+from penstock.pipelines.json_names import BAD, OWN, folded
+from penstock.pipelines.json_rows import Rows, seen_in
+from penstock.pipelines.json_types import STRING, DecimalOf, ListOf, Other, Scalar, Seen, Struct, Type, grown
 
 
-def evolving(batch: Any, known: Any | None) -> Any:
-    """A batch of plain JSON values with a struct `value`; `known` is the StructType of the table's columns, if any."""
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """A batch as rows of columns that may have grown for it."""
+
+    records: Any
+    """With a struct `value`, null where a record has none. Kept by Spark until `unpersist`."""
+    before: Struct
+    after: Struct
+
+
+def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolved:
+    """A batch of plain JSON values; `known` is the StructType of the table's columns, None if there is no table."""
     from pyspark.sql import functions as f
 
-    text = batch.withColumn("value", f.col("value").cast("string"))
-    schema = _with_bad(columns_of(text, known))
-    return text.withColumn(
-        "value", f.from_json("value", schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD})
-    )
+    before = struct_of(known) if known is not None else Struct()
+    if before.columns:
+        records = with_rows(batch, before).persist()
+        bad = f.col(f"value.{BAD}")
+        lost = records.where(bad.isNotNull()).select(bad.cast("binary").alias("value"))
+        after = grown(before, _seen(lost), widens=True, fixed=frozenset(fixed))
+        if after == before:
+            return Evolved(records, before, after)
+        records.unpersist()
+    else:
+        after = _with_fixed(grown(before, _seen(batch.select("value")), widens=True), fixed)
+    return Evolved(with_rows(batch, after).persist(), before, after)
 
 
-def columns_of(records: Any, known: Any | None) -> Any:
-    """The StructType of what is known, and of what else the JSON values of some records have."""
-    return _merged(_found(records), known)
+def _with_fixed(columns: Struct, fixed: Iterable[str]) -> Struct:
+    """A new table has the columns that it is partitioned by, also if no value has them yet."""
+    there = {folded(name) for name, _ in columns.columns}
+    missing = [name for name in fixed if folded(name) not in there and name not in OWN]
+    return Struct((*columns.columns, *((name, STRING) for name in missing)))
 
 
-def _found(text: Any) -> Any:
-    """The fields that all values of a batch have between them; None if no value is an object."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType, _parse_datatype_string
-
-    [[found]] = text.select(f.schema_of_variant_agg(f.try_parse_json(f.col("value").cast("string")))).collect()
-    if found is None or not found.startswith("OBJECT<"):
-        return None
-    schema = _parse_datatype_string(found.replace("OBJECT<", "STRUCT<").replace("VOID", "STRING"))
-    return schema if isinstance(schema, StructType) else None
+def columns_of(records: Any, known: Any) -> Struct:
+    """The columns of a StructType, and what else some plain JSON values ask for."""
+    return grown(struct_of(known), _seen(records.select("value")), widens=False)
 
 
-def _merged(found: Any, known: Any) -> Any:
-    from pyspark.sql.types import StructType
-
-    fields = {field.name: field for field in known.fields if not field.name.startswith("_")} if known else {}
-    for field in found.fields if found else ():
-        fields.setdefault(field.name, field)
-    return StructType(list(fields.values()))
-
-
-def _with_bad(schema: Any) -> Any:
+def with_rows(records: Any, columns: Struct) -> Any:
+    """Plain JSON values as structs of these columns and `_bad`. Also for streams."""
     from pyspark.sql.types import StringType, StructField, StructType
 
-    return StructType([*schema.fields, StructField(BAD, StringType())])
+    found = StructType([*spark_type(columns).fields, StructField(BAD, StringType())])
+    fields = [StructField("value", found) if each.name == "value" else each for each in records.schema.fields]
+    return records.mapInArrow(_converter(columns, found), StructType(fields))
+
+
+def _converter(columns: Struct, found: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def convert(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        rows = Rows(columns)
+        kind = to_arrow_type(found, timezone="UTC")
+        for batch in batches:
+            values = batch.column("value").to_pylist()
+            made = pa.array([None if value is None else rows.row(value) for value in values], kind)
+            arrays = [made if name == "value" else batch.column(name) for name in batch.schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, batch.schema.names)
+
+    return convert
+
+
+def _seen(values: Any) -> Seen:
+    """In all values of a DataFrame with one column of bytes. Tasks look, and tell only what they have seen."""
+
+    def look(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        texts = (value for batch in batches for value in batch.column(0).to_pylist() if value is not None)
+        yield pa.RecordBatch.from_arrays([pa.array([json.dumps(seen_in(texts).to_json())])], ["seen"])
+
+    seen = Seen()
+    for [told] in values.mapInArrow(look, "seen STRING").collect():
+        seen.merge(Seen.from_json(json.loads(told)))
+    return seen
+
+
+# --- types, as Spark has them
+
+
+def struct_of(schema: Any) -> Struct:
+    """The columns of a table that are fields of values."""
+    own = {folded(name) for name in OWN}
+    return Struct(tuple((each.name, _type_of(each.dataType)) for each in schema.fields if folded(each.name) not in own))
+
+
+def _type_of(kind: Any) -> Type:
+    from pyspark.sql.types import ArrayType, DecimalType, StringType, StructType
+
+    match kind:
+        case StructType():
+            return Struct(tuple((each.name, _type_of(each.dataType)) for each in kind.fields))
+        case ArrayType():
+            return ListOf(_type_of(kind.elementType))
+        case DecimalType():
+            return DecimalOf(kind.precision, kind.scale)
+        case _ if kind.simpleString() in _SCALARS and (not isinstance(kind, StringType) or kind == StringType()):
+            return Scalar(kind.simpleString())
+        case _:
+            return Other(kind.json())
+
+
+def spark_type(kind: Type) -> Any:
+    from pyspark.sql import types
+
+    match kind:
+        case Struct(columns):
+            return types.StructType([types.StructField(name, spark_type(each)) for name, each in columns])
+        case ListOf(element):
+            return types.ArrayType(spark_type(element))
+        case DecimalOf(precision, scale):
+            return types.DecimalType(precision, scale)
+        case Scalar(name):
+            return getattr(types, _SCALARS[name])()
+        case Other(text):
+            return types._parse_datatype_json_string(text)
+
+
+_SCALARS = {
+    "boolean": "BooleanType",
+    "tinyint": "ByteType",
+    "smallint": "ShortType",
+    "int": "IntegerType",
+    "bigint": "LongType",
+    "float": "FloatType",
+    "double": "DoubleType",
+    "string": "StringType",
+    "date": "DateType",
+    "timestamp": "TimestampType",
+}

@@ -1,0 +1,228 @@
+"""JSON values as rows of a table's columns. Pure.
+
+A row has every field of its value, or has the whole value as text in `_bad`, beside those fields that fit. A null field
+and a field that is not there are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from penstock.pipelines.json_names import BAD, columns_by_field
+from penstock.pipelines.json_types import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGERS,
+    STRING,
+    TIMESTAMP,
+    DecimalOf,
+    ListOf,
+    Scalar,
+    Seen,
+    Struct,
+    Type,
+    as_integer,
+    is_decimal,
+    is_double,
+)
+
+Row = dict[str, Any]
+
+
+class _NoObjectError(Exception):
+    """The text is no JSON object that can be kept in columns."""
+
+
+def text_of(value: bytes) -> str:
+    """A value as it is kept in `_bad`: bytes that are no UTF-8 are written as `\\xNN`."""
+    return value.decode("utf-8", errors="backslashreplace")
+
+
+def seen_in(values: Iterable[bytes]) -> Seen:
+    """What all objects among some values have between them."""
+    seen = Seen()
+    for value in values:
+        try:
+            seen.add(_object(value))
+        except _NoObjectError:
+            continue
+    return seen
+
+
+class Rows:
+    """Makes rows of values. For one thread at a time."""
+
+    def __init__(self, columns: Struct) -> None:
+        self._lost = False
+        self._convert = self._struct(columns)
+
+    def row(self, value: bytes) -> Row:
+        self._lost = False
+        try:
+            found: Row = self._convert(_object(value))
+        except _NoObjectError:
+            return {BAD: text_of(value)}
+        if self._lost:
+            found[BAD] = text_of(value)
+        return found
+
+    # A converter returns what a column holds of a value, and notes if that is not all of it.
+
+    def _lose(self) -> None:
+        self._lost = True
+
+    def _converter(self, kind: Type) -> Callable[[Any], Any]:
+        match kind:
+            case Struct():
+                return self._struct(kind)
+            case ListOf(element):
+                return self._list(element)
+            case DecimalOf():
+                return self._checked(lambda value: _decimal(value, kind))
+            case Scalar() if kind in INTEGERS:
+                return self._checked(lambda value: _integer(value, INTEGERS[kind]))
+            case Scalar():
+                return self._checked(_SCALARS.get(kind, _nothing))
+            case _:
+                return self._checked(_nothing)
+
+    def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`convert` returns None for what the column can't hold."""
+
+        def converted(value: Any) -> Any:
+            if value is None:
+                return None
+            found = convert(value)
+            if found is None:
+                self._lose()
+            return found
+
+        return converted
+
+    def _struct(self, kind: Struct) -> Callable[[Any], Any]:
+        types = dict(kind.columns)
+        by_field = {name: (column, self._converter(types[column])) for name, column in columns_by_field(types).items()}
+
+        def converted(value: Any) -> Row | None:
+            if type(value) is not dict:
+                if value is not None:
+                    self._lose()
+                return None
+            row = {}
+            for name, each in value.items():
+                if each is None:
+                    continue
+                found = by_field.get(name)
+                if found is None:
+                    self._lose()
+                else:
+                    row[found[0]] = found[1](each)
+            return row
+
+        return converted
+
+    def _list(self, element: Type) -> Callable[[Any], Any]:
+        convert = self._converter(element)
+
+        def converted(value: Any) -> list[Any] | None:
+            if type(value) is list:
+                return [convert(each) for each in value]
+            if value is not None:
+                self._lose()
+            return None
+
+        return converted
+
+
+# --- single values; None: it can't be held
+
+
+def _nothing(value: Any) -> None:
+    return None
+
+
+def _integer(value: Any, bound: int) -> int | None:
+    found = value if type(value) is int else as_integer(value) if type(value) is Decimal else None
+    return found if found is not None and -bound <= found < bound else None
+
+
+def _double(value: Any) -> float | None:
+    return float(value) if type(value) in (int, Decimal) and is_double(value) else None
+
+
+def _float(value: Any) -> float | None:
+    found = _double(value)
+    try:
+        return found if found is None or struct.unpack("f", struct.pack("f", found))[0] == found else None
+    except OverflowError:
+        return None
+
+
+def _decimal(value: Any, kind: DecimalOf) -> Decimal | None:
+    return Decimal(value) if type(value) in (int, Decimal) and is_decimal(value, kind) else None
+
+
+def _date(value: Any) -> date | None:
+    try:
+        found = date.fromisoformat(value) if type(value) is str else None
+    except ValueError:
+        return None
+    return found if found is not None and found.isoformat() == value else None
+
+
+def _timestamp(value: Any) -> datetime | None:
+    """Only where the text names its zone, and has no more than microseconds."""
+    try:
+        found = datetime.fromisoformat(value) if type(value) is str else None
+    except ValueError:
+        return None
+    digits = value.partition(".")[2].rstrip("Z").partition("+")[0].partition("-")[0] if found is not None else ""
+    return found if found is not None and found.tzinfo is not None and len(digits) <= 6 else None
+
+
+_SCALARS: dict[Scalar, Callable[[Any], Any]] = {
+    BOOLEAN: lambda value: value if type(value) is bool else None,
+    STRING: lambda value: value if type(value) is str else None,
+    DOUBLE: _double,
+    FLOAT: _float,
+    DATE: _date,
+    TIMESTAMP: _timestamp,
+}
+
+
+# --- text
+
+
+def _object(value: bytes) -> dict[str, Any]:
+    """Raises _NoObjectError. Numbers with a point or an exponent are decimals, so that none is rounded."""
+    try:
+        text = value.decode()
+        found = _DECODER.decode(text)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False, default=str).encode()  # half of a surrogate pair is no text
+    except (ValueError, ArithmeticError, RecursionError):
+        raise _NoObjectError from None
+    if type(found) is not dict:
+        raise _NoObjectError
+    return found
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse, object_pairs_hook=_pairs)

@@ -1,0 +1,122 @@
+"""Records as rows of a table, and as changes of a table that has a row for each key.
+
+A key is the record's, or some of the value's fields. The newest record of a key is its row. A record without a value
+deletes: the row of its key, or, where fields are the key, every row that an earlier record with its key has made. A
+record without a key, or whose value has none of the fields, is a row of its own: nothing replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from penstock.pipelines.json_names import BAD, column_of
+from penstock.pipelines.topics import PLACE, PLACES
+from penstock.spark.errors import SourceError
+
+KEY, GONE = "_key", "_gone"
+#: Where a record was: what a row without a key is found by again, when its batch is repeated.
+_HERE = ("_topic", "_partition", "_offset")
+
+
+def rows(records: Any, *more: Any) -> Any:
+    """Records as rows of a table; `more` are columns of the records to add."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    found = records.schema["value"].dataType
+    fields = [field.name for field in found.fields] if isinstance(found, StructType) else []
+    clash = sorted({KEY, *PLACES} & set(fields))
+    if clash:
+        raise SourceError(f"Values have fields named {', '.join(clash)}, which a table has for records' places.")
+    values = [f.col(f"value.`{name}`").alias(name) for name in fields] or [f.col("value")]
+    bad = [f.col(name).alias(f"_{name}") for name in ("bad_value", "bad_reason") if name in records.columns]
+    places = [f.col(name).alias(f"_{name}") for name in PLACE]
+    return records.select(f.col("key").cast("string").alias(KEY), *values, *bad, *places, *more)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    kept: Any
+    """Rows to insert, or to replace those of the same key."""
+    same: str
+    """Which row of the table (`old`) one of `kept` or `ended` (`new`) replaces."""
+    ended: Any
+    """Keys whose newest record has been deleted."""
+    deleted: Any | None
+    """Record keys, with the offset up to which their records are deleted; None where keys are those of records."""
+
+
+def changes_of(table: Any, fields: Sequence[str]) -> Changes:
+    """Of a batch of rows with a column `_gone`. Raises SourceError."""
+    from pyspark.sql import functions as f
+
+    keys = _key_columns(table, fields) if fields else [KEY]
+    named = [f.col(f"`{name}`") for name in keys]
+    has_key = reduce(or_, (name.isNotNull() for name in named), f.lit(False))
+    lone = f.when(~has_key, f.struct(*_HERE)).alias("_lone")
+    # A key's records are in one partition, in order; fields of values may come by any partition.
+    order = ("_timestamp", "_partition", "_offset") if fields else ("_offset",)
+    newest = f.max_by(f.struct(*(f.col(f"`{name}`") for name in table.columns)), f.struct(*order)).alias("row")
+    rows_of = table.where(~f.col(GONE)) if fields else table.where(has_key | ~f.col(GONE))
+    found = rows_of.groupBy(*named, lone).agg(newest).select("row.*")
+    here = " AND ".join(f"old.{name} = new.{name}" for name in _HERE)
+    match = " AND ".join(f"old.`{name}` <=> new.`{name}`" for name in keys) or "true"
+    some = " OR ".join(f"new.`{name}` IS NOT NULL" for name in keys) or "false"
+    same = f"{match} AND ({some} OR ({here}))"
+    if not fields:
+        return Changes(found.where(~f.col(GONE)).drop(GONE), same, found.where(f.col(GONE)), None)
+    deleted = table.where(f.col(GONE) & f.col(KEY).isNotNull()).groupBy(KEY, "_topic", "_partition")
+    deleted = deleted.agg(f.max("_offset").alias("_offset"))
+    found = found.drop(GONE)
+    until = deleted.withColumnRenamed("_offset", "_until")
+    found = found.join(until, [KEY, "_topic", "_partition"], "left").select(
+        *(f.col(f"`{name}`") for name in found.columns),
+        f.coalesce(f.col("_until") > f.col("_offset"), f.lit(False)).alias(GONE),
+    )
+    return Changes(found.where(~f.col(GONE)).drop(GONE), same, found.where(f.col(GONE) & has_key), deleted)
+
+
+def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
+    """Those of the fields. None where no value of the batch could have them: then every row is one of its own."""
+    from pyspark.sql import functions as f
+
+    keys = [column_of(name, top=True) for name in fields]
+    missing = [name for name, column in zip(fields, keys) if column not in table.columns]
+    if not missing:
+        return keys
+    whole = table.where(~f.col(GONE) & f.col(BAD).isNull()) if BAD in table.columns else table
+    if whole.isEmpty():
+        return []
+    there = ", ".join(name for name in table.columns if not name.startswith("_"))
+    raise SourceError(f"Values have no field {', '.join(missing)} to upsert by: they have {there or 'none'}.")
+
+
+def upsert(spark: Any, path: str, records: Any, fields: Sequence[str], partition_by: Sequence[str]) -> None:
+    """A batch into a Delta table. To do it twice changes nothing."""
+    from delta.tables import DeltaTable
+    from pyspark.sql import functions as f
+
+    gone = f.col("value").isNull()
+    if "bad_value" in records.columns:
+        gone &= f.col("bad_value").isNull()
+    table = rows(records, gone.alias(GONE)).persist()
+    try:
+        changes = changes_of(table, fields)
+        if not DeltaTable.isDeltaTable(spark, path):
+            writer = changes.kept.limit(0).write.format("delta")
+            (writer.partitionBy(*partition_by) if partition_by else writer).save(path)
+        target = DeltaTable.forPath(spark, path).alias("old")
+        if changes.deleted is not None and not changes.deleted.isEmpty():
+            earlier = " AND ".join(f"old.{name} = new.{name}" for name in (KEY, "_topic", "_partition"))
+            earlier += " AND old._offset < new._offset"
+            target.merge(changes.deleted.alias("new"), earlier).whenMatchedDelete().execute()
+        if not changes.ended.isEmpty():
+            target.merge(changes.ended.alias("new"), changes.same).whenMatchedDelete().execute()
+        merge = target.merge(changes.kept.alias("new"), changes.same).withSchemaEvolution()
+        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    finally:
+        table.unpersist()

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from penstock.pipelines import table
 from penstock.pipelines.archive import start_archive
 from penstock.pipelines.table import TableJob, start_table
 from penstock.pipelines.topics import Topic
@@ -19,7 +20,8 @@ def names(spark: MagicMock) -> list[str]:
     return [call.args[0] for call in spark.mock_calls if call[0].endswith(".queryName")]
 
 
-def test_two_tables_of_one_topic_have_names_of_their_own() -> None:
+def test_two_tables_of_one_topic_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "check_place", lambda spark, job: None)
     spark = MagicMock()
     for path in ("/a", "/b"):
         start_table(spark, TableJob(ORDERS, path))

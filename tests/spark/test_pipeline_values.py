@@ -126,6 +126,13 @@ def test_a_field_to_upsert_by_that_no_value_has_is_one_sentence_unless_no_value_
     assert (len(kept), ended, deleted) == (1, [], [("b", 1)])
 
 
+def test_an_option_about_bad_values_is_refused_where_it_would_do_nothing() -> None:
+    topic = Topic("localhost:1", "t", {"value.bad": "topic:dead"})
+    with pytest.raises(SourceError, match=r"Option value\.bad needs --value-schema"):
+        TableJob(topic, "/t").check()
+    TableJob(topic, "/t", value_schema="n BIGINT").check()
+
+
 @pytest.mark.parametrize(("there", "wanted"), [("_spark_metadata", "delta"), ("_delta_log", "parquet")])
 def test_a_directory_with_a_table_of_the_other_format_is_refused(
     spark: Any, tmp_path: Path, there: str, wanted: str

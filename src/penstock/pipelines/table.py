@@ -57,25 +57,35 @@ class TableJob:
             raise SourceError(f"A table's format is {' or '.join(FORMATS)}, and its mode {' or '.join(MODES)}.")
         if self.mode == "upsert" and self.format != "delta":
             raise SourceError("Rows of Parquet files can't be replaced: use a Delta table for upserts.")
+        decoding = [name for name in self.topic.options if name.lower().startswith("value.")]
+        if self.finds_columns and decoding:
+            raise SourceError(
+                f"Option {decoding[0]} needs --value-schema: without one, columns are found in the values, and what does "
+                "not fit them is in the column _bad."
+            )
+
+    @property
+    def finds_columns(self) -> bool:
+        """Whether the table's columns are those that its JSON values turn out to have."""
+        return self.value_format == "json" and self.value_schema is None
 
 
 def start_table(spark: Any, job: TableJob) -> Any:
     """The running query. Raises SourceError for what can be known to be wrong."""
     job.check()
     check_place(spark, job)
-    finds_columns = job.value_format == "json" and job.value_schema is None
     options = dict(job.pace.limits)
-    if not finds_columns and job.value_format != "binary":
+    if not job.finds_columns and job.value_format != "binary":
         options["value.format"] = job.value_format
         if job.value_schema is not None:
             options["value.schema"] = _understood(job.value_schema, job.value_format)
     records = read_stream(spark, job.topic, **options)
     if job.format == "parquet":
-        records = rows(with_rows(records, _found_columns(spark, job)) if finds_columns else records)
+        records = rows(with_rows(records, _found_columns(spark, job)) if job.finds_columns else records)
     writer = records.writeStream.queryName(f"table {job.topic.name} to {job.path}").trigger(**job.pace.trigger)
     writer = writer.option("checkpointLocation", job.checkpoint_location)
     if job.format == "delta":
-        return writer.foreachBatch(_batch_writer(job, finds_columns)).start()
+        return writer.foreachBatch(_batch_writer(job)).start()
     if job.partition_by:
         writer = writer.partitionBy(*job.partition_by)
     return writer.format("parquet").start(job.path)
@@ -172,14 +182,14 @@ def _understood(schema: str, value_format: str) -> str:
     return schema
 
 
-def _batch_writer(job: TableJob, finds_columns: bool) -> Callable[[Any, int], None]:
+def _batch_writer(job: TableJob) -> Callable[[Any, int], None]:
     def write(batch: Any, batch_id: int) -> None:
         spark = batch.sparkSession
         batch.persist()  # its columns are looked for first, and records are read from brokers once
         try:
             if batch.isEmpty():
                 return
-            if finds_columns:
+            if job.finds_columns:
                 _write_evolving(spark, job, batch, batch_id)
             else:
                 _write(spark, job, batch, batch_id)

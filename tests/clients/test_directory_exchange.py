@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tools import kafka
@@ -73,7 +73,13 @@ def consume(bootstrap: str, topic: str, count: int) -> list[str]:
 
 def commit(bootstrap: str, topic: str, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", "enable.auto.commit": False})
-    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    while True:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+            break
+        except KafkaException as problem:  # the coordinator of a new topic is not there at once
+            if problem.args[0].code() not in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS):
+                raise
     consumer.close()
 
 

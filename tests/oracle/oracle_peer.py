@@ -24,6 +24,7 @@ from oracle_wire import PATIENCE_SECONDS, Closed, Wire
 from penstock.protocol.apis import APIS
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.protocol.messages.api_02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from penstock.protocol.messages.api_09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from penstock.protocol.schema import Message
@@ -31,6 +32,19 @@ from penstock.records.build import build_batch
 
 SETTLING_SECONDS = 120.0
 CLOSED = "(closed)"
+OFFSETS_PARTITIONS = 50
+
+
+def _java_hash(text: str) -> int:
+    """Of a short text: Java's would overflow later."""
+    value = 0
+    for letter in text:
+        value = 31 * value + ord(letter)
+    return value
+
+
+#: A group in each partition of the topic of committed offsets.
+GROUPS = list({_java_hash(name) % OFFSETS_PARTITIONS: name for name in map(str, range(1000))}.values())
 
 
 class Peer:
@@ -147,9 +161,11 @@ class Peer:
             time.sleep(0.01)
 
     def have_offsets_topic(self) -> None:
-        """The topic of committed offsets is made when somebody first asks for a coordinator."""
+        """The topic of committed offsets is made when somebody first asks for a coordinator, and then loaded."""
         request = FindCoordinatorRequest(key="g", key_type=0)
         self.settle(lambda: bool(self.quietly(request, 1).error_code == 0))
+        asking = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=each, topics=[]) for each in GROUPS])
+        self.settle(lambda: not any(group.error_code for group in self.quietly(asking, 8).groups))
 
     def have_transactions_topic(self, transactional_id: str = "t") -> None:
         request = FindCoordinatorRequest(key=transactional_id, key_type=1)

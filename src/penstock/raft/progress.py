@@ -74,13 +74,18 @@ class Replicas:
         return known or Replica(key)
 
     def observers(self, voters: VoterSet) -> list[Replica]:
+        """Of a node that came back with another disk, only the disk that it has now."""
+        others = self._others(voters)
+        return [one for one in others if one is self._latest[one.key.node_id] or voters.find(one.key.node_id)]
+
+    def _others(self, voters: VoterSet) -> list[Replica]:
         counted = {replica.key for replica in self.of_voters(voters)}
         return [replica for key, replica in sorted(self.table.items()) if key not in counted]
 
     def drop_observers(self, voters: VoterSet, before_ms: int, limit: int) -> None:
         if len(self.table) < len(voters):
             return
-        observers = sorted(self.observers(voters), key=lambda replica: replica.last_fetch_ms)
+        observers = sorted(self._others(voters), key=lambda replica: replica.last_fetch_ms)
         excess = len(observers) - limit
         for place, replica in enumerate(observers):
             if place < excess or replica.last_fetch_ms < before_ms:

@@ -202,6 +202,14 @@ def test_a_fetch_in_a_voters_name_with_another_directory_takes_nothing_from_the_
     assert replicas.replicated_to(voters, 7) == 7
 
 
+def test_a_node_that_comes_back_with_another_disk_is_one_observer() -> None:
+    replicas = Replicas(voter(1).key, since_ms=0)
+    replicas.fetched(ReplicaKey(4, b"\x01" * 16), 7, 7, 1)
+    replicas.fetched(ReplicaKey(4, b"\x02" * 16), 0, 7, 2)
+    voters = VoterSet.of(map(voter, (1, 2, 3)))
+    assert [one.key.directory_id for one in replicas.observers(voters)] == [b"\x02" * 16]
+
+
 def test_forged_directories_of_a_voter_from_the_properties_are_forgotten_like_observers() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     voters = VoterSet.of(map(Voter, (1, 2, 3)))

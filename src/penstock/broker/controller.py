@@ -16,16 +16,23 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.controller_channel import LocalConnection
 from penstock.broker.tasks import Tasks
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
 from penstock.metadata.controller.broker_states import HeartbeatReply, State, fence_broker, heartbeat, unregister_broker
-from penstock.metadata.controller.brokers import check_cluster, register_broker, registration_of
+from penstock.metadata.controller.brokers import (
+    Registration,
+    check_cluster,
+    ends_uncleanly,
+    register_broker,
+    registration_of,
+)
 from penstock.metadata.controller.elections import balance_leaders, elect_unclean
 from penstock.metadata.controller.heartbeats import Heartbeats
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import FENCINGS_MAX, NO_LEADER, ResourceType
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationResponse
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ASKED = "registration asked for"  # what a connection remembers
 #: A process that dies closes its sockets one by one: its listener may be there a moment longer than its connections.
 PROBES_AFTER_S = (0.0, 0.02, 0.1, 0.3, 1.0)
 PROBE_TIMEOUT_S = 1.0
@@ -160,6 +168,8 @@ class Controller:
         def decide(image: MetadataImage) -> Decision[int]:
             now_ms = self._now_ms()
             is_live = self.beats.is_live(image, request.broker_id, now_ms)
+            if not is_live and ends_uncleanly(image, registration):
+                self._check_alive(registration, ctx.connection)
             decision = register_broker(image, registration, rules, is_live=is_live)
             self.beats.registered(request.broker_id, decision.reply, now_ms)
             return decision
@@ -167,6 +177,18 @@ class Controller:
         epoch = await self._metadata.submit(decide)
         logger.info("broker %d is registered with epoch %d", request.broker_id, epoch)
         return BrokerRegistrationResponse(broker_epoch=epoch)
+
+    def _check_alive(self, registration: Registration, connection: Connection) -> None:
+        """Raises at the first request that an incarnation sends over a connection; it asks again if it is alive.
+
+        The request may be a late one, of a process that has ended since: a later incarnation, killed, would have
+        everything, and would lose its place among the eligible leaders for nothing.
+        """
+        asks = (registration.broker_id, registration.incarnation_id)
+        if isinstance(connection, LocalConnection) or connection.state.get(ASKED) == asks:
+            return
+        connection.state[ASKED] = asks
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {asks[0]} is not registered yet: ask again.")
 
     async def heartbeat(self, request: BrokerHeartbeatRequest, ctx: RequestContext) -> BrokerHeartbeatResponse:
         rules = self.rules

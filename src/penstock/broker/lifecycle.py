@@ -178,6 +178,9 @@ class Lifecycle:
                 return
             if code in REFUSALS or loop.time() - began_s >= patience_s:
                 raise RefusedError(self._refusal(code))
+            if code is ErrorCode.BROKER_ID_NOT_REGISTERED:  # the controller wants to know that this process is alive
+                await asyncio.sleep(SOON_S)
+                continue
             if code is not said:  # once, not ten times a second: a life before this one may just not be over yet
                 said = code
                 logger.warning("%s It goes on asking for up to %.0f s.", self._refusal(code), patience_s)

@@ -85,6 +85,7 @@ class FakeNetwork:
 class FakeConnection:
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
+        self.state: dict[str, Any] = {}
 
     def on_close(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
@@ -129,6 +130,13 @@ class Stage:
             previous_broker_epoch=previous,
         )
         return (await self.controller.register(request, self.context(broker_id), CLUSTER)).broker_epoch
+
+    async def register_alive(self, broker_id: int, life: int) -> int:
+        """The controller wants to be asked twice over one connection."""
+        with pytest.raises(KafkaError) as refusal:
+            await self.register(broker_id, life)
+        assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+        return await self.register(broker_id, life)
 
     async def beat(self, broker_id: int, **fields: Any) -> Any:
         request = BrokerHeartbeatRequest(
@@ -378,13 +386,30 @@ def test_a_restart_takes_over_from_its_own_former_life_but_not_from_a_running_on
         assert refusal.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
         stage.connections.pop(1).close()
         before = stage.log.image.brokers[1].epoch
-        assert await stage.register(1, life=2) > before
+        assert await stage.register_alive(1, life=2) > before
         assert stage.fenced() == [1]
         stage.log.lead(False)
         stage.log.lead(True)
         await asyncio.sleep(0.01)
-        await stage.register(2, life=2)
+        await stage.register_alive(2, life=2)
         assert stage.fenced() == [1, 2]
+
+    play(script)
+
+
+def test_a_late_registration_of_an_incarnation_that_has_ended_changes_nothing() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        stage.connections.pop(1).close()
+        before = stage.log.image.brokers[1].epoch
+        await stage.register(1, life=2, previous=before)  # it can tell that nothing was lost
+        for late in (3, 4):  # each over a connection of its own
+            stage.connections.pop(1).close()
+            registered = stage.log.image
+            with pytest.raises(KafkaError) as refusal:
+                await stage.register(1, life=late, previous=before)
+            assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+            assert stage.log.image is registered
 
     play(script)
 

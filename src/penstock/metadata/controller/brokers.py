@@ -111,6 +111,14 @@ def register_broker(
     return Decision([record, *_end_of_last_life(image, registration, rules)], epoch)
 
 
+def ends_uncleanly(image: MetadataImage, registration: Registration) -> bool:
+    """Whether it ends another incarnation of the broker, which may have taken something with it."""
+    known = image.brokers.get(registration.broker_id)
+    if known is None or known.incarnation_id == registration.incarnation_id:
+        return False
+    return known.epoch != registration.previous_broker_epoch
+
+
 def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:
     return dict(one.endpoints), tuple(sorted(one.log_dirs)), one.rack
 

@@ -60,8 +60,8 @@ class TableJob:
         decoding = [name for name in self.topic.options if name.lower().startswith("value.")]
         if self.finds_columns and decoding:
             raise SourceError(
-                f"Option {decoding[0]} needs --value-schema: without one, columns are found in the values, and what does "
-                "not fit them is in the column _bad."
+                f"Option {decoding[0]} needs --value-schema: without one, columns are found in the values, and what "
+                "does not fit them is in the column _bad."
             )
 
     @property

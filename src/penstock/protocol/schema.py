@@ -20,7 +20,7 @@ RecordBytes = bytes | bytearray | memoryview
 """A record set: decoded as a memoryview of the frame, encoded as it is given."""
 
 FIRST_OWN_TAG = 10_000
-"""Tagged fields from here on are Penstock's own. Kafka uses the smallest numbers, and skips tags that it doesn't know."""
+"""Tagged fields from here on are Penstock's own. Kafka uses the smallest numbers, and skips tags it doesn't know."""
 
 _LAST_VERSION = 0x7FFF
 _SCALAR_DEFAULTS: dict[str, Any] = {

@@ -47,7 +47,7 @@ class HeldRequest:
 
     async def held(self, within: str = "30") -> str:
         async with asyncio.timeout(float(within)):
-            while self._end is None:
+            while self._end is None:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
         return f"{self._end.host.name} has asked {self._end.get_extra_info('peername')[0]}"
 

@@ -32,8 +32,8 @@ def refresh_regexes(
 ) -> dict[str, ResolvedRegex]:
     """The group's patterns against the topics of now; what changed or isn't used any more is recorded.
 
-    A new pattern may take all the steps of a `Work`, or is refused, which is the answer to the member that brings it; the
-    others have the same number among them, and one that doesn't come to its end keeps the topics that it has.
+    A new pattern may take all the steps of a `Work`, or is refused, which is the answer to the member that brings it;
+    the others have the same number among them, and one that doesn't come to its end keeps the topics that it has.
     """
     used = {member.regex for member in members.values() if member.regex}
     if len(used) > MAX_PATTERNS and used - group.regexes.keys():

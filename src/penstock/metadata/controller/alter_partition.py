@@ -123,8 +123,8 @@ def is_eligible(image: MetadataImage, broker_id: int, epoch: int) -> bool:
 def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
     """Moves the partition's epoch and nothing else.
 
-    The refused request may be the second attempt of a leader that got no answer to its first one. That one names the same
-    epoch and may arrive when the replica is eligible again, after the leader has stopped waiting for the replica.
+    The refused request may be the second attempt of a leader that got no answer to its first one. That one names the
+    same epoch and may arrive when the replica is eligible again, after the leader has stopped waiting for the replica.
     (Kafka refuses without it, and grants the first attempt then.)
     """
     return PartitionChangeRecord(partition_id=index, topic_id=topic_id)

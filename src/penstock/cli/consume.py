@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli import output
 from penstock.cli.envelope import envelopes
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.format import Consumed, Formatter, as_written, compile_format, delimited, for_terminal, unescape
-from penstock.cli.options import connection, finish, positive_int
+from penstock.cli.format import Formatter, Place, as_written, compile_format, delimited, for_terminal, unescape
+from penstock.cli.options import connection, expect_many_objects, finish, positive_int
 from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Position, Stored, parse_span
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect, refusals
     from penstock.client.consumer import ConsumerSettings
 
+    expect_many_objects()
     show = formatter(args)
     span = parse_span(args.offset, Stored() if args.group else Beginning())
     if (isinstance(span.start, Stored) or args.commit) and not args.group:
@@ -128,9 +129,9 @@ class Reader:
 
     def _print(self, fetched: Fetched) -> bool:
         """Whether the count is full."""
-        topic, partition = place = (fetched.topic, fetched.partition)
-        stop = self.stops.get(place, sys.maxsize)
-        appended = any(header.log_append_time for header, _ in fetched.batches)
+        partition = (fetched.topic, fetched.partition)
+        place = Place(*partition, any(header.log_append_time for header, _ in fetched.batches))
+        stop = self.stops.get(partition, sys.maxsize)
         records = fetched.records()
         if records and records[-1].offset >= stop:
             records = [record for record in records if record.offset < stop]
@@ -138,12 +139,12 @@ class Reader:
             records = records[: self.limit - self.count]
         if records:
             assert self.positions is not None
-            sys.stdout.buffer.write(self.show([Consumed(topic, partition, *record, appended) for record in records]))
+            sys.stdout.buffer.write(self.show(place, records))
             self.count += len(records)
-            self.positions[place] = records[-1].offset + 1
+            self.positions[partition] = records[-1].offset + 1
             self.progress.add(len(records))
         if fetched.next_offset >= stop:
-            self.consumer.unassign(place)
+            self.consumer.unassign(partition)
         return self.count == self.limit
 
 

@@ -9,52 +9,60 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.format import Consumed, Headers, Outgoing
+from penstock.cli.format import Headers, Place
+from penstock.cli.output import escaped
 
+if TYPE_CHECKING:
+    from penstock.client.accumulator import BulkRecord
+    from penstock.records.record import Record
+
+_quoted = json.encoder.encode_basestring
 FIELDS = ("key", "payload", "headers")
 SHOWN_OF_A_LINE = 60
 MIN_TIMESTAMP, MAX_TIMESTAMP = -1, 2**63 - 1
 
 
-def envelopes(records: Iterable[Consumed]) -> bytes:
-    return b"".join(map(envelope, records))
+def envelopes(place: Place, records: list[Record]) -> bytes:
+    """The records as one line of JSON each."""
+    kind = "logappend" if place.log_append_time else "create"
+    where = f'{{"topic":{_quoted(place.topic)},"partition":{place.partition},"offset":'
+    lines = []
+    for offset, timestamp, key, value, headers in records:
+        packed: list[str] = []
+        shown = _headers_json(headers, packed) if headers else ""
+        shown += f',"key":{_json("key", key, packed)},"payload":{_json("payload", value, packed)}'
+        if packed:
+            shown += f',"base64":[{",".join(map(_quoted, packed))}]'
+        lines.append(f'{where}{offset},"tstype":"{kind}","ts":{timestamp}{shown}}}\n')
+    return escaped("".join(lines)).encode()
 
 
-def envelope(record: Consumed) -> bytes:
-    """The record as one line of JSON."""
-    packed: list[str] = []
-    shown: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "tstype": "logappend" if record.log_append_time else "create",
-        "ts": record.timestamp,
-    }
-    if record.headers:
-        values = _texts("headers", [value for _, value in record.headers], packed)
-        shown["headers"] = [each for pair in zip((name for name, _ in record.headers), values) for each in pair]
-    [shown["key"]] = _texts("key", [record.key], packed)
-    [shown["payload"]] = _texts("payload", [record.value], packed)
-    if packed:
-        shown["base64"] = packed
-    return output.json_text(shown).encode() + b"\n"
-
-
-def _texts(field: str, values: list[bytes | None], packed: list[str]) -> list[str | None]:
-    """The values as text; in base64, and `field` added to `packed`, if one of them is not UTF-8."""
+def _headers_json(headers: Headers, packed: list[str]) -> str:
+    """In base64, all of them, if one of the values is not UTF-8."""
     try:
-        return [None if value is None else value.decode() for value in values]
+        values = [None if value is None else value.decode() for _, value in headers]
+    except UnicodeDecodeError:
+        packed.append("headers")
+        values = [None if value is None else base64.b64encode(value).decode() for _, value in headers]
+    pairs = (f"{_quoted(name)},{'null' if text is None else _quoted(text)}" for (name, _), text in zip(headers, values))
+    return f',"headers":[{",".join(pairs)}]'
+
+
+def _json(field: str, value: bytes | None, packed: list[str]) -> str:
+    """In base64, and `field` added to `packed`, if it is not UTF-8."""
+    if value is None:
+        return "null"
+    try:
+        return _quoted(value.decode())
     except UnicodeDecodeError:
         packed.append(field)
-        return [None if value is None else base64.b64encode(value).decode() for value in values]
+        return f'"{base64.b64encode(value).decode()}"'
 
 
-def read_envelope(line: bytes) -> Outgoing:
+def read_envelope(line: bytes) -> BulkRecord:
     """The record of one line. The topic, partition and offset it names are where it was, not where it goes."""
     try:
         return _read(json.loads(line))
@@ -66,7 +74,7 @@ def read_envelope(line: bytes) -> Outgoing:
         raise Failure(f"-J can't read the record {shown!r}: {reason}", Exit.USAGE) from None
 
 
-def _read(told: Any) -> Outgoing:
+def _read(told: Any) -> BulkRecord:
     if not isinstance(told, dict):
         raise ValueError("it is no JSON object")
     if "payload" not in told:
@@ -75,7 +83,7 @@ def _read(told: Any) -> Outgoing:
     if not isinstance(packed, list) or not all(field in FIELDS for field in packed):
         raise ValueError(f'"base64" is a list of {", ".join(FIELDS)}')
     key = _bytes(told.get("key"), "key", packed)
-    return Outgoing(key, _bytes(told["payload"], "payload", packed), _headers(told, packed), _timestamp(told))
+    return key, _bytes(told["payload"], "payload", packed), _headers(told, packed), _timestamp(told)
 
 
 def _bytes(value: Any, field: str, packed: list[str]) -> bytes | None:

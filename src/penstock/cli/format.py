@@ -9,11 +9,14 @@ a terminal, where what the terminal would obey is shown as an escape.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.output import printable
+
+if TYPE_CHECKING:
+    from penstock.records.record import Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -31,18 +34,16 @@ class Consumed(NamedTuple):
     log_append_time: bool = False
 
 
-class Outgoing(NamedTuple):
-    """A record to write. Without a timestamp it gets the present, without a partition one by its key."""
+class Place(NamedTuple):
+    """Where records came from."""
 
-    key: bytes | None
-    value: bytes | None
-    headers: Headers = ()
-    timestamp_ms: int | None = None
-    partition: int | None = None
+    topic: str
+    partition: int
+    log_append_time: bool = False
 
 
 Piece = Callable[[Consumed], bytes]
-Formatter = Callable[[Iterable[Consumed]], bytes]
+Formatter = Callable[[Place, "list[Record]"], bytes]
 Shown = Callable[[bytes], bytes]
 """What is printed for bytes of a record."""
 
@@ -71,6 +72,11 @@ def unescape(text: str) -> bytes:
             out += ESCAPES.get(following) or f"\\{following}".encode(errors="surrogateescape")
             at += 2
     return bytes(out)
+
+
+def consumed(place: Place, records: list[Record]) -> Iterator[Consumed]:
+    topic, partition, appended = place
+    return (Consumed(topic, partition, *record, appended) for record in records)
 
 
 def as_written(value: bytes) -> bytes:
@@ -133,7 +139,7 @@ def compile_format(text: str, *, null: bytes = b"", shown: Shown = as_written) -
         at += 2
     if plain:
         pieces.append(_literal(unescape(plain)))
-    return lambda records: b"".join([piece(record) for record in records for piece in pieces])
+    return lambda place, records: b"".join([piece(each) for each in consumed(place, records) for piece in pieces])
 
 
 def delimited(
@@ -144,13 +150,13 @@ def delimited(
     def text(value: bytes | None) -> bytes:
         return null if value is None else shown(value)
 
-    def values(records: Iterable[Consumed]) -> bytes:
-        found = [record.value for record in records]
+    def values(_: Place, records: list[Record]) -> bytes:
+        found = [value for _, _, _, value, _ in records]
         plain = None not in found and shown is as_written
         return delimiter.join([*(found if plain else map(text, found)), b""])
 
-    def pairs(records: Iterable[Consumed]) -> bytes:
+    def pairs(_: Place, records: list[Record]) -> bytes:
         assert key_delimiter is not None
-        return b"".join([text(each.key) + key_delimiter + text(each.value) + delimiter for each in records])
+        return b"".join([text(key) + key_delimiter + text(value) + delimiter for _, _, key, value, _ in records])
 
     return values if key_delimiter is None else pairs

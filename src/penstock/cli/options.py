@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -45,6 +46,12 @@ def connection(parser: argparse.ArgumentParser, *, timeout_s: float = 30.0) -> N
     parser.add_argument(
         "--timeout", type=positive_float, default=timeout_s, metavar="SECONDS", help="default: %(default)s"
     )
+
+
+def expect_many_objects() -> None:
+    """Makes passes of the garbage collector rare: records are many, die by themselves and hold no cycles."""
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 50)
 
 
 def positive_float(text: str) -> float:

@@ -38,6 +38,11 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
     """JSON that a person can read, and that a terminal does not obey."""
     separators = None if indent else (",", ":")
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=_plain)
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
+    """JSON text with what a terminal would obey as escapes; control characters below U+0020 are so in any JSON."""
     return _CONTROLS_BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

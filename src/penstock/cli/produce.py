@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from penstock.cli import output
 from penstock.cli.envelope import read_envelope
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.format import Headers, Outgoing, unescape
-from penstock.cli.options import connection, finish, positive_int
+from penstock.cli.format import Headers, unescape
+from penstock.cli.options import connection, expect_many_objects, finish, positive_int
 
 if TYPE_CHECKING:
-    from penstock.client.accumulator import PendingBatch
+    from penstock.client.accumulator import BulkRecord, PendingBatch
     from penstock.client.producer import Producer
 
 READ_BYTES = 256 * 1024
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.client.producer import Producer, ProducerSettings
     from penstock.node.clock import SystemClock
 
+    expect_many_objects()
     base = ProducerSettings(acks=ACKS[args.acks], compression=CODECS[args.compression], create_topics=True)
     settings = producer_settings(args.property, base)
     delivery = Delivery()
@@ -85,20 +86,10 @@ class Delivery:
     bytes: int = 0
     open: list[PendingBatch] = field(default_factory=list)
 
-    async def send(self, producer: Producer, topic: str, partition: int | None, chunk: list[Outgoing]) -> None:
-        for record in chunk:
-            sent = await producer.send(
-                topic,
-                record.value,
-                record.key,
-                partition=record.partition if partition is None else partition,
-                headers=record.headers,
-                timestamp_ms=record.timestamp_ms,
-            )
-            if not self.open or self.open[-1] is not sent.batch:
-                self.open.append(sent.batch)
-            self.records += 1
-            self.bytes += len(record.value or b"")
+    async def send(self, producer: Producer, topic: str, partition: int | None, chunk: list[BulkRecord]) -> None:
+        self.open += await producer.send_many(topic, chunk, partition=partition)
+        self.records += len(chunk)
+        self.bytes += sum(len(record[1]) for record in chunk if record[1])
         self._settle()
 
     async def finish(self, producer: Producer) -> None:
@@ -109,18 +100,18 @@ class Delivery:
         for batch in self.open:
             if batch.done.done():
                 batch.done.result()
-        self.open = [batch for batch in self.open if not batch.done.done()]
+        self.open = list(dict.fromkeys(batch for batch in self.open if not batch.done.done()))
 
 
 # --- where records come from --------------------------------------------------------------------------------------
 
 
-def records(args: argparse.Namespace) -> Iterator[list[Outgoing]]:
+def records(args: argparse.Namespace) -> Iterator[list[BulkRecord]]:
     """As they come: what one read brought is sent before the next read, so that a typed line does not wait."""
     headers = parse_headers(args.header)
     if args.files and not args.lines and not args.json:
         for path in args.files:
-            yield [Outgoing(_encoded(args.key), _null(_file(path), args.null), headers)]
+            yield [(_encoded(args.key), _null(_file(path), args.null), headers, None)]
         return
     delimiter = b"\n" if args.json else unescape(args.delimiter)
     if not delimiter:
@@ -128,16 +119,23 @@ def records(args: argparse.Namespace) -> Iterator[list[Outgoing]]:
     sources = [iter([_file(path)]) for path in args.files] or [_read(sys.stdin.fileno())]
     for source in sources:
         for lines in split(source, delimiter):
-            yield [read_envelope(line) if args.json else parse_line(line, args, headers) for line in lines]
+            yield list(map(read_envelope, lines)) if args.json else parse_lines(lines, args, headers)
 
 
-def parse_line(line: bytes, args: argparse.Namespace, headers: Headers = ()) -> Outgoing:
-    key, value = _encoded(args.key), line
-    if args.key_delimiter is not None:
-        before, found, after = line.partition(unescape(args.key_delimiter))
-        if found:
-            key, value = before, after
-    return Outgoing(_null(key, args.null), _null(value, args.null), headers)
+def parse_lines(lines: list[bytes], args: argparse.Namespace, headers: Headers = ()) -> list[BulkRecord]:
+    """The records of lines: a key in front of each with -K, else the one of -k."""
+    key = _encoded(args.key)
+    if args.key_delimiter is None:
+        found: list[BulkRecord] = [(key, line, headers, None) for line in lines]
+    else:
+        delimiter = unescape(args.key_delimiter)
+        if not delimiter:
+            raise Failure("-K can't be empty", Exit.USAGE)
+        parts = [(line, *line.partition(delimiter)) for line in lines]
+        found = [
+            (before, after, headers, None) if at else (key, line, headers, None) for line, before, at, after in parts
+        ]
+    return [(key or None, value or None, headers, None) for key, value, _, _ in found] if args.null else found
 
 
 def parse_headers(texts: Iterable[str]) -> Headers:
@@ -156,16 +154,20 @@ def _read(descriptor: int) -> Iterator[bytes]:
 
 def split(parts: Iterable[bytes], delimiter: bytes) -> Iterator[list[bytes]]:
     """What each part completes between delimiters; at the end, what is left without one."""
-    rest = b""
+    rest = bytearray()
     for part in parts:
-        *whole, rest = (rest + part).split(delimiter)
-        if whole:
-            yield whole
+        new = max(0, len(rest) - len(delimiter) + 1)
+        rest += part
+        if rest.find(delimiter, new) < 0:
+            continue
+        *whole, last = bytes(rest).split(delimiter)
+        rest = bytearray(last)
+        yield whole
     if rest:
-        yield [rest]
+        yield [bytes(rest)]
 
 
-def limited(found: Iterable[list[Outgoing]], count: int | None) -> Iterator[list[Outgoing]]:
+def limited(found: Iterable[list[BulkRecord]], count: int | None) -> Iterator[list[BulkRecord]]:
     left = count
     for chunk in found:
         yield chunk if left is None else chunk[:left]

@@ -10,6 +10,8 @@ from penstock.records.build import NewRecord
 from penstock.records.record import Headers
 
 TopicPartition = tuple[str, int]
+BulkRecord = tuple[bytes | None, bytes | None, Headers, int | None]
+"""Key, value, headers and timestamp; without a timestamp the present is taken."""
 
 # What a record takes beyond its key, value and headers, at most: varints and its attributes byte.
 RECORD_OVERHEAD = 21

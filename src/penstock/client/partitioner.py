@@ -1,10 +1,12 @@
 """Which partition a record goes to: the same one that Kafka's own producer would choose for its key."""
 
 from random import Random
+from struct import Struct
 
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _SEED = 0x9747B28C
+_WORD = Struct("<I")
 
 
 def murmur2(data: bytes) -> int:
@@ -12,8 +14,8 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
-    for position in range(0, whole, 4):
-        k = int.from_bytes(data[position : position + 4], "little") * _M & _MASK
+    for (word,) in _WORD.iter_unpack(data[:whole]):
+        k = word * _M & _MASK
         k = (k ^ (k >> 24)) * _M & _MASK
         h = (h * _M & _MASK) ^ k
     if whole < length:

@@ -5,11 +5,21 @@ batch carries a producer id and a sequence number, and a repetition that was alr
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.client.accumulator import Accumulator, Appended, Built, PendingBatch, Sent, TopicPartition, record_size
+from penstock.client.accumulator import (
+    RECORD_OVERHEAD,
+    Accumulator,
+    Appended,
+    Built,
+    BulkRecord,
+    PendingBatch,
+    Sent,
+    TopicPartition,
+    record_size,
+)
 from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of, may_pass
 from penstock.client.partitioner import another_partition, partition_for_key
@@ -32,6 +42,7 @@ from penstock.records.record import Headers
 
 ALL = -1
 _LAST_VERSION_WITH_NAMES = 12
+_ANYWHERE = -1
 # Records wait meanwhile: a new leader is looked for more often than a dead node is knocked at.
 LONGEST_PAUSE_S = 0.25
 
@@ -114,28 +125,68 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> Sent:
         """Queues a record; waits only for room. Await the result for its offset."""
+        size = record_size(key, value, headers)
+        batch = await self._place(topic, key, size, partition)
+        timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        index = batch.add((timestamp, key, value, headers), size)
+        self._pending.bytes += size
+        self._full(batch)
+        return Sent(batch, index)
+
+    async def send_many(
+        self, topic: str, records: Iterable[BulkRecord], *, partition: int | None = None
+    ) -> list[PendingBatch]:
+        """Queues records; waits only for room. The batches that they went into, for whoever wants to know their fate.
+
+        Only the first record of a batch looks for its place, so that the others cost little.
+        """
+        info = await self._client.topic(topic, create=self._settings.create_topics)
+        count, limit, now = len(info.partitions), self._settings.batch_bytes, self._clock.wall_ms()
+        found: dict[PendingBatch, None] = {}
+        filling: dict[int, PendingBatch] = {}
+        for key, value, headers, timestamp_ms in records:
+            if key is None and not headers:
+                size = RECORD_OVERHEAD + len(value or b"")
+            else:
+                size = record_size(key, value, headers)
+            place = _ANYWHERE if key is None or partition is not None else partition_for_key(key, count)
+            batch = filling.get(place)
+            if batch is None or batch.size + size > limit:
+                batch = await self._place(topic, key, size, partition)
+                # While that waited, batches may have gone.
+                filling = {at: each for at, each in filling.items() if each.encoded is None and not each.done.done()}
+                filling[place] = batch
+                found[batch] = None
+            batch.records.append((now if timestamp_ms is None else timestamp_ms, key, value, headers))
+            batch.size += size
+            self._pending.bytes += size
+        self._full(None)
+        self._drain()
+        return list(found)
+
+    async def _place(self, topic: str, key: bytes | None, size: int, partition: int | None) -> PendingBatch:
+        """The batch for a record of this size; waits for room."""
         if self._transactions is not None:
             self._transactions.check_open()
         info = self._client.cluster.topics.get(topic)
         if info is None:
             info = await self._client.topic(topic, create=self._settings.create_topics)
-        size = record_size(key, value, headers)
         if partition is None:
             partition = self._choose(topic, key, size, len(info.partitions))
         elif partition not in info.partitions:
             await self._client.leader(topic, partition)
+        self._full(None)
         while not self._room.is_set():
             self._drain()
             await self._room.wait()
-        timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        batch = self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
-        index = batch.add((timestamp, key, value, headers), size)
-        self._pending.bytes += size
+        return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
+
+    def _full(self, batch: PendingBatch | None) -> None:
+        """After records were added: no room may be left, and the batch may be ready."""
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
-        if batch.size >= self._settings.batch_bytes:
+        if batch is not None and batch.size >= self._settings.batch_bytes:
             self._drain()
-        return Sent(batch, index)
 
     async def send_built(self, topic: str, partition: int, built: Built) -> None:
         """Queues a batch of records that was built elsewhere; waits only for room. `flush` tells whether it arrived."""
@@ -148,8 +199,7 @@ class Producer:
         batch.built = built
         batch.size += built.size
         self._pending.bytes += built.size
-        if self._pending.bytes >= self._settings.buffer_bytes:
-            self._room.clear()
+        self._full(None)
         self._drain()
 
     async def flush(self) -> None:

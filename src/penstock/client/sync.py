@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from penstock.client.accumulator import Built, RecordMetadata, Sent
+from penstock.client.accumulator import Built, BulkRecord, RecordMetadata, Sent
 from penstock.client.admin import Admin, NewTopic
 from penstock.client.client import AsyncClient
 from penstock.client.cluster import Cluster, Node, TopicInfo
@@ -33,7 +33,6 @@ from penstock.records.record import Headers
 
 T = TypeVar("T")
 
-BulkRecord = tuple[bytes | None, bytes | None, Headers, int | None]
 """Key, value, headers, and the timestamp or None for now."""
 
 
@@ -230,13 +229,7 @@ class SyncProducer:
     def send_many(self, topic: str, records: Iterable[BulkRecord], *, partition: int | None = None) -> None:
         """Queues records; waits for room. `flush` tells whether they arrived."""
 
-        async def send_all(batch: list[BulkRecord]) -> None:
-            for key, value, headers, timestamp_ms in batch:
-                await self._producer.send(
-                    topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
-                )
-
-        self._client.run(send_all(list(records)))
+        self._client.run(self._producer.send_many(topic, list(records), partition=partition))
 
     def send_built(self, topic: str, partition: int, built: Built) -> None:
         """Queues a batch of records that was built elsewhere; waits only for room."""

@@ -26,7 +26,7 @@ from penstock.records.header import (
     BatchHeader,
 )
 from penstock.records.record import Headers, Record
-from penstock.records.varint import varint
+from penstock.records.varint import VARINTS, varint
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -58,6 +58,7 @@ def build_batch(
     base_timestamp = log_append_time if delete_horizon_ms is None else delete_horizon_ms
     max_timestamp = NO_TIMESTAMP
     last_delta = -1
+    encode = encode_record
     for record in records:
         if len(record) == 5:
             offset, timestamp, key, value, headers = record
@@ -73,7 +74,7 @@ def build_batch(
             base_timestamp = timestamp
         if timestamp > max_timestamp:
             max_timestamp = timestamp
-        parts.append(encode_record(timestamp - base_timestamp, delta, key, value, headers))
+        parts.append(encode(timestamp - base_timestamp, delta, key, value, headers))
     check(parts, "a batch is built of at least one record")
     assert base_timestamp is not None
     attributes = (
@@ -118,16 +119,18 @@ def encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
     """One record with its length in front."""
-    parts = [_ZERO, varint(timestamp_delta), varint(offset_delta)]
-    parts += (_NULL,) if key is None else (varint(len(key)), key)
-    parts += (_NULL,) if value is None else (varint(len(value)), value)
-    if headers:
-        parts.append(varint(len(headers)))
-        for name, content in headers:
-            encoded = name.encode()
-            parts += (varint(len(encoded)), encoded)
-            parts += (_NULL,) if content is None else (varint(len(content)), content)
-    else:
-        parts.append(_ZERO)
-    body = b"".join(parts)
-    return varint(len(body)) + body
+    known = VARINTS
+    start = _ZERO + known[timestamp_delta] + known[offset_delta]
+    key_part = _NULL if key is None else known[len(key)] + key
+    value_part = _NULL if value is None else known[len(value)] + value
+    body = start + key_part + value_part + (_encode_headers(headers) if headers else _ZERO)
+    return known[len(body)] + body
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    parts = [varint(len(headers))]
+    for name, content in headers:
+        encoded = name.encode()
+        parts += (varint(len(encoded)), encoded)
+        parts += (_NULL,) if content is None else (varint(len(content)), content)
+    return b"".join(parts)

@@ -67,7 +67,7 @@ def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list
 
 
 def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
-    """The one-byte case of every number is inlined: it is nearly all of them, and a call costs more than the record."""
+    """The short case of every number is inlined: it is nearly all of them, and a call costs more than the record."""
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None
@@ -85,8 +85,20 @@ def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
         record_end = pos + length
         if length < 0 or record_end > end:
             raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
-        timestamp, pos = read_varlong(data, pos + 1)  # one byte of attributes, unused so far
-        offset, pos = read_varint(data, pos)
+        if (byte := data[pos + 1]) < 0x80:  # behind one byte of attributes, unused so far
+            timestamp = (byte >> 1) ^ -(byte & 1)
+            pos += 2
+        else:
+            timestamp, pos = read_varlong(data, pos + 1)
+        if (byte := data[pos]) < 0x80:
+            offset = (byte >> 1) ^ -(byte & 1)
+            pos += 1
+        elif (second := data[pos + 1]) < 0x80:
+            raw = byte & 0x7F | second << 7
+            offset = (raw >> 1) ^ -(raw & 1)
+            pos += 2
+        else:
+            offset, pos = read_varint(data, pos)
         if (length := data[pos]) == 1:
             key = None
             pos += 1
@@ -95,7 +107,11 @@ def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
             key = data[pos : (pos := pos + (length >> 1))]
         else:
             key, pos = _read_bytes(data, pos, record_end)
-        value, pos = _read_bytes(data, pos, record_end)
+        if (length := data[pos]) < 0x80 and not length & 1:
+            pos += 1
+            value: bytes | None = data[pos : (pos := pos + (length >> 1))]
+        else:
+            value, pos = _read_bytes(data, pos, record_end)
         if pos < record_end and data[pos] == 0:
             headers: Headers = ()
             pos += 1

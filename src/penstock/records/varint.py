@@ -45,6 +45,8 @@ def varint(value: int) -> bytes:
     raw = (value << 1) ^ (value >> 63)
     if raw < 0x80:
         return _ONE_BYTE[raw]
+    if raw < 0x4000:
+        return bytes((raw & 0x7F | 0x80, raw >> 7))
     raw &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while raw >= 0x80:
@@ -55,3 +57,17 @@ def varint(value: int) -> bytes:
 
 
 _ONE_BYTE = tuple(bytes((raw,)) for raw in range(0x80))
+_KEPT_BELOW = 0x4000
+
+
+class _Varints(dict[int, bytes]):
+    """`varint` as a table: small numbers, which nearly all lengths and deltas are, are encoded once."""
+
+    def __missing__(self, value: int) -> bytes:
+        encoded = varint(value)
+        if 0 <= value < _KEPT_BELOW:
+            self[value] = encoded
+        return encoded
+
+
+VARINTS = _Varints()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.cli import consume, produce
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.client.sync import Client
@@ -184,6 +188,35 @@ def test_keys_headers_and_nulls_survive_a_round_trip_through_json(shell: Shell, 
     ]
     assert [(e["key"], e["payload"]) for e in first] == [("k", "v"), ("tombstone", None), (None, "w")]
     assert first[0]["headers"] == ["h", "1", "none", None]
+
+
+def test_many_records_cost_one_write_for_each_fetch(shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = b"".join(b"%d\n" % number for number in range(20_000))
+    shell.run("produce", "-t", name, stdin=written)
+    writes: list[int] = []
+    show = consume.formatter
+
+    def counting(args: argparse.Namespace) -> Any:
+        inner = show(args)
+
+        def shown(place: Any, records: list[Record]) -> bytes:
+            writes.append(len(records))
+            return inner(place, records)
+
+        return shown
+
+    monkeypatch.setattr(consume, "formatter", counting)
+    assert shell.run("consume", "-t", name, "-e", "-q").encode() == written
+    assert sum(writes) == 20_000
+    assert len(writes) < 20
+
+
+@pytest.mark.parametrize("delimiter", [b"\n", b"--"])
+@given(parts=st.lists(st.text("ab-\n", max_size=6).map(str.encode), max_size=8))
+def test_records_are_split_alike_wherever_a_read_ends(delimiter: bytes, parts: list[bytes]) -> None:
+    *whole, rest = b"".join(parts).split(delimiter)
+    found = [record for records in produce.split(parts, delimiter) for record in records]
+    assert found == [*whole, *([rest] if rest else [])]
 
 
 def test_bytes_that_are_not_utf8_survive_a_copy_through_json(shell: Shell, name: str, tmp_path: Path) -> None:

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.envelope import envelope, read_envelope
+from penstock.cli.envelope import envelopes, read_envelope
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.format import Consumed, Outgoing
+from penstock.cli.format import Place
+from penstock.records.record import Record
 
-RECORD = Consumed("t", 3, 42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)))
+RECORD = Record(42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)))
 maybe_bytes = st.none() | st.binary() | st.text().map(str.encode)
 
 
 def test_the_envelope_is_one_json_line() -> None:
-    line = envelope(RECORD)
+    line = envelopes(Place("t", 3), [RECORD])
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
         "topic": "t",
@@ -40,13 +41,15 @@ def test_the_envelope_is_one_json_line() -> None:
 def test_any_bytes_come_back_as_they_were(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
 ) -> None:
-    line = envelope(Consumed("t", 0, 0, timestamp, key, value, headers))
+    line = envelopes(Place("t", 0), [Record(0, timestamp, key, value, headers)])
     assert line.count(b"\n") == 1
-    assert read_envelope(line) == Outgoing(key, value, headers, timestamp)
+    assert read_envelope(line) == (key, value, headers, timestamp)
 
 
 def test_fields_that_are_not_utf8_are_base64_and_named() -> None:
-    shown = json.loads(envelope(RECORD._replace(value=b"\xff\xfe", headers=(("a", b"\x80"), ("b", None)))))
+    shown = json.loads(
+        envelopes(Place("t", 3), [RECORD._replace(value=b"\xff\xfe", headers=(("a", b"\x80"), ("b", None)))])
+    )
     assert shown["payload"] == "//4="
     assert shown["headers"] == ["a", "gA==", "b", None]
     assert shown["key"] == "k"
@@ -54,15 +57,15 @@ def test_fields_that_are_not_utf8_are_base64_and_named() -> None:
 
 
 def test_text_that_a_terminal_obeys_is_escaped() -> None:
-    line = envelope(RECORD._replace(value="\x1b[2J\x7f\x9b2J".encode()))
+    line = envelopes(Place("t", 3), [RECORD._replace(value="\x1b[2J\x7f\x9b2J".encode())])
     assert line.isascii()
     assert b"\x1b" not in line
     assert b"\x7f" not in line
-    assert read_envelope(line).value == "\x1b[2J\x7f\x9b2J".encode()
+    assert read_envelope(line)[1] == "\x1b[2J\x7f\x9b2J".encode()
 
 
 def test_a_null_payload_is_a_tombstone_and_a_missing_one_is_refused() -> None:
-    assert read_envelope(b'{"key":"k","payload":null}') == Outgoing(b"k", None)
+    assert read_envelope(b'{"key":"k","payload":null}') == (b"k", None, (), None)
     with pytest.raises(Failure, match='it has no "payload"') as refused:
         read_envelope(b'{"key":"k","value":"v"}')
     assert refused.value.code == Exit.USAGE

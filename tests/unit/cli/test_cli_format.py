@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.cli.exit import Failure
-from penstock.cli.format import Consumed, compile_format, delimited, for_terminal, unescape
+from penstock.cli.format import Place, compile_format, delimited, for_terminal, unescape
 from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Span, Stored, parse_span, parse_time
+from penstock.records.record import Record
 
-RECORD = Consumed("t", 3, 42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)))
-NULLS = Consumed("t", 0, 0, -1, None, None)
+PLACE = Place("t", 3)
+RECORD = Record(42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)))
+NULLS = Record(0, -1, None, None)
 
 
 @pytest.mark.parametrize(
@@ -25,13 +27,13 @@ NULLS = Consumed("t", 0, 0, -1, None, None)
     ],
 )
 def test_a_format_string_prints_a_record(text: str, expected: bytes) -> None:
-    assert compile_format(text)([RECORD]) == expected
+    assert compile_format(text)(PLACE, [RECORD]) == expected
 
 
 def test_nulls_have_length_minus_one_and_print_what_z_says() -> None:
-    assert compile_format("%k|%s|%K|%S")([NULLS]) == b"||-1|-1"
-    assert compile_format("%k|%s", null=b"NULL")([NULLS]) == b"NULL|NULL"
-    assert compile_format("%R")([NULLS]) == b"\xff\xff\xff\xff"
+    assert compile_format("%k|%s|%K|%S")(PLACE, [NULLS]) == b"||-1|-1"
+    assert compile_format("%k|%s", null=b"NULL")(PLACE, [NULLS]) == b"NULL|NULL"
+    assert compile_format("%R")(PLACE, [NULLS]) == b"\xff\xff\xff\xff"
 
 
 @pytest.mark.parametrize("wrong", ["%x", "%", "\\xzz"])
@@ -42,22 +44,22 @@ def test_a_wrong_format_string_is_refused(wrong: str) -> None:
 
 def test_values_leave_as_the_bytes_they_are() -> None:
     raw = bytes(range(256))
-    assert compile_format("%s")([Consumed("t", 0, 0, 0, None, raw)]) == raw
+    assert compile_format("%s")(PLACE, [Record(0, 0, None, raw)]) == raw
 
 
 def test_a_terminal_gets_escapes_for_what_it_would_obey_and_lines_as_they_are() -> None:
-    record = Consumed("t", 0, 0, 0, b"\x1b]0;owned\x07", b"a\tb\nc\x1b[2J\xff\xc2\x9b", (("h\x1b", b"\x1b"),))
-    shown = compile_format("\\x1b[1m%k %s %h %S", shown=for_terminal)([record])
+    record = Record(0, 0, b"\x1b]0;owned\x07", b"a\tb\nc\x1b[2J\xff\xc2\x9b", (("h\x1b", b"\x1b"),))
+    shown = compile_format("\\x1b[1m%k %s %h %S", shown=for_terminal)(PLACE, [record])
     assert shown == b"\x1b[1m" + rb"\x1b]0;owned\x07 a" + b"\tb\nc" + rb"\x1b[2J\xff\x9b h\x1b=\x1b 12"
-    both = delimited(key_delimiter=b":", delimiter=b"\n", shown=for_terminal)([record])
+    both = delimited(key_delimiter=b":", delimiter=b"\n", shown=for_terminal)(PLACE, [record])
     assert b"\x1b" not in both
-    assert b"\x1b" not in delimited(key_delimiter=None, delimiter=b"\n", shown=for_terminal)([record])
+    assert b"\x1b" not in delimited(key_delimiter=None, delimiter=b"\n", shown=for_terminal)(PLACE, [record])
 
 
 def test_delimiters_stand_after_key_and_value() -> None:
-    assert delimited(key_delimiter=None, delimiter=b"\n")([RECORD]) == b"value\n"
-    assert delimited(key_delimiter=b":", delimiter=b";")([RECORD, RECORD]) == b"k:value;" * 2
-    assert delimited(key_delimiter=b":", delimiter=b"\n", null=b"NULL")([NULLS]) == b"NULL:NULL\n"
+    assert delimited(key_delimiter=None, delimiter=b"\n")(PLACE, [RECORD]) == b"value\n"
+    assert delimited(key_delimiter=b":", delimiter=b";")(PLACE, [RECORD, RECORD]) == b"k:value;" * 2
+    assert delimited(key_delimiter=b":", delimiter=b"\n", null=b"NULL")(PLACE, [NULLS]) == b"NULL:NULL\n"
 
 
 def test_unescape_leaves_what_it_does_not_know() -> None:

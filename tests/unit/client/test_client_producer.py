@@ -9,6 +9,7 @@ import pytest
 from fake_broker import FAST, TOPIC_ID, Answer, FakeBroker, fake_broker, run
 
 from penstock.client.client import AsyncClient
+from penstock.client.partitioner import partition_for_key
 from penstock.client.producer import Producer, ProducerSettings
 from penstock.clock import ManualClock
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -127,6 +128,40 @@ def test_keys_decide_the_partition_and_the_rest_is_spread_by_batch() -> None:
                 await producer.send("t", b"anywhere")
                 await producer.flush()
             assert sum(len(log) for log in logs.logs.values()) >= 4
+
+    run(scenario())
+
+
+def test_many_records_go_where_single_ones_would_and_look_for_a_place_once_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records: list[Any] = [(None, b"value %d" % each, (), 7) for each in range(1000)]
+    records += [(b"key %d" % (each % 50), b"", (("h", None),) if each % 2 else (), None) for each in range(1000)]
+    places = 0
+    whole = Producer._place
+
+    async def counted(*words: Any) -> Any:
+        nonlocal places
+        places += 1
+        return await whole(*words)
+
+    monkeypatch.setattr(Producer, "_place", counted)
+
+    async def scenario() -> None:
+        settings = ProducerSettings(batch_bytes=4096, buffer_bytes=16_384)
+        async with producing(settings, partitions=3) as (producer, logs, _):
+            batches = await producer.send_many("t", records)
+            await producer.flush()
+            assert all(batch.done.done() for batch in batches)
+            assert places < 150, "for 2,000 records in batches of 4 KiB"
+            written = {index: [r for batch in log for r in read_records(batch)] for index, log in logs.logs.items()}
+        assert sum(map(len, written.values())) == 2000
+        for key in {record[0] for record in records[1000:]}:
+            assert [r[1:] for r in written[partition_for_key(key, 3)] if r.key == key] == [
+                (5000, key, value, headers) for each, value, headers, _ in records if each == key
+            ]
+        keyless = [(r.timestamp, r.value) for log in written.values() for r in log if r.key is None]
+        assert sorted(keyless) == sorted((7, value) for _, value, _, _ in records[:1000])
 
     run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -68,6 +69,67 @@ def test_a_delta_table_has_the_newest_row_of_each_key_and_grows_with_its_values(
         pipeline(shell, "table", *words)
         pipeline(shell, "backfill", table, "restored", "-b", broker.bootstrap)
         assert values(broker, "restored") == [("a", {"n": 2}), ("b", {"n": 5, "city": {"name": "Bern"}})]
+
+
+#: By batch: each has fields, types and names that the table has not been made for.
+GROWING = [
+    ['{"price":1.5,"n":1,"a":{"x":1},"l":[{"x":1}],"id":1,"_id":1}', '"no object"'],
+    [
+        '{"price":12.75,"n":2.5}',
+        '{"n":99999999999999999999,"price":100}',
+        '{"a":{"x":2,"y":3},"l":[{"x":2,"y":3}]}',
+        '{"id":1,"ID":2}',
+        '{"a b":1,"c.d":{"e,f":2},"_key":"x"}',
+        '{"_id":"abc"}',
+        '{"e":{}}',
+        "[1]",
+        "",
+    ],
+    ['{"a":{"x":2.5},"l":[{"x":10000000000000000000}],"e":{"q":1}}'],
+]
+
+
+def test_values_of_any_shape_come_back_from_a_table_as_they_went_in(shell: Shell, tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    with Broker(data=tmp_path / "broker", topics={"users": 1, "restored": 1}) as broker:
+        for batch in GROWING:
+            with broker.client() as client, client.producer() as producer:
+                producer.send_many("users", [(b"k", value.encode(), (), None) for value in batch])
+            pipeline(shell, "table", "users", table, "-b", broker.bootstrap)
+        pipeline(shell, "backfill", table, "restored", "-b", broker.bootstrap)
+        found = [record.value for record in broker.records("restored") if record.value is not None]
+    assert [_number_by_number(str(value, "utf-8")) for value in found] == [
+        _number_by_number(value) for batch in GROWING for value in batch
+    ]
+
+
+def _number_by_number(text: str) -> Any:
+    return json.loads(text, parse_float=Decimal) if text else text
+
+
+def test_upserts_keep_records_without_a_key_and_delete_by_the_key_of_records(shell: Shell, tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    with Broker(data=tmp_path / "broker", topics={"users": 1, "restored": 1}) as broker:
+        for batch in (
+            [(b"1", b'{"id":1}'), (b"2", b'{"id":2,"n":1}'), (b"3", b'{"id":3}'), (None, b"a"), (None, b"b")],
+            [
+                (b"1", None),
+                (b"2", None),
+                (b"2", b'{"id":2,"n":2}'),
+                (b"3", b'{"id":3,"n":3}'),
+                (b"3", None),
+                (b"4", b""),
+            ],
+        ):
+            with broker.client() as client, client.producer() as producer:
+                producer.send_many("users", [(key, value, (), None) for key, value in batch])
+            words = ["users", table, "--mode", "upsert", "--key", "id"]
+            pipeline(shell, "table", *words, "-b", broker.bootstrap)
+        pipeline(shell, "backfill", table, "restored", "-b", broker.bootstrap)
+        found = [(record.key, record.value) for record in broker.records("restored") if record.value is not None]
+        done = shell.run("pipeline", "table", "users", table, "--format", "parquet", "-b", broker.bootstrap)
+    assert found == [(None, b"a"), (None, b"b"), (b"2", b'{"id":2,"n":2}'), (b"4", b"")]
+    assert (done.code, "is a Delta table: use --format delta" in done.last) == (Exit.FAILED, True), done
 
 
 def test_a_table_of_all_records_is_partitioned_grown_compacted_and_read_as_it_was(shell: Shell, tmp_path: Path) -> None:

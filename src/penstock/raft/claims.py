@@ -43,6 +43,15 @@ def highest_epoch(core: Core) -> int:
     return min(MAX_EPOCH, core.first_epoch + MAX_EPOCH_JUMP + earned)
 
 
+def believes_answer(core: Core, epoch: int) -> bool:
+    """True for the epoch of an answer that this replica takes over.
+
+    A node that joins with an empty log may be behind by any number of epochs, and has no vote that could be spoiled.
+    """
+    joins = core.log.end_offset == 0 and not core.is_electable
+    return epoch <= (MAX_EPOCH if joins else highest_epoch(core))
+
+
 def hears_leader(core: Core) -> bool:
     """True if this replica leads, or its leader answered its fetches lately."""
     state = core.state

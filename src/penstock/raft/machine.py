@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from penstock.protocol.errors import ErrorCode
 from penstock.raft import election, follower, leader, membership
-from penstock.raft.claims import highest_epoch, refused
+from penstock.raft.claims import believes_answer, refused
 from penstock.raft.core import Core
 from penstock.raft.events import (
     Answered,
@@ -184,7 +184,7 @@ class Raft:
 
     def _on_answer(self, node_id: int, request: Request, answer: Answer) -> None:
         core = self.core
-        if answer.epoch > highest_epoch(core):
+        if not believes_answer(core, answer.epoch):
             core.peers.pause(node_id, type(request), core.now)
             return
         if core.learn(answer.epoch, answer.leader_id):

@@ -140,6 +140,20 @@ def test_a_replica_far_behind_learns_the_epoch_from_an_answer() -> None:
     assert (raft.core.epoch, raft.core.state.leader_id) == (900_000, 3)
 
 
+def test_a_node_that_joins_takes_over_whatever_epoch_the_quorum_has_reached() -> None:
+    raft = Raft(
+        RaftConfig(),
+        voter(4),
+        random=random.Random(1),
+        log=LogView(),
+        voters=VoterHistory(VoterSet.of(map(voter, (1, 2, 3)))),
+    )
+    for now_ms, epoch, believed in ((1000, LAST_EPOCH, 0), (9000, MAX_EPOCH - 1, MAX_EPOCH - 1)):
+        fetch = next(effect for effect in do(raft, Tick(), now_ms) if isinstance(effect, Send))
+        do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, epoch, 2)), now_ms)
+        assert raft.core.epoch == believed
+
+
 def test_a_candidate_that_is_no_voter_is_refused_while_the_leader_is_heard() -> None:
     for raft in (leader_alone(), follower_of_two()):
         before = raft.core.saved

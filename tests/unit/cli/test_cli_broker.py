@@ -190,9 +190,12 @@ def test_keys_headers_and_nulls_survive_a_round_trip_through_json(shell: Shell, 
     assert first[0]["headers"] == ["h", "1", "none", None]
 
 
-def test_many_records_cost_one_write_for_each_fetch(shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_records_cost_one_write_for_each_fetch(
+    shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     written = b"".join(b"%d\n" % number for number in range(20_000))
-    shell.run("produce", "-t", name, stdin=written)
+    (tmp_path / "numbers").write_bytes(written)
+    shell.run("produce", "-t", name, "-l", str(tmp_path / "numbers"))
     writes: list[int] = []
     show = consume.formatter
 

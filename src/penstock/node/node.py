@@ -116,6 +116,12 @@ class Node:
         check_formatted(self.disk, [directory.path for directory in logs.all_dirs])
         await logs.open(node_id=settings.node_id, cluster_id=cluster_id)
         try:
+            failure = logs.metadata_dir.failure
+            if failure is not None:
+                raise StorageError(
+                    f"{logs.metadata_dir.path} can't be used ({failure.strerror or failure}), and the metadata log is "
+                    "there: repair its disk, or replace it as the disk of a voter."
+                )
             network, clock = self._world.network, self._world.clock
             limits = limits_of(settings, network)
             self._server = Server(self._hold, limits, network=network, nanoseconds=clock.nanoseconds)

@@ -352,6 +352,20 @@ def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_i
     run(scenario)
 
 
+def test_a_node_does_not_start_without_the_disk_of_its_metadata_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await filled(tmp_path)
+        (tmp_path / "a").rename(tmp_path / "disk")
+        (tmp_path / "a").touch()
+        with pytest.raises(StorageError, match=r"/a can't be used .* and the metadata log is there"):
+            await node_in(tmp_path).start()
+        (tmp_path / "a").unlink()
+        (tmp_path / "disk").rename(tmp_path / "a")
+        await all_is_there(tmp_path)
+
+    run(scenario)
+
+
 def test_a_new_disk_is_formatted_and_gets_the_replicas_of_the_old_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         intact, lost = await filled(tmp_path)

@@ -19,11 +19,12 @@ from penstock.broker.deferred import Deferred
 from penstock.broker.encoded import Encoded
 from penstock.broker.error_replies import error_response
 from penstock.broker.forwarding import CONTROLLER_APIS, by_the_controller
+from penstock.broker.large_requests import REQUEST_MAX_ELEMENTS, SMALL_ELEMENTS, LargeRequests
 from penstock.broker.registry import Role, load_handler, served_versions, serves_unstable
 from penstock.net.connection import Close, Connection, Later, Reply
 from penstock.net.limits import LimitedLog
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
-from penstock.protocol.codec import DecodeError, reader, writer
+from penstock.protocol.codec import DecodeError, TooManyElementsError, reader, writer
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.primitives import read_uvarint
 
@@ -43,7 +44,7 @@ MAX_HEADER_TAGS = 100
 
 class Route(NamedTuple):
     handle: Callable[[Broker, RequestContext, Any], Any]
-    read: Callable[[memoryview, int], tuple[Any, int]]
+    read: Callable[[memoryview, int, int], tuple[Any, int]]
     write: Callable[[Any], list[Any]]
     response: type
     flexible_request: bool
@@ -57,6 +58,7 @@ class Dispatcher:
         self._broker = broker
         self._role: Role = role
         self._routes: dict[int, Route] = {}
+        self._large = LargeRequests(broker)
         self._log = LimitedLog(logger, lambda: broker.clock.wall_ms() / 1000)
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
@@ -73,21 +75,52 @@ class Dispatcher:
             client_id, position = _client_id(frame, name_length)
             if route.flexible_request:
                 position = _skip_tags(frame, position)
-            request, _ = route.read(frame, position)
+            request, _ = route.read(frame, position, SMALL_ELEMENTS)
+        except TooManyElementsError as error:
+            if len(frame) - position <= SMALL_ELEMENTS:
+                return _undecodable(api_key, version, error)
+            ctx = RequestContext(api_key, version, correlation_id, client_id, connection, self._broker.clock.wall_ms())
+            return self._serve_large(route, ctx, frame, position)
         except DecodeError as error:
-            return Close(f"a {APIS[api_key].name} v{version} request can't be decoded: {error}")
+            return _undecodable(api_key, version, error)
         ctx = RequestContext(api_key, version, correlation_id, client_id, connection, self._broker.clock.wall_ms())
         return self._run(route, ctx, request)
 
-    def _run(self, route: Route, ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
+    async def _serve_large(self, route: Route, ctx: RequestContext, frame: memoryview, position: int) -> Reply:
+        with self._large.serving():
+            return self._encode(route, ctx, await self._large_answer(route, ctx, frame, position))
+
+    async def _large_answer(
+        self, route: Route, ctx: RequestContext, frame: memoryview, position: int
+    ) -> Encoded | Close | None:
+        large = self._large
+        try:
+            request, _ = await large.aside(route.read, frame, position, REQUEST_MAX_ELEMENTS)
+        except DecodeError as error:
+            return _undecodable(ctx.api_key, ctx.api_version, error)
+        try:
+            response = await large.answer(ctx, request, partial(self._handle, route))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            response = await large.refusal(ctx, request, *self._told(ctx, error))
+        if response is None or isinstance(response, Close | Encoded):
+            return response
+        box = [response, request]
+        del response, request  # the thread is the last to hold them: letting go of so many takes long, too
+        return await large.aside(_written, route, box)
+
+    def _handle(self, route: Route, ctx: RequestContext, request: Any) -> Any:
         broker = self._broker
         if broker.faults.rules:
-            return self._finish_later(route, ctx, request, broker.faults.apply(broker, ctx, request, route.handle))
+            return broker.faults.apply(broker, ctx, request, route.handle)
+        if broker.quotas.request.limits:
+            return self._handle_timed(route, ctx, request)
+        return route.handle(broker, ctx, request)
+
+    def _run(self, route: Route, ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
         try:
-            if broker.quotas.request.limits:
-                response = self._handle_timed(route, ctx, request)
-            else:
-                response = route.handle(broker, ctx, request)
+            response = self._handle(route, ctx, request)
         except Exception as error:
             return self._failed(route, ctx, request, error)
         if type(response) is route.response or not hasattr(response, "__await__"):
@@ -140,13 +173,15 @@ class Dispatcher:
         return parts
 
     def _failed(self, route: Route, ctx: RequestContext, request: Any, error: Exception) -> Reply:
-        if isinstance(error, KafkaError):
-            code, message = error.code, error.message
-        else:
-            name = APIS[ctx.api_key].name
-            self._log.exception(name, f"{name} v{ctx.api_version} failed", error)
-            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
+        code, message = self._told(ctx, error)
         return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
+
+    def _told(self, ctx: RequestContext, error: Exception) -> tuple[ErrorCode, str | None]:
+        if isinstance(error, KafkaError):
+            return error.code, error.message
+        name = APIS[ctx.api_key].name
+        self._log.exception(name, f"{name} v{ctx.api_version} failed", error)
+        return ErrorCode.UNKNOWN_SERVER_ERROR, None
 
     def _find_route(self, api_key: int, version: int) -> Route | None:
         unstable = serves_unstable(api_key, self._broker)
@@ -175,6 +210,16 @@ class Dispatcher:
             return [CORRELATION.pack(correlation_id), *writer(response_class(API_VERSIONS), 0)(unsupported_version())]
         name = APIS[api_key].name if api_key in APIS else f"API key {api_key}"
         return Close(f"{name} v{version} is not served here")
+
+
+def _written(route: Route, box: list[Any]) -> Encoded:
+    encoded = Encoded(b"".join(route.write(box[0])))
+    box.clear()
+    return encoded
+
+
+def _undecodable(api_key: int, version: int, error: DecodeError) -> Close:
+    return Close(f"a {APIS[api_key].name} v{version} request can't be decoded: {error}")
 
 
 def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:

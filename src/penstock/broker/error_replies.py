@@ -56,9 +56,7 @@ def error_response(
         return CLOSE
     response_type: type[Struct] = response_class(api_key)
     response: Any = response_type()
-    items = (
-        None if api_key in TOP_LEVEL_APIS or code in SESSION_ERRORS else _pair(type(request), response_type, version)
-    )
+    items = None if api_key in TOP_LEVEL_APIS or code in SESSION_ERRORS else pair(type(request), response_type, version)
     asked = getattr(request, items.request.name) if items is not None else None
     if api_key == ALTER_REPLICA_LOG_DIRS:
         asked = [topic for directory in request.dirs for topic in directory.topics]
@@ -92,9 +90,9 @@ def merge(response: Any, extra: Any, version: int) -> Any:
         if not mine:
             setattr(response, field.name, theirs)
             continue
-        known = {_identity(item, version): item for item in mine}
+        known = {identity(item, version): item for item in mine}
         for item in theirs:
-            same = known.get(_identity(item, version))
+            same = known.get(identity(item, version))
             if same is None:
                 mine.append(item)
             else:
@@ -115,7 +113,7 @@ class Pair(NamedTuple):
     response: Field
 
 
-def _pair(request_type: type[Struct], response_type: type[Struct], version: int) -> Pair | None:
+def pair(request_type: type[Struct], response_type: type[Struct], version: int) -> Pair | None:
     reports = next((field for field in _struct_arrays(response_type, version) if _reports(field.item, version)), None)
     asks = next((field for field in request_type.FIELDS if field.kind == "array" and field.exists_in(version)), None)
     if reports is None or asks is None:
@@ -163,7 +161,7 @@ def _report(response_type: Any, asked: Any, version: int, code: ErrorCode, messa
         _name(item, asked)
     else:
         _copy_identity(item, asked, version)
-        below = _pair(type(asked), response_type, version)
+        below = pair(type(asked), response_type, version)
         inner = getattr(asked, below.request.name) if below is not None else None
         if below is not None and inner:
             reported = [_report(below.response.item, each, version, code, message) for each in inner]
@@ -206,7 +204,7 @@ def _copy_identity(item: Any, asked: Any, version: int) -> None:
             item.entity = [_report(field.item, part, version, ErrorCode.NONE, None) for part in asked.entity]
 
 
-def _identity(item: Any, version: int) -> tuple[Any, ...]:
+def identity(item: Any, version: int) -> tuple[Any, ...]:
     names = [
         field.name
         for field in type(item).FIELDS
@@ -260,7 +258,7 @@ def _targets(struct: Any, version: int, outer: Target) -> Iterator[Target]:
 
 
 def _split(struct: Any, version: int, matches: Matches, outer: Target) -> tuple[Any, Any]:
-    kept, hit = _clone(struct), _clone(struct)
+    kept, hit = clone(struct), clone(struct)
     any_kept = any_hit = False
     for field in _topic_arrays(type(struct), version):
         items = getattr(struct, field.name)
@@ -284,7 +282,7 @@ def _split(struct: Any, version: int, matches: Matches, outer: Target) -> tuple[
     return (kept if any_kept else None), (hit if any_hit else None)
 
 
-def _clone(struct: Any) -> Any:
+def clone(struct: Any) -> Any:
     new = type(struct)()
     for field in type(struct).FIELDS:
         setattr(new, field.name, getattr(struct, field.name))

@@ -7,13 +7,14 @@ buffer and go in as they are given, so `encode_parts` never copies one.
 from typing import Any, TypeVar
 
 from penstock.protocol.compile import Reader, Writer, compile_reader, compile_writer
-from penstock.protocol.primitives import Buffer, DecodeError, EncodeError
+from penstock.protocol.primitives import Buffer, DecodeError, EncodeError, TooManyElementsError
 from penstock.protocol.schema import Message
 
 __all__ = [
     "Buffer",
     "DecodeError",
     "EncodeError",
+    "TooManyElementsError",
     "decode",
     "decode_prefix",
     "encode",
@@ -26,7 +27,10 @@ M = TypeVar("M", bound=Message)
 
 
 def reader(cls: type[Message], version: int) -> Reader:
-    """`read(buffer, position) -> (message, position after it)`; raises DecodeError for a version that isn't there."""
+    """`read(buffer, position, limit) -> (message, position after it)`; DecodeError for a version that isn't there.
+
+    `limit` bounds array elements and tags: TooManyElementsError for more.
+    """
     readers = cls.CODECS[0]
     try:
         return readers[version]  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from penstock.protocol.source import Source, default_expression
 if TYPE_CHECKING:
     from penstock.protocol.schema import Message, Struct
 
-Reader = Callable[[Any, int], tuple[Any, int]]
+Reader = Callable[..., tuple[Any, int]]
 Writer = Callable[[Any], list[Any]]
 
 

@@ -51,7 +51,7 @@ def has_records(cls: "type[Struct]", version: int) -> bool:
 
 
 def emit_reader(cls: "type[Message]", version: int, flexible: bool) -> tuple[str, dict[str, Any]]:
-    """Source and namespace of `read(buf, p) -> (message, position after it)`."""
+    """Source and namespace of `read(buf, p, limit=MAX_ELEMENTS) -> (message, position after it)`."""
     emitter = _Reader(version, flexible, views=has_records(cls, version))
     return emitter.function(cls), emitter.source.namespace
 
@@ -67,13 +67,13 @@ class _Reader:
 
     def function(self, cls: "type[Message]") -> str:
         source = self.source
-        with source.block("def read(buf, p):"):
+        with source.block("def read(buf, p, limit=MAX_ELEMENTS):"):
             buffer = "memoryview" if self.views else "bytes"
             with source.block(f"if type(buf) is not {buffer}:"):
                 source.line(f"buf = {buffer}(buf)")
             source.line("left = len(buf) - p")
-            with source.block("if left > MAX_ELEMENTS:"):
-                source.line("left = MAX_ELEMENTS")
+            with source.block("if left > limit:"):
+                source.line("left = limit")
             label = repr(f"{cls.__name__} v{self.version}")
             with source.block("try:"):
                 self.struct(cls, "o")

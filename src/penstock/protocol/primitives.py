@@ -28,6 +28,10 @@ class DecodeError(Exception):
     """Bytes that are not the message they should be."""
 
 
+class TooManyElementsError(DecodeError):
+    """More array elements and tags than the frame has bytes for, or than the reader was allowed."""
+
+
 class EncodeError(Exception):
     """A value that the wanted version of a message can't carry."""
 
@@ -151,7 +155,7 @@ def length_error(name: str, length: int) -> DecodeError:
 
 
 def too_many_error(name: str) -> DecodeError:
-    return DecodeError(f"{name} has more elements than its frame can hold")
+    return TooManyElementsError(f"{name} has more elements than its frame can hold, or than are allowed")
 
 
 def tag_error(name: str) -> DecodeError:

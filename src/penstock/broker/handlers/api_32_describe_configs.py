@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.broker.config_answers import MANY, encode_many
 from penstock.broker.encoded import Encoded
+from penstock.broker.large_requests import SMALL_ELEMENTS
 from penstock.broker.loggers import logger_levels
+from penstock.broker.steps import Steps, run_steps
 from penstock.metadata.configs.describe import (
     Described,
     describe_broker,
@@ -42,16 +45,32 @@ if TYPE_CHECKING:
 RESOURCE_TYPES = frozenset(ResourceType)
 
 
-def handle(broker: Broker, ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse | Encoded:
+def handle(
+    broker: Broker, ctx: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse | Encoded | Awaitable[DescribeConfigsResponse | Encoded]:
+    return run_steps(_steps(broker, ctx, request))
+
+
+def _steps(
+    broker: Broker, ctx: RequestContext, request: DescribeConfigsRequest
+) -> Steps[DescribeConfigsResponse | Encoded]:
     unknown = [resource.resource_type for resource in request.resources if resource.resource_type not in RESOURCE_TYPES]
     if unknown:
         refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"There is no config resource type {unknown[0]}.")
         return DescribeConfigsResponse(results=[_refused(resource, refusal) for resource in request.resources])
-    results = [_result(broker, request, resource) for resource in request.resources]
-    kept = broker.settings.derived.get(f"answer {_options(request)}")
-    if len(results) >= MANY and kept is not None:
-        return encode_many(results, kept[1], ctx.api_version, broker.settings.derived)
-    return DescribeConfigsResponse(results=results)
+    results = []
+    for resource in request.resources:
+        results.append(_result(broker, request, resource))
+        yield None
+    derived = broker.settings.derived
+    kept = derived.get(f"answer {_options(request)}")
+    if len(results) < MANY or kept is None:
+        return DescribeConfigsResponse(results=results)
+    if len(results) <= SMALL_ELEMENTS:
+        return encode_many(results, kept[1], ctx.api_version, derived)
+    disk = broker.logs.environment.disk
+    encoded: Encoded = yield disk.run(encode_many, results, kept[1], ctx.api_version, derived)
+    return encoded
 
 
 def _options(request: DescribeConfigsRequest) -> tuple[bool, bool]:

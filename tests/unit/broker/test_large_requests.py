@@ -1,0 +1,273 @@
+"""Requests with very many elements: how they are cut, what is served in one pass, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import struct
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker import dispatch
+from penstock.broker.dispatch import Dispatcher
+from penstock.broker.error_replies import error_response
+from penstock.broker.faults import Faults
+from penstock.broker.large_requests import (
+    IN_PIECES,
+    LARGEST,
+    PIECE_ELEMENTS,
+    REQUEST_MAX_ELEMENTS,
+    SMALL_ELEMENTS,
+    WIDEST,
+)
+from penstock.broker.pieces import cut, join
+from penstock.broker.registry import served_versions
+from penstock.broker.steps import STEPS_PER_PASS, Steps, run_steps
+from penstock.clock import ManualClock
+from penstock.disk.memory import MemoryDisk
+from penstock.net.connection import Close
+from penstock.protocol.apis import request_class
+from penstock.protocol.codec import decode, encode
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from penstock.protocol.messages.api_08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from penstock.protocol.messages.api_19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.protocol.schema import Struct
+
+LARGE = 3 * SMALL_ELEMENTS
+
+
+# --- cutting and joining
+
+
+def filled(struct_type: type[Struct], version: int, counts: list[int], serial: list[int]) -> Any:
+    """A struct whose arrays have the given lengths, by depth, and whose names and numbers are all different."""
+    made = struct_type()
+    for field in struct_type.FIELDS:
+        if not field.exists_in(version):
+            continue
+        serial[0] += 1
+        if field.kind == "array":
+            count = counts[0] if counts else 1
+            items = [
+                filled(field.item, version, counts[1:], serial)
+                if isinstance(field.item, type)
+                else scalar(field.item, serial[0] * 1000 + number)
+                for number in range(count)
+            ]
+            setattr(made, field.name, items)
+        elif field.kind in ("string", "uuid") or field.name.endswith(("index", "partition", "producer_id")):
+            setattr(made, field.name, scalar(field.kind, serial[0]))
+    return made
+
+
+def scalar(kind: str, number: int) -> Any:
+    if kind == "string":
+        return f"name{number}"
+    return number.to_bytes(16, "big") if kind == "uuid" else number
+
+
+@pytest.mark.parametrize("counts", [[7, 5], [1, 23], [20, 1], [3, 0], [2, 3, 4], [1, 2, 30]])
+@pytest.mark.parametrize("key", sorted(IN_PIECES))
+def test_the_joined_answers_to_the_pieces_are_the_answer_to_the_whole(key: int, counts: list[int]) -> None:
+    for version in served_versions(key):
+        request = filled(request_class(key), version, counts, [0])
+        expected = error_response(key, version, request, ErrorCode.NOT_LEADER_OR_FOLLOWER, "no")
+        pieces = list(cut(request, version, 4))
+        answers: list[Any] = [
+            error_response(key, version, piece, ErrorCode.NOT_LEADER_OR_FOLLOWER, "no") for piece in pieces
+        ]
+        for answer in answers[1:]:
+            join(answers[0], answer, key, type(request), version)
+        assert answers[0] == expected
+
+
+# --- the dispatcher
+
+
+def broker(disk: MemoryDisk | None = None) -> Any:
+    return SimpleNamespace(
+        clock=ManualClock(),
+        faults=Faults(),
+        quotas=SimpleNamespace(request=SimpleNamespace(limits={})),
+        logs=SimpleNamespace(environment=SimpleNamespace(disk=disk or MemoryDisk())),
+        metadata=SimpleNamespace(leading=True),
+    )
+
+
+def frame(key: int, version: int, request: Any) -> memoryview:
+    return memoryview(struct.pack(">hhih", key, version, 7, -1) + b"\0" + encode(request, version))
+
+
+def reply_of(answer: Any) -> tuple[int, Any]:
+    """How many passes of the loop it took, and the reply."""
+
+    async def run() -> tuple[int, Any]:
+        reply = asyncio.ensure_future(answer())
+        passes = 0
+        while not reply.done():
+            passes += 1
+            await asyncio.sleep(0)
+        return passes, reply.result()
+
+    return asyncio.run(run())
+
+
+def send(key: int, version: int, request: Any) -> tuple[int, Any]:
+    async def ask() -> Any:
+        reply = Dispatcher(broker())(cast(Any, None), frame(key, version, request))
+        return await reply if isinstance(reply, Awaitable) else reply
+
+    return reply_of(ask)
+
+
+class MetadataHandler:
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.collecting: list[bool] = []
+
+    def __call__(self, broker: Any, ctx: Any, request: MetadataRequest) -> MetadataResponse:
+        self.sizes.append(len(request.topics or ()))
+        self.collecting.append(gc.isenabled())
+        assert not request.allow_auto_topic_creation or self.sizes[-1] <= SMALL_ELEMENTS
+        return MetadataResponse(topics=[MetadataResponseTopic(name=topic.name) for topic in request.topics or ()])
+
+
+@pytest.fixture
+def handler(monkeypatch: pytest.MonkeyPatch) -> MetadataHandler:
+    handler = MetadataHandler()
+    monkeypatch.setattr(dispatch, "load_handler", lambda key: handler)
+    return handler
+
+
+def asked(names: list[str]) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+
+
+def test_a_request_with_very_many_elements_is_handled_in_pieces_of_one_pass_each(handler: MetadataHandler) -> None:
+    names = [f"t{number}" for number in range(LARGE)]
+    assert gc.isenabled()
+    passes, reply = send(3, 12, asked(names))
+    told = decode(MetadataResponse, 12, b"".join(reply[1:]))
+    assert [topic.name for topic in told.topics] == names
+    assert max(handler.sizes) <= PIECE_ELEMENTS
+    assert passes >= LARGE // PIECE_ELEMENTS
+    assert not any(handler.collecting)
+    assert gc.isenabled()
+
+
+def test_a_name_that_is_asked_for_again_and_again_is_answered_once(handler: MetadataHandler) -> None:
+    _, reply = send(3, 12, asked(["t"] * LARGE))
+    assert [topic.name for topic in decode(MetadataResponse, 12, b"".join(reply[1:])).topics] == ["t"]
+
+
+def test_a_request_with_few_elements_is_answered_in_the_pass_that_brought_it(handler: MetadataHandler) -> None:
+    dispatcher = Dispatcher(broker())
+    assert isinstance(dispatcher(cast(Any, None), frame(3, 12, asked(["t"] * 100))), list)
+    assert handler.collecting == [True]
+
+
+def test_a_request_beyond_the_limit_of_elements_closes_its_connection(handler: MetadataHandler) -> None:
+    _, reply = send(3, 12, asked(["t"] * (REQUEST_MAX_ELEMENTS + 1)))
+    assert isinstance(reply, Close)
+    assert "elements" in reply.reason
+    assert handler.sizes == []
+
+
+def test_a_count_that_no_frame_can_hold_closes_the_connection_at_once() -> None:
+    body = b"\0" + b"\xff\xff\xff\x7f" + bytes(100)
+    data = memoryview(struct.pack(">hhih", 3, 12, 7, -1) + body)
+    assert isinstance(Dispatcher(broker())(cast(Any, None), data), Close)
+
+
+def test_offsets_that_fit_no_batch_are_refused_without_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(*_: Any) -> None:
+        raise AssertionError("it was handled")
+
+    monkeypatch.setattr(dispatch, "load_handler", lambda key: handle)
+    partitions = [OffsetCommitRequestPartition(partition_index=index) for index in range(LARGEST)]
+    request = OffsetCommitRequest(topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)])
+    _, reply = send(8, 9, request)
+    told = decode(OffsetCommitResponse, 9, b"".join(reply[1:]))
+    codes = {partition.error_code for partition in told.topics[0].partitions}
+    assert codes == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+    assert len(told.topics[0].partitions) == LARGEST
+
+
+@pytest.mark.parametrize(("topics", "configs", "code"), [(WIDEST + 1, 0, 44), (1000, 20, 0), (6000, 9, 44)])
+def test_more_topics_than_the_controller_makes_at_once_are_refused(
+    topics: int, configs: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handle(broker: Any, ctx: Any, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        return CreateTopicsResponse(topics=[CreatableTopicResult(name=topic.name) for topic in request.topics])
+
+    monkeypatch.setattr(dispatch, "load_handler", lambda key: handle)
+    overrides = [CreatableTopicConfig(name="retention.ms", value="1")] * configs
+    request = CreateTopicsRequest(topics=[CreatableTopic(name=f"t{n}", configs=overrides) for n in range(topics)])
+    _, reply = send(19, 7, request)
+    told = decode(CreateTopicsResponse, 7, b"".join(reply[1:]))
+    assert {topic.error_code for topic in told.topics} == {code}
+    assert len(told.topics) == topics
+
+
+# --- steps
+
+
+def counting(steps: int, waits_at: int | None = None, fails: bool = False) -> Steps[int]:
+    total = 0
+    for number in range(steps):
+        if number == waits_at:
+            try:
+                total += yield _later(fails)
+            except KafkaError:
+                total -= 1
+        total += 1
+        yield None
+    return total
+
+
+async def _later(fails: bool) -> int:
+    await asyncio.sleep(0)
+    if fails:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return 1000
+
+
+def test_few_steps_are_done_at_once() -> None:
+    assert run_steps(counting(STEPS_PER_PASS - 1)) == STEPS_PER_PASS - 1
+
+
+def test_many_steps_let_others_have_their_turn() -> None:
+    async def run() -> Any:
+        return await cast(Awaitable[int], run_steps(counting(20 * STEPS_PER_PASS)))
+
+    passes, total = reply_of(run)
+    assert total == 20 * STEPS_PER_PASS
+    assert passes >= 19
+
+
+@pytest.mark.parametrize(("fails", "total"), [(False, 1010), (True, 9)])
+def test_a_step_may_wait_for_something(fails: bool, total: int) -> None:
+    async def run() -> Any:
+        return await cast(Awaitable[int], run_steps(counting(10, waits_at=3, fails=fails)))
+
+    assert reply_of(run)[1] == total

@@ -44,7 +44,7 @@ def test_a_topic_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str
     with Broker(config={"auto.create.topics.enable": "false"}) as broker:
         for words in (["table", "orders", "/tmp/t"], ["backfill", "/tmp/t", "orders"]):
             assert main(["pipeline", *words, "-b", broker.bootstrap]) == Exit.NOT_FOUND
-            assert capsys.readouterr().err.startswith("penstock: orders: ")
+            assert capsys.readouterr().err.startswith("penstock: there is no topic orders: ")
 
 
 def test_upserts_into_parquet_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

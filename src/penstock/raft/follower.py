@@ -88,7 +88,7 @@ def on_fetch_answer(core: Core, answer: FetchAnswer) -> None:
         return
     _leader_lives(core, state)
     if answer.diverging is not None:
-        _cut(core, answer.diverging)
+        _cut(core, state, answer.diverging)
     elif answer.snapshot is not None:
         state.download = Download(answer.snapshot)
     else:
@@ -102,11 +102,14 @@ def _leader_lives(core: Core, state: Follower) -> None:
     state.doubtful = False
 
 
-def _cut(core: Core, end: OffsetAndEpoch) -> None:
+def _cut(core: Core, state: Follower, end: OffsetAndEpoch) -> None:
+    """A divergence that leaves nothing to cut is no answer to what was asked, and is asked again after a pause."""
     offset = core.log.cut_for(end)
     check(offset >= core.high_watermark, "what is committed is never cut")
-    check(offset < core.log.end_offset, "a cut makes the log shorter")
-    truncate(core, offset)
+    if offset < core.log.end_offset:
+        truncate(core, offset)
+    else:
+        core.peers.pause(state.leader_id, Fetch, core.now)
 
 
 def truncate(core: Core, offset: int) -> None:

@@ -23,7 +23,7 @@ from penstock.raft.events import (
     StateSaved,
     Tick,
 )
-from penstock.raft.log_view import LogView
+from penstock.raft.log_view import LogView, OffsetAndEpoch
 from penstock.raft.machine import MAX_WAITING_EVENTS, Raft
 from penstock.raft.membership import MAX_LISTENER_CHARACTERS, MAX_VOTER_LISTENERS
 from penstock.raft.messages import (
@@ -119,6 +119,15 @@ def test_an_answer_with_the_last_epoch_is_ignored() -> None:
     fetch = next(effect for effect in do(raft, Tick(), 0) if isinstance(effect, Send))
     do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, LAST_EPOCH, 3)), 0)
     assert (raft.core.epoch, raft.core.state.leader_id) == (1, 2)
+
+
+def test_a_divergence_that_leaves_nothing_to_cut_is_asked_again_after_a_pause() -> None:
+    raft = replica(1, 2, 3, saved=QuorumState(1, 2))
+    fetch = next(effect for effect in do(raft, Tick(), 0) if isinstance(effect, Send))
+    effects = do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.NONE, 1, 2, 0, diverging=OffsetAndEpoch(9, 1))), 0)
+    assert effects == []
+    assert raft.core.log.end_offset == 3
+    assert [type(effect) for effect in do(raft, Tick(), 1000)] == [Send]
 
 
 def test_forged_epochs_without_a_pause_leave_a_quorum_that_elects() -> None:

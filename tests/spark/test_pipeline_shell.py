@@ -95,13 +95,15 @@ def test_a_table_is_kept_current_and_restored_to_a_point_in_time(
     assert {place.name for place in Path(table).glob("user=*")} == {f"user=u{n}" for n in range(4)}
 
     restored = f"{topic}-restored"
-    broker.create_topic(restored, 3)
-    at = "2026-05-28 20:27:59"  # the 79th second
+    at = "2026-05-28 20:27:59"  # the 79th second; the topic is made
     words = ["backfill", table, restored, "--format", "parquet", "--until", at, "-b", broker.bootstrap, *SMALL]
     done = shell.run("pipeline", *words, "--json")
     assert done.code == Exit.OK, done.err
     assert done.json() == {"topic": restored, "records": 80}
     assert numbers_by_key(broker, restored) == expected(range(80))
+    done = shell.run("pipeline", *words, "-p", "7")
+    assert done.code == Exit.FAILED
+    assert "partitions already, not 7" in done.last
 
 
 def test_a_repartitioned_topic_has_other_partitions_and_each_key_in_order(
@@ -210,7 +212,6 @@ def test_archived_segments_are_restored_with_keys_times_and_headers_after_a_kill
         client.delete_records({(topic, index): len(expected[index]) for index in range(3)})
 
     restored = f"{topic}-restored"
-    broker.create_topic(restored, 3)
     words = ["backfill", str(place), restored, "--format", "archive", "--archived", topic, "--same-partitions"]
     done = shell.run("pipeline", *words, "-b", broker.bootstrap, *SMALL, "--json")
     assert done.code == Exit.OK, done.err
@@ -250,7 +251,7 @@ def test_what_is_wrong_is_one_sentence(shell: Shell, broker: Broker, topic: str,
         (["table", topic, f"{tmp_path}/file/t", *parquet], Exit.FAILED, "is not a directory"),
         (["table", topic, here, *parquet, "--follow", "--every", "often"], Exit.FAILED, "'often' to interval"),
         (["backfill", gone, topic, *parquet], Exit.FAILED, "Path does not exist: file:"),
-        (["backfill", gone, "missing", *parquet], Exit.NOT_FOUND, "there is no topic missing"),
+        (["backfill", gone, "missing", *parquet], Exit.FAILED, "Path does not exist: file:"),
         (["backfill", gone, topic, *parquet, "--as-of", "3"], Exit.FAILED, "Only Delta tables remember"),
         (["repartition", topic, topic, *at], Exit.USAGE, "can't be copied into itself"),
         (

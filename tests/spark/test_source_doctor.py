@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from penstock.cli.main import main
 from penstock.spark import doctor
 from penstock.spark.java import NoJavaError
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_doctor_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +32,7 @@ def test_what_is_missing_has_its_remedy_beside_it(
         )
 
     monkeypatch.setattr(doctor, "find_java", nowhere)
-    monkeypatch.setattr(doctor, "PACKAGES", (("no-such-package", (1,), None, "nothing", True),))
+    monkeypatch.setattr(doctor, "PACKAGES", (("no-such-package", (1,), None, "nothing", "spark", True),))
     assert main(["pipeline", "doctor"]) == 1
     said = capsys.readouterr()
     assert "pip install 'penstock[spark]'" in said.out
@@ -36,6 +41,12 @@ def test_what_is_missing_has_its_remedy_beside_it(
 
 
 def test_versions_that_do_not_fit_are_told() -> None:
-    assert doctor._package("pytest", (9999,), None, "tests", True).advice.startswith("9999 or newer is needed")
-    assert doctor._package("pytest", (1,), (2,), "tests", True).advice.startswith("below 2 is needed")
-    assert doctor._package("no-such-package", (1,), None, "x", False).state == "absent"
+    assert doctor._package("pytest", (9999,), None, "tests", "spark", True).advice.startswith("9999 or newer is needed")
+    assert doctor._package("pytest", (1,), (2,), "tests", "spark", True).advice.startswith("below 2 is needed")
+    assert doctor._package("no-such-package", (1,), None, "x", "spark", False).state == "absent"
+
+
+def test_every_package_is_in_the_extra_that_the_doctor_names() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name, _, _, _, extra, _ in doctor.PACKAGES:
+        assert any(re.match(rf"{name}\b(?!-)", each) for each in extras[extra]), f"{name} is not in {extra}"

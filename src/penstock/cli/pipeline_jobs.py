@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import connection, positive_int, verb
+from penstock.cli.options import connection, pairs, positive_int, verb
 from penstock.cli.pipeline_session import follow, pace, spark_options, spark_session, stream_options, telling, topic
 
 
@@ -36,7 +36,8 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     connection(back)
     spark_options(back)
     back.add_argument("path", metavar="TABLE")
-    back.add_argument("topic", metavar="TOPIC")
+    back.add_argument("topic", metavar="TOPIC", help="made if it is not there")
+    back.add_argument("-p", "--partitions", type=positive_int, help="of the topic if it is made (default: as needed)")
     back.add_argument("--format", choices=("delta", "parquet", "archive"), default="delta", help="default: %(default)s")
     back.add_argument("--archived", metavar="NAME", help="the topic that the archive is of (default: TOPIC)")
     back.add_argument("--key", metavar="COLUMN", help="default: _key")
@@ -118,12 +119,16 @@ def run_table(args: argparse.Namespace) -> int:
 
 
 def run_backfill(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
     from penstock.pipelines.backfill import Backfill, BackfillJob
+    from penstock.pipelines.topics import Topic
     from penstock.pipelines.watching import told
 
+    with connect(args):  # Spark takes seconds to start, and a broker that does not answer should not
+        target = Topic(args.bootstrap, args.topic, pairs(args.option, "--option"))
     job = BackfillJob(
         args.path,
-        topic(args, args.topic),
+        target,
         format=args.format,
         archived=args.archived,
         key=args.key,
@@ -131,6 +136,7 @@ def run_backfill(args: argparse.Namespace) -> int:
         as_of=args.as_of,
         where=args.where,
         same_partitions=args.same_partitions,
+        partitions=args.partitions,
         exactly_once=not args.at_least_once,
     )
     with spark_session(args, f"backfill {args.topic}", delta=args.format == "delta") as spark:

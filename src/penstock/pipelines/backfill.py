@@ -12,8 +12,10 @@ from typing import Any
 
 from penstock.pipelines.archive import read_archive
 from penstock.pipelines.json_names import OWN, columns_by_field
-from penstock.pipelines.topics import Topic, bounds
+from penstock.pipelines.topics import Topic, bounds, create_like, exists, partitions_of
 from penstock.spark.errors import SourceError
+
+DEFAULT_PARTITIONS = -1  # the broker's num.partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class BackfillJob:
     """A Delta table's version, or the time at which it was as it is wanted."""
     where: str | None = None
     same_partitions: bool = False
+    partitions: int | None = None
+    """Of the topic if it is made; else as many as the records need with `same_partitions`, or the broker's number."""
     exactly_once: bool = True
 
 
@@ -42,7 +46,28 @@ class Backfill:
         """Raises SourceError."""
         self._job = job
         self._records = records(_table(spark, job), job)
+        self._create_topic()  # behind that: no topic is made for what can't be done
         self._before = self._last = _end_of(job.topic)
+
+    def _create_topic(self) -> None:
+        """If it is not there: with the partitions that are asked for, or that the records need."""
+        job, where = self._job, (self._job.topic.bootstrap, self._job.topic.name)
+        if exists(*where):
+            there = partitions_of(*where)
+            if job.partitions not in (None, there):
+                raise SourceError(
+                    f"{job.topic.name!r} has {there} partitions already, not {job.partitions}: name another topic, or "
+                    "leave the number out."
+                )
+        else:
+            create_like(*where, job.partitions or (self._partitions() if job.same_partitions else DEFAULT_PARTITIONS))
+
+    def _partitions(self) -> int:
+        """As many as the highest partition of a record needs."""
+        from pyspark.sql import functions as f
+
+        [row] = self._records.agg(f.max("partition")).collect()
+        return int(row[0] or 0) + 1
 
     def total(self) -> int:
         """How many records there are to write. Tables know, unless only some of their rows are wanted."""

@@ -92,11 +92,22 @@ def bounds(bootstrap: str, name: str) -> dict[int, tuple[int, int]]:
 
 def partitions_of(bootstrap: str, name: str) -> int:
     """How many; raises SourceError if the topic is not there."""
+    from penstock.spark.errors import SourceError
+
+    count = _partitions(bootstrap, name)
+    if not count:
+        raise SourceError(f"There is no topic {name!r} at {bootstrap}: `penstock topic create {name}` makes it.")
+    return count
+
+
+def exists(bootstrap: str, name: str) -> bool:
+    return _partitions(bootstrap, name) > 0
+
+
+def _partitions(bootstrap: str, name: str) -> int:
     from penstock.client.sync import Client
-    from penstock.spark.errors import SourceError, in_one_sentence
+    from penstock.spark.errors import in_one_sentence
 
     with in_one_sentence("The topic can't be looked up"), Client(bootstrap) as client:
         [found] = client.metadata([name]).topics
-    if found.error_code or not found.partitions:
-        raise SourceError(f"There is no topic {name!r} at {bootstrap}: `penstock topic create {name}` makes it.")
-    return len(found.partitions)
+    return 0 if found.error_code else len(found.partitions)

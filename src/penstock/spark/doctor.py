@@ -9,18 +9,17 @@ from importlib.util import find_spec
 
 from penstock.spark.java import NoJavaError, find_java
 
-EXTRA = "pip install 'penstock[spark]'"
-#: Package, oldest and first too new version, and what it is for; an optional one is not missed.
+#: Package, oldest and first too new version, what it is for, and the extra that has it; an optional one is not missed.
 PACKAGES = (
-    ("pyspark", (4, 2), (4, 4), "the engine", True),
-    ("pyarrow", (18,), None, "records as columns", True),
-    ("numpy", (1, 26), None, "decoding records", True),
-    ("pandas", (2, 2), (3,), "Spark Connect and pipelines", True),
-    ("grpcio", (1, 67), None, "Spark Connect and pipelines", True),
-    ("pyyaml", (6,), None, "pipelines", True),
-    ("delta-spark", (4, 4), (4, 5), "Delta tables", False),
-    ("fastavro", (1, 9), None, "value.format=avro", False),
-    ("protobuf", (5,), None, "value.format=protobuf", False),
+    ("pyspark", (4, 2), (4, 4), "the engine", "spark", True),
+    ("pyarrow", (18,), None, "records as columns", "spark", True),
+    ("numpy", (1, 26), None, "decoding records", "spark", True),
+    ("pandas", (2, 2), (3,), "Spark Connect and pipelines", "spark", True),
+    ("grpcio", (1, 67), None, "Spark Connect and pipelines", "spark", True),
+    ("pyyaml", (6,), None, "pipelines", "spark", True),
+    ("delta-spark", (4, 4), (4, 5), "Delta tables", "spark", False),
+    ("fastavro", (1, 9), None, "value.format=avro", "formats", False),
+    ("protobuf", (5,), None, "value.format=protobuf", "formats", False),
 )
 
 
@@ -46,19 +45,20 @@ def examine(*, bundled_java: bool = False) -> list[Finding]:
 
 
 def _package(
-    name: str, oldest: tuple[int, ...], too_new: tuple[int, ...] | None, purpose: str, required: bool
+    name: str, oldest: tuple[int, ...], too_new: tuple[int, ...] | None, purpose: str, extra: str, required: bool
 ) -> Finding:
+    install = f"pip install 'penstock[{extra}]'"
     try:
         text = version(name)
     except PackageNotFoundError:
-        return Finding(name, "-", "missing" if required else "absent", f"for {purpose}: {EXTRA}")
+        return Finding(name, "-", "missing" if required else "absent", f"for {purpose}: {install}")
     numbers = _numbers(text)
     low = ".".join(map(str, oldest))
     if numbers < oldest:
-        return Finding(name, text, "wrong", f"{low} or newer is needed: {EXTRA}")
+        return Finding(name, text, "wrong", f"{low} or newer is needed: {install}")
     if too_new is not None and numbers >= too_new:
         high = ".".join(map(str, too_new))
-        return Finding(name, text, "wrong", f"below {high} is needed: {EXTRA}")
+        return Finding(name, text, "wrong", f"below {high} is needed: {install}")
     return Finding(name, text, "ok")
 
 

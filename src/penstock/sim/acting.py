@@ -11,6 +11,7 @@ from penstock.sim.loop import ProcessDied, ProcessLoop, run_in
 from penstock.sim.moving import Mover, Moving
 from penstock.sim.plan import ActorPlan
 from penstock.sim.producing import TransactionalWriter, Writer, Writing
+from penstock.sim.remaking import Remaker, Remaking
 from penstock.sim.session import Session
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Actor:
                 await asyncio.sleep(1.0)
 
 
-def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | Administrator | Mover:
+def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | Administrator | Remaker | Mover:
     params = dict(plan.params)
     match plan.kind:
         case "plain" | "idempotent" | "table":
@@ -71,6 +72,8 @@ def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | A
             return Copier(session, Reading(**params), writing)
         case "admin":
             return Administrator(session, Administration(**params, replication_factor=factor))
+        case "remaker":
+            return Remaker(session, Remaking(**params, replication_factor=factor))
         case "mover":
             return Mover(session, Moving(**params))
     raise AssertionError(plan.kind)

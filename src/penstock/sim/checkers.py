@@ -258,6 +258,8 @@ def committed_offsets_never_go_back(plan: Plan, history: History, view: FinalVie
     for group, partition, offset, began in told:
         if partition in history.damaged:  # its reader may have had to begin again
             continue
+        if offset < 0 and (group, partition) in history.outlived:
+            continue  # a coordinator that was behind took the commit for the deleted topic of that name
         attempts = commits[group, partition]
         done = [each for each in attempts if each.outcome is Outcome.DONE and each.ended < began]
         if not done:
@@ -273,6 +275,13 @@ def committed_offsets_never_go_back(plan: Plan, history: History, view: FinalVie
             continue
         last = newest[-1]
         yield f"{group} committed {last.offset} of {_name(partition)} at {last.ended:.3f} s and is told {offset}"
+
+
+def topics_made_again_start_anew(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    for (group, partition), offsets in history.outlived.items():
+        offset = view.group_offsets.get((group, partition), -1)
+        if partition[0] in view.topics and offset in offsets:
+            yield f"{group} is told {offset} of {_name(partition)}, committed for a topic that had its name"
 
 
 def copies_are_exact(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
@@ -320,6 +329,7 @@ RULES = (
     ("transactions are whole", transactions_are_whole),
     ("committed reads stay", what_was_read_committed_stays),
     ("committed offsets never go back", committed_offsets_never_go_back),
+    ("topics made again start anew", topics_made_again_start_anew),
     ("copies are exact", copies_are_exact),
     ("topics are as told", topics_are_as_told),
 )

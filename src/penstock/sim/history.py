@@ -108,6 +108,8 @@ class History:
     commits: list[Commit] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
+    outlived: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
+    """Group and partition → offsets that were committed for topics of this name that were deleted since."""
     power_losses: list[float] = field(default_factory=list)
     """Those that may have taken what was acknowledged and not synced."""
     covered_losses: int = 0

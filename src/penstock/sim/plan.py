@@ -281,7 +281,7 @@ def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape, duration_s: 
         ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
         for index, kind in enumerate(kinds, 1)
     )
-    actors += _table_transactions(seed)
+    actors += (*_table_transactions(seed), *_remaker(seed, shape))
     pace = CLUSTER_PACE * (1.0 if duration_s <= DENSE_S else _stream(seed, "pace").choice(LONG_PACES))
     return actors if shape.alone else tuple(_unhurried(actor, pace) for actor in actors)
 
@@ -305,6 +305,14 @@ def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
         )
         for index in range(FIRST_LATER_ACTOR, FIRST_LATER_ACTOR + count)
     )
+
+
+def _remaker(seed: int, shape: Shape) -> tuple[ActorPlan, ...]:
+    random = _stream(seed, "actors/made again")
+    if random.random() >= 0.3:
+        return ()
+    params = {"pause_s": random.choice((0.3, 1.0, 3.0)), "judge_writes": shape.alone}
+    return (ActorPlan(FIRST_LATER_ACTOR + 100, "remaker", params),)
 
 
 def _unhurried(actor: ActorPlan, pace: float) -> ActorPlan:

@@ -15,6 +15,8 @@ from penstock.broker.coordinator import Coordinator
 from penstock.broker.partition import Partition
 from penstock.broker.quorum_files import QuorumFiles
 from penstock.check import check
+from penstock.groups import shard
+from penstock.groups.shard import GroupShard
 from penstock.log import loading
 from penstock.log.cleaner import Cleaner
 from penstock.log.directory import LogDir
@@ -23,6 +25,7 @@ from penstock.log.log import AppendInfo, Log
 from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
 from penstock.log.snapshot_files import SnapshotFiles
+from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.planted_cluster import CLUSTER_BUGS, NODES, unsynced
 from penstock.transactions.shard import TransactionShard
@@ -49,6 +52,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "markers-not-resumed": (15, 60),
     "compaction-keeps-the-oldest": (4, 25),
     "compaction-beyond-the-stable-offset": (11, 40),
+    "offsets-outlive-their-topic": (13, 25),
     "watermark-without-followers": (2, 20),
     "ack-before-watermark": (2, 20),
     "truncate-to-watermark": (2, 15),
@@ -226,6 +230,10 @@ def _cleaned_to_the_stable_offset(old: Any) -> Any:
     return first_uncleanable_offset
 
 
+def _no_topic_id(old: Any) -> Any:
+    return lambda self, name: ZERO_UUID
+
+
 def _append_later(old: Any) -> Any:
     def flush(self: Coordinator[Any], producer: Any = None) -> None:
         if producer is not None or not self._undecided:
@@ -323,6 +331,11 @@ PLANTS: dict[str, Plant] = {
         "calm",
         ((Cleaner, "first_uncleanable_offset", _cleaned_to_the_stable_offset),),
         seconds=40.0,
+    ),
+    "offsets-outlive-their-topic": Plant(
+        "a topic that is made again under its name has the committed offsets of the one before",
+        "calm",
+        ((shard, "forget_topics", _nothing), (GroupShard, "topic_id", _no_topic_id)),
     ),
 }
 

@@ -43,7 +43,8 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
                     name in compacted,
                 )
                 await look.run()
-        for group, partition in dict.fromkeys((each.group, each.partition) for each in history.commits):
+        asked = [*((each.group, each.partition) for each in history.commits), *history.outlived]
+        for group, partition in dict.fromkeys(asked):
             offset = await _group_offset(session, client, view, group, partition, forgotten, deadline)
             if offset is not None:
                 view.group_offsets[group, partition] = offset

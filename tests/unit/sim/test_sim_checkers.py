@@ -95,6 +95,18 @@ def test_compaction_may_drop_aborted_records_and_superseded_ones_of_a_transactio
     assert rules(plan, history, FinalView({P: left}, {P: left}, {P: 0}, {P: 5}, {"t": 1})) == ["transactions are whole"]
 
 
+def test_an_offset_that_was_committed_for_a_deleted_topic_of_the_name_is_found() -> None:
+    history = History(commits=[Commit("g", P, 2000, 1.0, 1.1, Outcome.DONE)], outlived={("g", P): {1000}})
+    shown = view("a")
+    for offset, found in (
+        (2000, []),
+        (-1, []),
+        (1000, ["committed offsets never go back", "topics made again start anew"]),
+    ):
+        shown.group_offsets["g", P] = offset
+        assert rules(PLAN, history, shown) == found
+
+
 def read(offset: int, value: str, *, at: float = 2.0, committed: bool = False) -> Read:
     return Read("r", P, offset, value.encode(), committed, at, at)
 

@@ -344,7 +344,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _frame(self, frame: memoryview) -> None:
         turns = self._server.turns
-        if turns.spent or self._busy or self._congested or self._mute_timer is not None or self._queue is not None:
+        if (
+            self._busy
+            or self._congested
+            or self._mute_timer is not None
+            or self._queue is not None
+            or (turns.open and not turns.may_start())
+        ):
             if self._queue is None:
                 self._queue = deque()
             self._queue.append(frame)
@@ -364,7 +370,6 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._failed(error)
             return
-        turns.used(1)
         if type(reply) is list:
             self._write(reply)
         elif reply is None:
@@ -386,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
         elif _EAGER_TASKS and asyncio.iscoroutine(reply):
             future = asyncio.Task(reply, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
         else:
-            self._server.turns.used(TASK_COST)
+            self._server.turns.charge(TASK_COST)
             future = loop.create_task(cast(Coroutine[Any, Any, Reply], reply))
         if future.done():
             self._answer(future)
@@ -481,7 +486,7 @@ class Connection(asyncio.BufferedProtocol):
         queue = self._queue
         turns = self._server.turns
         while queue and not (self._busy or self._congested or self._mute_timer is not None or self._closing):
-            if not most or turns.spent:
+            if not most or (turns.open and not turns.may_start()):
                 self._wait_for_turn()
                 break
             most -= 1

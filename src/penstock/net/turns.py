@@ -46,21 +46,24 @@ class Turns:
         self._began = self._nanoseconds()
         self._call_soon(self._next_pass)
 
-    def used(self, cost: int) -> None:
-        """A request was started."""
-        self._left -= cost
+    def may_start(self) -> bool:
+        """Whether one more request may be started in a pass that has begun; the first of a pass always may."""
+        self._left -= 1
         if self._left <= 0 or self._nanoseconds() - self._began > self._limits.pass_max_ms * 1_000_000:
             self.spent = True
+        return not self.spent
+
+    def charge(self, cost: int) -> None:
+        """A request counts for more than one."""
+        self._left -= cost
 
     def wait(self, waiter: Waiter) -> None:
         self._waiting.append(waiter)
         if not self.open:
-            self.begin()
+            self.begin()  # no request, but somebody who waits for the next pass
 
     def _next_pass(self) -> None:
         self.open = self.spent = False
         waiting = self._waiting
-        if waiting:
-            self.begin()
         while waiting and not self.spent:
             waiting.popleft().take_turn()

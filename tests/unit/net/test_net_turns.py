@@ -93,9 +93,13 @@ class Waiter:
         self.turns, self.requests, self.order = turns, requests, order
 
     def take_turn(self) -> None:
+        if not self.turns.open:
+            self.turns.begin()
+        elif not self.turns.may_start():
+            self.turns.wait(self)
+            return
         self.requests -= 1
         self.order.append(self)
-        self.turns.used(1)
         if self.requests:
             self.turns.wait(self)
 
@@ -120,8 +124,7 @@ def test_a_pass_ends_when_its_time_is_over() -> None:
     turns = Turns(Limits(pass_max_requests=100, pass_max_ms=10), lambda work: None, lambda: now)
     turns.begin()
     now = 10_000_000
-    turns.used(1)
-    assert not turns.spent
+    assert turns.may_start()
     now += 1
-    turns.used(1)
+    assert not turns.may_start()
     assert turns.spent

@@ -244,7 +244,7 @@ def test_what_is_wrong_is_one_sentence(shell: Shell, broker: Broker, topic: str,
     at = ["--checkpoint", str(tmp_path / "at")]
     for words, code, sentence in (
         (["table", "missing", here], Exit.NOT_FOUND, "there is no topic missing"),
-        (["table", f"{topic}-empty", here, *parquet], Exit.FAILED, "nothing to infer a schema from"),
+        (["table", f"{topic}-empty", here, *parquet], Exit.FAILED, "holds no JSON object to find columns in"),
         (["table", topic, here, *parquet, "--value-schema", "a of b"], Exit.FAILED, "'a of b' is no schema such as"),
         (["table", topic, here, *parquet, "--option", "startingOffset=1"], Exit.FAILED, "is startingOffsets meant?"),
         (["table", topic, here, *parquet, "--partition-by", "no"], Exit.FAILED, "Partition column no not found"),

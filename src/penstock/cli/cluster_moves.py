@@ -76,6 +76,10 @@ def _run(
 
     with connect(args) as broker:
         facts = look(broker)
+        there = {node.node_id for node in facts.nodes}.union(*(part.replicas for part in facts.partitions.values()))
+        unknown = sorted(set(close) - there)
+        if unknown:
+            raise Failure(f"the cluster has no {_named(unknown)}: it has {_named(sorted(there))}", Exit.NOT_FOUND)
         going = broker.run(broker.cluster.reassignments())
         try:
             placement, racks, sizes = _starting_point(facts, going, args.topic)

@@ -87,6 +87,8 @@ def run_describe(args: argparse.Namespace) -> int:
 
     kind, name, _ = _address(args)
     with connect(args) as broker:
+        if kind == KINDS["topic"]:
+            broker.existing([name])
         found = broker.configs(kind, name, keys=args.keys or None, synonyms=args.synonyms, documentation=args.docs)
     wanted = [each for each in found if args.all or args.keys or each.config_source != DEFAULT_SOURCE]
     columns = ["name", "value", "source"]

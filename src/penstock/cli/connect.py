@@ -152,6 +152,12 @@ def _sentence(code: ErrorCode, message: str | None) -> str:
             return "there is no such topic or partition: `penstock topic list` shows what there is"
         case ErrorCode.TOPIC_ALREADY_EXISTS:
             return "it exists already"
+        case ErrorCode.INVALID_TOPIC_EXCEPTION:
+            return "no topic can have this name: use letters, digits, '.', '_' and '-', at most 249"
+        case ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            return "there is no such transactional id: `penstock txn list` shows what there is"
+        case ErrorCode.GROUP_ID_NOT_FOUND:
+            return "there is no such group: `penstock group list` shows what there is"
         case _:
             return code.name
 

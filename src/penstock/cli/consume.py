@@ -157,7 +157,10 @@ def _partitions(broker: Broker, topics: Sequence[str], wanted: Sequence[int] | N
         there = sorted(part.partition_index for part in topic.partitions)
         missing = [each for each in wanted or () if each not in there]
         if missing:
-            raise Failure(f"{topic.name} has no partition {missing[0]}: it has {len(there)}", Exit.NOT_FOUND)
+            raise Failure(
+                f"{topic.name} has no partition {missing[0]}: it has {output.counted(len(there), 'partition')}",
+                Exit.NOT_FOUND,
+            )
         found += [(topic.name or "", each) for each in (wanted or there)]
     return found
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, duration, verb
+from penstock.cli.parser import listed
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
@@ -73,6 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run_list(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect, failure
     from penstock.protocol.messages import api_66_list_transactions as api
+    from penstock.transactions.states import LABELS
 
     request = api.ListTransactionsRequest(
         state_filters=args.state, producer_id_filters=args.producer_id, duration_filter=args.longer_than
@@ -84,7 +86,10 @@ def run_list(args: argparse.Namespace) -> int:
             if answer.error_code:
                 raise failure(f"node {node}", answer.error_code, None)
             if answer.unknown_state_filters:
-                raise Failure(f"there is no state {', '.join(answer.unknown_state_filters)}", Exit.USAGE)
+                raise Failure(
+                    f"there is no state {', '.join(answer.unknown_state_filters)}: there are {listed(LABELS.values())}",
+                    Exit.USAGE,
+                )
             found += [
                 {
                     "transactional_id": each.transactional_id,

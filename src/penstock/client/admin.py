@@ -82,7 +82,9 @@ class _Result(Protocol):
 def _raise_first(results: Iterable[tuple[str, _Result]]) -> None:
     for what, result in results:
         if result.error_code:
-            raise KafkaError(code_of(result.error_code), f"{what}: {result.error_message or 'refused.'}")
+            raise KafkaError(
+                code_of(result.error_code), f"{what}: {result.error_message or code_of(result.error_code).name}"
+            )
 
 
 class Admin:

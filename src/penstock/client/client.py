@@ -275,7 +275,7 @@ class AsyncClient:
                     unknown += code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     if unknown == UNKNOWN_TOPIC_ATTEMPTS and not create:
                         raise _NoTopicError(name)
-                    raise KafkaError(code, f"Topic {name!r} can't be used.")
+                    raise KafkaError(code, f"Topic {name!r} can't be used ({code.name}).")
             return self.cluster.topics[name]
 
         try:
@@ -305,7 +305,8 @@ class AsyncClient:
             return await self.retrying(find, refresh=[topic])
         except _NoTopicError:
             count = len(self.cluster.topics[topic].partitions) if topic in self.cluster.topics else 0
-            sentence = f"Topic {topic!r} has {count} partitions and no partition {partition}."
+            has = "1 partition" if count == 1 else f"{count} partitions"
+            sentence = f"Topic {topic!r} has {has} and no partition {partition}."
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
 
     async def coordinator(self, key: str, kind: int = GROUP) -> int:

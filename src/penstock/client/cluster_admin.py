@@ -111,7 +111,7 @@ class Holdings:
 
 def _refused(what: str, code: int, message: str | None) -> None:
     if code:
-        raise KafkaError(code_of(code), f"{what}: {message or 'refused.'}")
+        raise KafkaError(code_of(code), f"{what}: {message or code_of(code).name}")
 
 
 class ClusterAdmin:

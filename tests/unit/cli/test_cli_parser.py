@@ -143,3 +143,25 @@ def test_a_topic_that_is_not_there_is_told_with_one_that_is_spelt_nearly_so(
         assert capsys.readouterr().err == "penstock: there is no topic page-view: did you mean page-views?\n"
     assert main(["topic", "describe", "qqqq", *where]) == Exit.NOT_FOUND
     assert capsys.readouterr().err == "penstock: there is no topic qqqq: `penstock topic list` shows what there is\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["topic", "describe", "a b"], Exit.FAILED, "a b: no topic can have this name"),
+        (["config", "describe", "topic", "absent"], Exit.NOT_FOUND, "there is no topic absent"),
+        (["txn", "describe", "absent"], Exit.NOT_FOUND, "absent: there is no such transactional id"),
+        (["txn", "list", "--state", "Open"], Exit.USAGE, "there is no state Open: there are Empty, Ongoing"),
+        (["group", "delete", "absent"], Exit.NOT_FOUND, "absent: there is no such group"),
+        (["cluster", "drain", "9", "--yes"], Exit.NOT_FOUND, "the cluster has no node 9: it has node 1"),
+        (["consume", "-t", "page-counts", "-p", "7"], Exit.NOT_FOUND, "has no partition 7: it has 1 partition"),
+    ],
+)
+def test_what_is_not_there_is_said_in_words(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str], words: list[str], code: Exit, sentence: str
+) -> None:
+    with penstock_session.client() as client:
+        if "page-counts" not in {topic.name for topic in client.list_topics()}:
+            client.create_topic("page-counts", 1)
+    assert main([*words, "--bootstrap", penstock_session.bootstrap]) == code
+    assert sentence in capsys.readouterr().err

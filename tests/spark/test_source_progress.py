@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import runs
-from penstock.spark.progress import QueryState, watch
+from penstock.spark.progress import QueryState, watch, with_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +43,18 @@ def test_a_published_query_can_be_seen_from_outside() -> None:
 def test_a_name_that_is_no_file_is_refused() -> None:
     with pytest.raises(ValueError, match="can't be published under"):
         watch(SimpleNamespace(), publish="../elsewhere")
+
+
+def test_progress_has_the_metrics_and_a_description_that_spark_s_own_source_has() -> None:
+    end, latest = {"orders": {"0": 40, "1": 7}}, {"orders": {"0": 45, "1": 7}, "payments": {"0": 4}}
+    other = {"description": "RateStream", "endOffset": 4, "latestOffset": 5, "metrics": {"a": "b"}}
+    told = {"id": "1", "sources": [{"endOffset": end, "latestOffset": latest, "description": "Python@7"}, other]}
+    [ours, theirs] = with_metrics(told)["sources"]
+    assert ours["metrics"] == {
+        "avgOffsetsBehindLatest": "3.0",
+        "maxOffsetsBehindLatest": "5",
+        "minOffsetsBehindLatest": "0",
+    }
+    assert ours["description"] == "penstock[orders, payments]"
+    assert theirs == other
+    assert with_metrics(SimpleNamespace(json=json.dumps(told)))["sources"][0] == ours

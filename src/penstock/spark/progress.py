@@ -4,7 +4,10 @@
     watcher.queries["…"].lag
     watch(spark, publish="my-job")             # for `penstock pipeline list`, and a broker's console and metrics here
 
-Python sources can't report metrics of their own, so lag is what the source said is there less what the batch ended at.
+    with_metrics(query.lastProgress)           # minOffsetsBehindLatest and so on, as Spark's own Kafka source has them
+
+Python sources can't report metrics or a description of their own, so they are worked out here: lag is what the source
+said is there less what the batch ended at.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ class QueryState:
     lag: int
     """Offsets that are there and not read, in all partitions."""
     lags: Mapping[TopicPartition, int] = field(default_factory=dict)
+    description: str = ""
+    """The topics that it reads."""
     topic_ids: tuple[str, ...] = ()
     """Of the topics that it reads, as far as brokers give them ids."""
     running: bool = True
@@ -56,11 +61,13 @@ def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> Q
     """From a progress event's JSON."""
     lags: dict[TopicPartition, int] = {}
     topic_ids: set[str] = set()
+    descriptions = []
     for source in progress.get("sources", ()):
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         topic_ids.update(end.topic_ids.values(), latest.topic_ids.values())
-        for partition, offset in latest.offsets.items():
-            lags[partition] = lags.get(partition, 0) + max(0, offset - end.offsets.get(partition, 0))
+        descriptions += [_description(end, latest)] if end.offsets or latest.offsets else []
+        for partition, lag in _behind(end, latest).items():
+            lags[partition] = lags.get(partition, 0) + lag
     rows = int(progress.get("numInputRows", 0))
     return QueryState(
         query_id=str(progress["id"]),
@@ -72,8 +79,44 @@ def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> Q
         batch_ms=int(progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)),
         lag=sum(lags.values()),
         lags=lags,
+        description=", ".join(descriptions),
         topic_ids=tuple(sorted(topic_ids)),
     )
+
+
+def with_metrics(progress: Mapping[str, Any] | Any) -> dict[str, Any]:
+    """A query's progress with `metrics` and `description` of each topic source, named as Spark's own source names them.
+
+    `progress` is `query.lastProgress`, one of `query.recentProgress`, or its JSON read. Sources of others stay as they
+    are.
+    """
+    told = dict(progress) if isinstance(progress, Mapping) else json.loads(progress.json)
+    return told | {"sources": [_with_metrics(source) for source in told.get("sources", ())]}
+
+
+def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
+    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    if not end.offsets and not latest.offsets:
+        return dict(source)
+    behind = _behind(end, latest).values()
+    metrics = {}
+    if behind:
+        metrics = {
+            "avgOffsetsBehindLatest": str(sum(behind) / len(behind)),
+            "maxOffsetsBehindLatest": str(max(behind)),
+            "minOffsetsBehindLatest": str(min(behind)),
+        }
+    return {**source, "description": _description(end, latest), "metrics": metrics}
+
+
+def _behind(end: StreamOffset, latest: StreamOffset) -> dict[TopicPartition, int]:
+    """Offsets that are there and not read, by partition."""
+    return {each: max(0, offset - end.offsets.get(each, 0)) for each, offset in latest.offsets.items()}
+
+
+def _description(*offsets: StreamOffset) -> str:
+    topics = sorted({topic for each in offsets for topic, _ in each.offsets})
+    return f"penstock[{', '.join(topics)}]"
 
 
 def _offsets(given: Any) -> StreamOffset:

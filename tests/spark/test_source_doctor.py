@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.spark import doctor
+from penstock.spark.errors import SourceError, not_importable
 from penstock.spark.java import NoJavaError
+from penstock.spark.sessions import session
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,3 +53,19 @@ def test_every_package_is_in_the_extra_that_the_doctor_names() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, _, _, _, extra, _ in doctor.PACKAGES:
         assert any(re.match(rf"{name}\b(?!-)", each) for each in extras[extra]), f"{name} is not in {extra}"
+
+
+def test_pyspark_is_called_missing_only_where_it_is() -> None:
+    missing = not_importable(ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
+    assert str(missing) == "PySpark is not installed: run `pip install 'penstock[spark]'`."
+    assert "pyarrow is not installed" in str(not_importable(ModuleNotFoundError(name="pyarrow")))
+    damaged = not_importable(ImportError("cannot import name 'x' from 'numpy'", name="numpy"))
+    assert "cannot import name 'x' from 'numpy'" in str(damaged)
+    with pytest.raises(ModuleNotFoundError):
+        not_importable(ModuleNotFoundError("No module named 'penstock.spark.wires'", name="penstock.spark.wires"))
+
+
+def test_a_session_tells_a_damaged_package_from_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(SourceError, match=r"A package that pipelines need is damaged \(.*pyspark.sql"):
+        session()

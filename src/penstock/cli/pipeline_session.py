@@ -70,13 +70,14 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 @contextmanager
 def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, java_options: str = "") -> Iterator[Any]:
     """A session for one command. What goes wrong in it is one sentence."""
+    from penstock.spark.errors import SourceError, not_importable
+
     try:
         from penstock.pipelines.running import reason
         from penstock.spark import session
-        from penstock.spark.errors import SourceError
         from penstock.spark.sessions import silence_errors
     except ImportError as missing:
-        raise Failure(f"{missing.name} is not installed: run `pip install 'penstock[spark]'`") from missing
+        raise Failure(_without_stop(str(not_importable(missing)))) from missing
     options = " ".join((*([] if args.debug else _silent()), java_options))
     silent = {} if args.debug else SILENT
     config = {**QUIET, **silent, "spark.driver.extraJavaOptions": options, **pairs(args.conf, "--conf")}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.disk.api import DIRECTORY_MODE
-from penstock.spark.errors import SourceError
+from penstock.spark.errors import SourceError, not_importable
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 #: A flow that fails would be tried again without end; its reason is of more use.
@@ -105,7 +105,7 @@ def _load(spec: Path) -> Any:
     try:
         from pyspark.pipelines.cli import load_pipeline_spec
     except ImportError as missing:
-        raise SourceError(f"{missing.name} is not installed: run `pip install 'penstock[spark]'`.") from missing
+        raise not_importable(missing) from missing
     try:
         return load_pipeline_spec(spec)
     except Exception as problem:

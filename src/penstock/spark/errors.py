@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+_PACKAGES = {"pyspark": "PySpark"}
+_warned: set[tuple[str, ...]] = set()
 
 
 class SourceError(Exception):
@@ -20,6 +25,17 @@ class SourceError(Exception):
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
+def not_importable(error: ImportError) -> SourceError:
+    """Of a package that pipelines need. Raises the error itself where a module of ours is at fault."""
+    name = error.name or ""
+    package = name.partition(".")[0]
+    if package in ("penstock", "pyspark_penstock"):
+        raise error
+    if isinstance(error, ModuleNotFoundError) and name == package:
+        return SourceError(f"{_PACKAGES.get(package, package)} is not installed: run `pip install 'penstock[spark]'`.")
+    return SourceError(f"A package that pipelines need is damaged ({error}): run `penstock pipeline doctor`.")
+
+
 @contextmanager
 def in_one_sentence(what: str) -> Iterator[None]:
     """A broker's refusal as a sentence of ours: `what` was being done."""
@@ -27,6 +43,13 @@ def in_one_sentence(what: str) -> Iterator[None]:
         yield
     except KafkaError as error:
         raise SourceError(f"{what}: {sentence_of(error)}") from None
+
+
+def warn_of_options(names: Sequence[str]) -> None:
+    """Options that are let through and do nothing; once for each process."""
+    if names and tuple(names) not in _warned:
+        _warned.add(tuple(names))
+        logger.warning("Options that have no effect here: %s", ", ".join(names))
 
 
 def sentence_of(error: KafkaError) -> str:

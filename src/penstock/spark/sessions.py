@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.spark.errors import SourceError
+from penstock.spark.errors import SourceError, not_importable
 from penstock.spark.java import NoJavaError, find_java, prepare_environment
 from penstock.spark.workers import choose_python
 
@@ -45,8 +45,8 @@ def session(
     """
     try:
         from pyspark.sql import SparkSession
-    except ImportError:
-        raise SourceError("PySpark is not installed: run `pip install 'penstock[spark]'`.") from None
+    except ImportError as error:
+        raise not_importable(error) from error
     if SparkSession.getActiveSession() is None:
         try:
             prepare_environment(find_java(bundled_only=bundled_java), os.environ)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.client.producer import ALL
 from penstock.spark.errors import SourceError
-from penstock.spark.sink_options import parse_sink_options
+from penstock.spark.sink_options import SinkOptions, parse_sink_options
 from penstock.spark.sink_rows import check_columns
 
 TO = {"kafka.bootstrap.servers": "here:9092"}
@@ -67,10 +67,36 @@ def test_what_is_wrong_is_one_sentence(told: dict[str, str], sentence: str) -> N
 )
 def test_columns_that_do_not_fit_are_told(types: dict[str, str], topic: str | None, sentence: str) -> None:
     with pytest.raises(SourceError) as refused:
-        check_columns(types, topic)
+        check_columns(types, SinkOptions("", topic))
     assert sentence in str(refused.value)
 
 
 def test_all_of_sparks_columns_fit() -> None:
     headers = "array<struct<key:string,value:binary>>"
-    check_columns({"topic": "string", "partition": "int", "key": "string", "value": "binary", "headers": headers}, None)
+    check_columns(
+        {"topic": "string", "partition": "int", "key": "string", "value": "binary", "headers": headers}, SinkOptions("")
+    )
+
+
+def test_extra_columns_are_left_out_on_request_and_named() -> None:
+    types = {"key": "string", "value": "string", "offset": "bigint", "timestamp": "timestamp"}
+    options = parse_sink_options(TO | {"topic": "t", "extraColumns": "ignore"}, streaming=False)
+    assert check_columns(types, options) == ["offset"]
+    # Spark's own sink has no place for a record's time.
+    options = parse_sink_options(TO | {"topic": "t", "compatibility": "kafka"}, streaming=False)
+    assert check_columns(types | {"timestamp": "string"}, options) == ["offset", "timestamp"]
+    with pytest.raises(SourceError, match="Column 'value' is int"):
+        check_columns({"value": "int"}, options)
+
+
+def test_compatibility_makes_a_stream_at_least_once_and_lets_slips_through() -> None:
+    given = TO | {"compatibility": "kafka", "topik": "t", "kafka.compresion.type": "gzip", "kafka.acks": "1"}
+    options = parse_sink_options(given, streaming=True)
+    assert (options.exactly_once, options.acks, options.create_topics) == (False, 1, True)
+    assert options.without_effect == ("topik", "kafka.compresion.type")
+    assert parse_sink_options(given | {"exactlyOnce": "true", "kafka.acks": "all"}, streaming=True).exactly_once
+
+
+def test_a_vendor_s_names_are_let_through() -> None:
+    options = parse_sink_options(TO | {"kafka.some.vendor.prop": "1", "label": "x"}, streaming=True)
+    assert options.without_effect == ("label", "kafka.some.vendor.prop")

@@ -9,13 +9,14 @@ import pytest
 
 from penstock.client.partitioner import partition_for_key
 from penstock.spark.errors import SourceError
+from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_rows import Router, chunks
 
 PARTITIONS = {"t": 4, "u": 1}
 
 
 def routed(columns: dict[str, Any], topic: str | None = "t", slot: int = 0) -> dict[tuple[str, int], list[Any]]:
-    router = Router(topic, PARTITIONS.__getitem__, lambda: 1000, slot)
+    router = Router(SinkOptions("", topic), PARTITIONS.__getitem__, lambda: 1000, slot)
     return {
         (to, partition): list(zip(rows.keys.to_pylist(), rows.values.to_pylist(), strict=True))
         for to, partition, rows in router.route(pa.record_batch(columns))
@@ -33,7 +34,7 @@ def test_keys_go_where_kafka_sends_them_in_order() -> None:
 
 
 def test_rows_without_a_key_stay_together_and_move_on_with_the_next_chunk() -> None:
-    router = Router("t", PARTITIONS.__getitem__, lambda: 1000, 0)
+    router = Router(SinkOptions("", "t"), PARTITIONS.__getitem__, lambda: 1000, 0)
     batch = pa.record_batch({"value": pa.array(["a", "b"])})
     places = [[partition for _, partition, _ in router.route(batch)] for _ in range(5)]
     assert places == [[1], [2], [3], [0], [1]]
@@ -70,7 +71,7 @@ def test_small_batches_are_put_together_and_empty_ones_left_out() -> None:
 
 
 def test_timestamps_are_the_rows_own_where_they_have_some() -> None:
-    router = Router("u", PARTITIONS.__getitem__, lambda: 1000, 0)
+    router = Router(SinkOptions("", "u"), PARTITIONS.__getitem__, lambda: 1000, 0)
     stamps = pa.array([5_000_000, None], pa.timestamp("us", tz="UTC"))
     [(_, _, rows)] = router.route(pa.record_batch({"value": pa.array(["a", "b"]), "timestamp": stamps}))
     assert rows.timestamps.tolist() == [5000, 1000]

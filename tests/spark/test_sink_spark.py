@@ -71,7 +71,10 @@ def test_columns_say_topic_partition_and_headers(spark: Any, spark_broker: Broke
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"topic": "nowhere-to-be-found"}, "There is no topic 'nowhere-to-be-found'"),
+        (
+            {"topic": "nowhere-to-be-found", "autoCreateTopics": "false"},
+            "There is no topic 'nowhere-to-be-found'",
+        ),
         ({"topik": "t"}, "(is topic meant?)"),
         ({}, "Give option topic"),
     ],
@@ -106,3 +109,24 @@ def test_a_stream_goes_on_where_it_stopped(
         query.awaitTermination()
     expected = sorted(("", f"{part}-{index}") for part in range(2) for index in range(100))
     assert sorted(committed_rows(spark_broker, topic)) == expected
+
+
+def test_complete_mode_writes_the_whole_result_with_every_batch(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, source = new_topic(1), tmp_path / "in"
+    for part in range(2):
+        rows_of(spark, 10, value="string(id % 2)").write.mode("append").parquet(str(source))
+        counts = spark.readStream.schema("value string").parquet(str(source)).groupBy("value").count()
+        query = (
+            counts.selectExpr("value AS key", "string(count) AS value", "count AS others")
+            .writeStream.format("penstock")
+            .outputMode("complete")
+            .option("kafka.bootstrap.servers", spark_broker.bootstrap)
+            .options(topic=topic, extraColumns="ignore", checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert len(committed_rows(spark_broker, topic)) == 2 * (part + 1)
+    assert sorted(committed_rows(spark_broker, topic)) == [("0", "10"), ("0", "5"), ("1", "10"), ("1", "5")]

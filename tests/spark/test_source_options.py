@@ -8,11 +8,17 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, StringContains
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType, StructField, StructType
 
+from penstock.client.cluster import TopicInfo
+from penstock.protocol.uuid import ZERO_UUID
 from penstock.spark.errors import SourceError
 from penstock.spark.filters import narrow
 from penstock.spark.options import EARLIEST, LATEST, Position, parse_options
+from penstock.spark.planner import matching
 from penstock.spark.ranges import OffsetRange, from_json, limited, split, to_json
+from penstock.spark.stream import StreamReader
 
 WHERE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
@@ -85,6 +91,47 @@ def test_a_pattern_has_to_be_one_and_assigned_partitions_json() -> None:
     for wrong in ({"subscribePattern": "or["}, {"assign": '{"a":5}'}, {"assign": "[]"}, {}):
         with pytest.raises(SourceError):
             parse_options(where | wrong)
+
+
+def test_names_that_nobody_knows_are_let_through_and_slips_are_not() -> None:
+    carried = {"kafka.some.vendor.prop": "1", "myTeamLabel": "x"}
+    assert parse_options(WHERE | carried).without_effect == ("myTeamLabel", "kafka.some.vendor.prop")
+    slip = {"kafka.fetch.max.byte": "1", "maxOffsetPerTrigger": "5"}
+    with pytest.raises(SourceError, match="With compatibility=kafka"):
+        parse_options(WHERE | slip)
+    lenient = parse_options(WHERE | slip | {"compatibility": "kafka"})
+    assert lenient.without_effect == ("maxOffsetPerTrigger", "kafka.fetch.max.byte")
+    assert lenient.max_offsets is None
+
+
+def test_the_earliest_and_the_latest_stand_for_times_too() -> None:
+    times = {"startingOffsetsByTimestamp": '{"orders":{"0":-2,"1":-1}}', "endingTimestamp": "-1"}
+    options = parse_options(WHERE | times)
+    assert options.starting == Position(timestamps={("orders", 0): EARLIEST, ("orders", 1): LATEST})
+    assert options.ending == Position(timestamp_ms=LATEST)
+    with pytest.raises(SourceError, match="-2 is earliest, -1 latest"):
+        parse_options(WHERE | {"startingOffsetsByTimestamp": '{"orders":{"0":-3}}'})
+
+
+def test_a_pattern_leaves_out_topics_that_brokers_and_sinks_keep_for_themselves() -> None:
+    topics = [
+        TopicInfo(name, ZERO_UUID, name.startswith("__c"), {})
+        for name in ("orders", "__consumer_offsets", "__penstock_spark_commits-1", "__mine")
+    ]
+    assert matching(".*", topics) == ["orders", "__mine"]
+    assert matching("__.*", topics) == ["__mine"]
+
+
+def test_a_stream_s_wrong_options_are_told_by_its_first_call() -> None:
+    given = WHERE | {"endingOffsets": "latest"}
+    reader = StreamReader(given, StructType())  # Spark tells nothing of an error here
+    for call in (reader.initialOffset, reader.getDefaultReadLimit, lambda: reader.latestOffset({}, ReadAllAvailable())):
+        with pytest.raises(SourceError, match="availableNow"):
+            call()
+    reader.stop()
+    wrong = StreamReader(WHERE, StructType([StructField("value", StringType())]))
+    with pytest.raises(SourceError, match="cast it afterwards"):
+        wrong.getDefaultReadLimit()
 
 
 def test_a_stream_has_no_end() -> None:

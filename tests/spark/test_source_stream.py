@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,28 @@ def test_lost_data_stops_the_query_with_one_sentence(
     run_once(stream(spark, spark_broker, topic, failOnDataLoss="false"), tmp_path)
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
     assert sorted(int(row.number) for row in rows) == [*range(10), *range(20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "sentence"),
+    [
+        (None, {"endingOffsets": "latest"}, "Ending offsets are for batch reads"),
+        ("value STRING", {}, "The schema makes column 'value' string, and it is binary"),
+    ],
+)
+def test_wrong_options_of_a_stream_are_one_sentence(
+    spark: Any,
+    spark_broker: Broker,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    schema: str | None,
+    options: dict[str, str],
+    sentence: str,
+) -> None:
+    reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", spark_broker.bootstrap)
+    reader = reader if schema is None else reader.schema(schema)
+    frame = reader.option("subscribe", new_topic(1)).options(**options).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(Exception, match=re.escape(f"SourceError: {sentence}")) as refused:
+        writer.start().awaitTermination(PATIENCE_S)
+    assert "UnboundLocalError" not in str(refused.value)

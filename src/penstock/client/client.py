@@ -25,6 +25,9 @@ T = TypeVar("T")
 DEFAULT_PORT = 9092
 # A node may learn of a new topic a moment after its creation was answered; a topic that isn't there stays unknown.
 UNKNOWN_TOPIC_ATTEMPTS = 3
+# Kafka creates a topic that is asked for behind its first answers, which say that there is none; a broker that creates
+# none says so always.
+CREATED_TOPIC_ATTEMPTS = 10
 # A node that can't be connected to is left alone for so long, twice as long after each failure.
 FIRST_RECONNECT_PAUSE_S, LONGEST_RECONNECT_PAUSE_S = 0.05, 1.0
 # Bootstrap addresses are tried side by side, each so long after the one before: one that is silent holds up nobody.
@@ -273,7 +276,7 @@ class AsyncClient:
                 if topic.name == name and topic.error_code:
                     code = code_of(topic.error_code)
                     unknown += code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if unknown == UNKNOWN_TOPIC_ATTEMPTS and not create:
+                    if unknown == (CREATED_TOPIC_ATTEMPTS if create else UNKNOWN_TOPIC_ATTEMPTS):
                         raise _NoTopicError(name)
                     raise KafkaError(code, f"Topic {name!r} can't be used ({code.name}).")
             return self.cluster.topics[name]

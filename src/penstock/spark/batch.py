@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.spark.brokers import connect
+from penstock.spark.errors import warn_of_options
 from penstock.spark.filters import Narrowed, narrow
 from penstock.spark.options import EARLIEST, Position, SourceOptions, parse_options
 from penstock.spark.planner import Planner, ReadTask
@@ -46,6 +47,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[ReadTask]:
         options = self._options
         narrowed = self._narrowed
+        warn_of_options(options.without_effect)
         with connect(options) as client:
             planner = Planner(client, options)
             wanted = planner.partitions()

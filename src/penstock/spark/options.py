@@ -1,19 +1,26 @@
 """The options of `format("penstock")`: Spark's names for its Kafka source, and a few of our own. Pure.
 
-Names are case-insensitive, as everywhere in Spark. An option that nobody knows is an error: a misspelt limit that is
-silently ignored shows only in production.
+Names are case-insensitive, as everywhere in Spark; `option_names` says which there are.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from penstock.spark.errors import SourceError
+from penstock.spark.java_patterns import PatternError, java_pattern
+from penstock.spark.option_names import (
+    COMPATIBILITIES,
+    CONSUMER_ACTED_ON,
+    CONSUMER_IGNORED,
+    CONSUMER_REFUSED,
+    client_properties,
+    unknown_options,
+)
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
@@ -28,45 +35,6 @@ STRATEGIES = ("error", "latest")
 DEFAULT_FETCH_BYTES = 8 * 1024 * 1024
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-#: What reading takes; the sink has its own, and an option of one is not refused by the other.
-OURS = _words(
-    "subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp "
-    "startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss "
-    "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
-    "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs path "
-    "read.mode push.filters commit.group value.format value.schema value.bad value.message value.descriptor "
-    "value.csv.delimiter value.avro.confluent value.infer.records"
-)
-SINKS = ("topic", "transactional.id", "exactlyOnce", "partitioner", "checkpointLocation")
-#: Client properties that reading acts on; the consumer's other names are let through: jobs carry them along.
-ACTED_ON = _words(
-    "bootstrap.servers client.id isolation.level fetch.max.wait.ms fetch.min.bytes fetch.max.bytes "
-    "max.partition.fetch.bytes check.crcs request.timeout.ms socket.connection.setup.timeout.ms retries "
-    "retry.backoff.ms retry.backoff.max.ms security.protocol ssl.truststore.location ssl.truststore.type "
-    "ssl.endpoint.identification.algorithm ssl.keystore.location ssl.keystore.type ssl.ca.location group.id"
-)
-IGNORED = _words(
-    "allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter client.dns.lookup client.rack "
-    "connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics "
-    "group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms "
-    "max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.strategy metric.reporters "
-    "metrics.num.samples metrics.recording.level metrics.sample.window.ms partition.assignment.strategy "
-    "receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms security.providers send.buffer.bytes "
-    "session.timeout.ms socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols "
-    "ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm"
-)
-REFUSED = {
-    "auto.offset.reset": "use startingOffsets instead",
-    "enable.auto.commit": "use commit.group to have progress committed",
-    "key.deserializer": "keys come as bytes",
-    "value.deserializer": "use value.format instead",
-    "interceptor.classes": "nothing here runs Java classes",
-}
-_KNOWN = {name.lower(): name for name in (*OURS, *SINKS)}
 _TRUTH = {"true": True, "false": False}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 _UNITS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -74,7 +42,10 @@ _UNITS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where reading starts or ends: one of these for all partitions, or an offset or a time for each."""
+    """Where reading starts or ends: one of these for all partitions, or an offset or a time for each.
+
+    EARLIEST and LATEST also stand for times, as in Kafka's own requests for offsets.
+    """
 
     everywhere: int | None = None
     """EARLIEST or LATEST."""
@@ -125,6 +96,8 @@ class SourceOptions:
     value: ValueOptions = ValueOptions()
     client: Mapping[str, str] = field(default_factory=dict)
     """`kafka.*`, without the prefix."""
+    without_effect: tuple[str, ...] = ()
+    """Options that are let through and do nothing, for a warning."""
 
     @property
     def wanted(self) -> str:
@@ -137,7 +110,7 @@ class SourceOptions:
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
     """Raises SourceError with the first thing that is wrong. `streaming` is None where that isn't known yet."""
     given = _Given(options)
-    client = given.client()
+    client = given.client
     topics, pattern, assigned = given.topics()
     starting, ending = given.position("starting"), given.position("ending")
     if streaming and ending is not None:
@@ -180,6 +153,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
         poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", 1) or 120_000,
         value=value,
         client=client,
+        without_effect=tuple(given.without_effect),
     )
     if chosen.max_offsets and chosen.min_offsets and chosen.min_offsets > chosen.max_offsets:
         raise SourceError("minOffsetsPerTrigger is above maxOffsetsPerTrigger: no batch could be both.")
@@ -189,10 +163,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
 class _Given:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
-        for name in options:
-            lowered = name.lower()
-            if lowered not in _KNOWN and not lowered.startswith("kafka."):
-                raise SourceError(f"Option {name!r} is unknown{_close(lowered, _KNOWN.values())}.")
+        lenient = self.choice("compatibility", COMPATIBILITIES, "safe") == "kafka"
+        self.without_effect = unknown_options(options, lenient=lenient)
+        known = (*CONSUMER_ACTED_ON, *CONSUMER_IGNORED)
+        self.client, unknown = client_properties(self._options, known, CONSUMER_REFUSED, lenient=lenient)
+        self.without_effect += unknown
 
     def text(self, name: str) -> str | None:
         return self._options.get(name.lower())
@@ -230,22 +205,6 @@ class _Given:
         except (KeyError, ValueError):
             raise SourceError(f"Option {name} is {text!r}: it takes {takes}.") from None
 
-    def client(self) -> dict[str, str]:
-        found = {
-            name.removeprefix("kafka."): value for name, value in self._options.items() if name.startswith("kafka.")
-        }
-        known = {*ACTED_ON, *IGNORED}
-        for name in found:
-            if name in REFUSED:
-                raise SourceError(f"Option kafka.{name} can't be set here: {REFUSED[name]}.")
-            if name not in known and not name.startswith(("ssl.", "sasl.")):
-                raise SourceError(
-                    f"Option kafka.{name} is no property of Kafka's consumer{_close(name, known, 'kafka.')}."
-                )
-        if not found.get("bootstrap.servers"):
-            raise SourceError("Option kafka.bootstrap.servers is missing: give it host:port of a broker.")
-        return found
-
     def topics(self) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
         names = ("subscribe", "subscribePattern", "assign")
         given = [name for name in names if self.text(name) is not None]
@@ -259,8 +218,8 @@ class _Given:
             return _names(text), None, ()
         if given[0] == "subscribePattern":
             try:
-                re.compile(text)
-            except re.error as error:
+                java_pattern(text)
+            except PatternError as error:
                 raise SourceError(f"Option subscribePattern is no regular expression: {error}.") from None
             return (), text, ()
         return (), None, _assigned(text)
@@ -268,10 +227,10 @@ class _Given:
     def position(self, which: str) -> Position | None:
         """A time for all comes before times by partition, and these before offsets, as in Spark."""
         if self.text(f"{which}Timestamp") is not None:
-            return Position(timestamp_ms=self.number(f"{which}Timestamp", 0))
+            return Position(timestamp_ms=self.number(f"{which}Timestamp", EARLIEST))
         if self.text(f"{which}OffsetsByTimestamp") is not None:
             name = f"{which}OffsetsByTimestamp"
-            return Position(timestamps=_by_partition(name, self.text(name) or "", least=0))
+            return Position(timestamps=_by_partition(name, self.text(name) or "", least=EARLIEST))
         text = self.text(f"{which}Offsets")
         if text is None:
             return None
@@ -348,9 +307,3 @@ def _read_committed(client: Mapping[str, str]) -> bool:
     if level not in ("read_committed", "read_uncommitted"):
         raise SourceError(f"Option kafka.isolation.level is {level!r}: it takes read_committed, read_uncommitted.")
     return level == "read_committed"
-
-
-def _close(name: str, known: Iterable[str], prefix: str = "") -> str:
-    lowered = {each.lower(): each for each in known}
-    found = get_close_matches(name, lowered, n=1)
-    return f" (is {prefix}{lowered[found[0]]} meant?)" if found else ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from penstock.client.cluster import TopicInfo
 from penstock.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -19,8 +19,10 @@ from penstock.protocol.messages.api_35_describe_log_dirs import (
 )
 from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
 from penstock.spark.errors import SourceError, in_one_sentence
+from penstock.spark.java_patterns import java_pattern
 from penstock.spark.options import EARLIEST, LATEST, Position, SourceOptions
 from penstock.spark.ranges import OffsetRange, Offsets, TopicPartition
+from penstock.spark.sink_decisions import PREFIX as DECISIONS
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,14 @@ class ReadTask(InputPartition):
         return f"{self.topic}-{self.partition}[{self.start}:{self.end}]"
 
 
+def matching(pattern: str, topics: Iterable[TopicInfo]) -> list[str]:
+    """Names of the topics that a pattern means. Topics that brokers and this sink keep for themselves are left out, as
+    Spark's own source leaves them out; their names in `subscribe` give them all the same."""
+    wanted = java_pattern(pattern)
+    own = [each.name for each in topics if not each.is_internal and not each.name.startswith(DECISIONS)]
+    return [name for name in own if wanted.fullmatch(name)]
+
+
 class Planner:
     def __init__(self, client: Client, options: SourceOptions) -> None:
         self._client = client
@@ -67,9 +77,8 @@ class Planner:
         options = self._options
         with in_one_sentence(f"The partitions of {options.wanted} could not be listed"):
             if options.pattern is not None:
-                pattern = re.compile(options.pattern)
                 self._client.metadata(None)
-                names = [name for name in self._client.cluster.topics if pattern.fullmatch(name)]
+                names = matching(options.pattern, self._client.cluster.topics.values())
             else:
                 names = list(options.topics or dict.fromkeys(topic for topic, _ in options.assigned))
                 self._client.metadata(names)

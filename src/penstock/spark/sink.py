@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,13 +12,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.client.prepared import PreparedTxnState
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.spark.brokers import connect
-from penstock.spark.errors import SourceError, in_one_sentence
+from penstock.spark.errors import SourceError, in_one_sentence, warn_of_options
 from penstock.spark.options import SourceOptions
 from penstock.spark.sink_commit import abort_batch, commit_batch, commit_run
 from penstock.spark.sink_options import SinkOptions, parse_sink_options
 from penstock.spark.sink_rows import check_columns
 from penstock.spark.sink_write import SinkMessage, Task, connect_sink, partition_counts, write_plain, write_prepared
 from penstock.spark.workers import settle
+
+logger = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -32,23 +35,25 @@ def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> Ba
 
 
 def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
-    """Raises SourceError."""
-    if overwrite:
-        raise SourceError("A topic only grows: use outputMode('append') or outputMode('update').")
+    """Raises SourceError. `overwrite` is outputMode('complete'): every batch writes all rows of the result, as with
+    Spark's own sink, and readers take the newest of each key."""
     return StreamWriter(_checked(options, schema, streaming=True))
 
 
 def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> SinkOptions:
     """What can be known to be wrong is told before any task runs."""
     chosen = parse_sink_options(options, streaming=streaming)
-    check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, chosen.topic)
+    extra = check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, chosen)
+    if extra:
+        logger.warning("Columns that are not written: %s", ", ".join(extra))
+    warn_of_options(chosen.without_effect)
     # Whoever starts a query waits for this sentence: a broker that is not there is told at once.
     with (
         in_one_sentence("Nothing can be written"),
         connect(SourceOptions(chosen.bootstrap, client=chosen.client)) as client,
     ):
         if chosen.topic is not None:
-            partition_counts(client)(chosen.topic)
+            partition_counts(client, create=chosen.create_topics)(chosen.topic)
         if chosen.exactly_once and streaming:
             versions = client.run(client.asynchronous.connection()).versions
             if versions.get(INIT_PRODUCER_ID, (0, 0))[1] < TWO_PHASE_SINCE:

@@ -4,46 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TypeVar
 
 from penstock.client.producer import ALL
 from penstock.spark.errors import SourceError
-from penstock.spark.options import IGNORED as CONSUMERS
-from penstock.spark.options import OURS as SOURCES
+from penstock.spark.option_names import (
+    COMPATIBILITIES,
+    PRODUCER_ACTED_ON,
+    PRODUCER_IGNORED,
+    PRODUCER_REFUSED,
+    client_properties,
+    unknown_options,
+)
 
 T = TypeVar("T")
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-OURS = ("topic", "exactlyOnce", "includeHeaders", "checkpointLocation", "queryName", "path")
-ACTED_ON = _words(
-    "bootstrap.servers client.id acks compression.type compression.gzip.level compression.lz4.level "
-    "compression.zstd.level batch.size max.request.size buffer.memory delivery.timeout.ms request.timeout.ms "
-    "transaction.timeout.ms enable.idempotence socket.connection.setup.timeout.ms retry.backoff.ms "
-    "retry.backoff.max.ms security.protocol ssl.truststore.location ssl.truststore.type "
-    "ssl.endpoint.identification.algorithm ssl.keystore.location ssl.keystore.type ssl.ca.location"
-)
-IGNORED = (
-    *CONSUMERS,
-    *_words(
-        "linger.ms retries max.in.flight.requests.per.connection max.block.ms metadata.max.idle.ms "
-        "partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.ignore.keys"
-    ),
-)
-REFUSED = {
-    "key.serializer": "keys are written as the bytes that they are",
-    "value.serializer": "values are written as the bytes that they are: convert the column before",
-    "transactional.id": "ids are chosen so that a restarted query finds its own; see exactlyOnce",
-    "transaction.two.phase.commit.enable": "exactlyOnce sees to it",
-    "partitioner.class": "give rows a column `partition` instead",
-    "interceptor.classes": "nothing here runs Java classes",
-}
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _TRUTH = {"true": True, "false": False}
+_COMPATIBILITIES = {name: name for name in COMPATIBILITIES}
+_EXTRA_COLUMNS = {"error": False, "ignore": True}
 _ACKS = {"all": ALL, "-1": ALL, "1": 1, "0": 0}
 
 #: Of a batch before compression; a broker takes 1 MiB unless told otherwise.
@@ -55,6 +35,12 @@ class SinkOptions:
     bootstrap: str
     topic: str | None = None
     exactly_once: bool = False
+    create_topics: bool = True
+    """A topic that is not there is created, where the broker does so for producers."""
+    ignore_extra: bool = False
+    """Columns that have no place in a record are left out; else they are an error."""
+    keep_timestamps: bool = True
+    """Column `timestamp` is the record's; else it is an extra column, as in Spark's own sink."""
     acks: int = ALL
     idempotent: bool = True
     compression: int = 0
@@ -65,15 +51,20 @@ class SinkOptions:
     transaction_timeout_ms: int = 900_000
     client: Mapping[str, str] = field(default_factory=dict)
     """`kafka.*`, without the prefix."""
+    without_effect: tuple[str, ...] = ()
+    """Options that are let through and do nothing, for a warning."""
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Raises SourceError with the first thing that is wrong."""
     given = {name.lower(): str(value) for name, value in options.items()}
-    _check_names(options)
-    client = {name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")}
-    _check_properties(client)
-    exactly_once = _read(given, "exactlyOnce", lambda text: _TRUTH[text.lower()], "true or false", streaming)
+    takes = ", ".join(COMPATIBILITIES)
+    chosen = _read(given, "compatibility", lambda text: _COMPATIBILITIES[text.lower()], takes, COMPATIBILITIES[0])
+    lenient = chosen == "kafka"
+    unknown = unknown_options(options, lenient=lenient)
+    known = (*PRODUCER_ACTED_ON, *PRODUCER_IGNORED)
+    client, others = client_properties(given, known, PRODUCER_REFUSED, lenient=lenient)
+    exactly_once = _truth(given, "exactlyOnce", streaming and not lenient)
     acks = _read(client, "acks", lambda text: _ACKS[text.lower()], "all, 1 or 0", ALL, "kafka.")
     idempotent = _read(
         client, "enable.idempotence", lambda text: _TRUTH[text.lower()], "true or false", acks == ALL, "kafka."
@@ -91,6 +82,9 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         bootstrap=client["bootstrap.servers"],
         topic=given.get("topic") or given.get("path"),
         exactly_once=exactly_once,
+        create_topics=_truth(given, "autoCreateTopics", True),
+        ignore_extra=_read(given, "extraColumns", lambda text: _EXTRA_COLUMNS[text.lower()], "error, ignore", lenient),
+        keep_timestamps=not lenient,
         acks=acks,
         idempotent=idempotent,
         compression=CODECS[codec or "none"],
@@ -100,32 +94,12 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         delivery_timeout_ms=_number(client, "delivery.timeout.ms", 1, 120_000),
         transaction_timeout_ms=_number(client, "transaction.timeout.ms", 1, 900_000),
         client=client,
+        without_effect=(*unknown, *others),
     )
 
 
-def _check_names(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in (*OURS, *SOURCES)}
-    for name in options:
-        if name.lower() not in known and not name.lower().startswith("kafka."):
-            found = get_close_matches(name.lower(), known, n=1)
-            raise SourceError(f"Option {name!r} is unknown{_did_you_mean(known[found[0]]) if found else ''}.")
-
-
-def _check_properties(client: Mapping[str, str]) -> None:
-    known = (*ACTED_ON, *IGNORED)
-    for name in client:
-        if name in REFUSED:
-            raise SourceError(f"Option kafka.{name} can't be set here: {REFUSED[name]}.")
-        if name not in known and not name.startswith(("ssl.", "sasl.")):
-            found = get_close_matches(name, known, n=1)
-            hint = _did_you_mean(f"kafka.{found[0]}") if found else ""
-            raise SourceError(f"Option kafka.{name} is no property of Kafka's producer{hint}.")
-    if not client.get("bootstrap.servers"):
-        raise SourceError("Option kafka.bootstrap.servers is missing: give it host:port of a broker.")
-
-
-def _did_you_mean(name: str) -> str:
-    return f" (is {name} meant?)"
+def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
+    return _read(given, name, lambda text: _TRUTH[text.lower()], "true or false", default)
 
 
 def _read(given: Mapping[str, str], name: str, read: Callable[[str], T], takes: str, default: T, prefix: str = "") -> T:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.spark.errors import SourceError
 from penstock.spark.sink_encode import Rows
+from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_partition import partitions_of
 
 Array = Any
@@ -33,20 +34,31 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check_columns(types: dict[str, str], topic: str | None) -> None:
-    """`types`: the columns' types as Spark spells them. Raises SourceError."""
+def check_columns(types: dict[str, str], options: SinkOptions) -> list[str]:
+    """Columns that are left out, if that was asked for. Raises SourceError.
+
+    `types` are the columns' types as Spark spells them.
+    """
     if "value" not in types:
         raise SourceError(f"A column `value` is missing: there are {', '.join(types) or 'none'}.")
-    if topic is None and "topic" not in types:
+    if options.topic is None and "topic" not in types:
         raise SourceError("Where to? Give option topic, or rows a column `topic`.")
-    for name, found in types.items():
-        if name not in COLUMNS:
-            raise SourceError(
-                f"Column {name!r} has no place in a record: select {', '.join(COLUMNS)}, and put the rest into value, "
-                "for example with to_json(struct(*))."
-            )
-        if found not in COLUMNS[name]:
-            raise SourceError(f"Column {name!r} is {found}: it has to be {' or '.join(COLUMNS[name])}.")
+    places = places_of(options)
+    extra = [name for name in types if name not in places]
+    if extra and not options.ignore_extra:
+        raise SourceError(
+            f"Column {extra[0]!r} has no place in a record: select {', '.join(COLUMNS)}, and put the rest into value, "
+            "for example with to_json(struct(*)). With extraColumns=ignore it is left out."
+        )
+    for name in places:
+        if name in types and types[name] not in COLUMNS[name]:
+            raise SourceError(f"Column {name!r} is {types[name]}: it has to be {' or '.join(COLUMNS[name])}.")
+    return extra
+
+
+def places_of(options: SinkOptions) -> list[str]:
+    """Columns that become part of a record."""
+    return [name for name in COLUMNS if name != "timestamp" or options.keep_timestamps]
 
 
 def chunks(batches: Iterator[Any]) -> Iterator[Any]:
@@ -76,9 +88,10 @@ class Router:
     """Rows without a key or a partition stay together for a chunk, and go elsewhere with the next, as Kafka's do."""
 
     def __init__(
-        self, topic: str | None, partitions: Callable[[str], int], now_ms: Callable[[], int], slot: int
+        self, options: SinkOptions, partitions: Callable[[str], int], now_ms: Callable[[], int], slot: int
     ) -> None:
-        self._topic = topic
+        self._topic = options.topic
+        self._places = frozenset(places_of(options))
         self._partitions = partitions
         self._now_ms = now_ms
         self._sticky = slot
@@ -86,7 +99,7 @@ class Router:
     def route(self, batch: Any) -> Iterator[tuple[str, int, Rows]]:
         """Raises SourceError for rows that can't go anywhere."""
         self._sticky += 1
-        columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+        columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names) if name in self._places}
         if self._topic is not None:
             yield from self._route_to(self._topic, columns)
             return

@@ -11,7 +11,6 @@ from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from penstock.client.errors import code_of
 from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
 from penstock.client.producer import ProducerSettings
 from penstock.client.sync import Client, SyncProducer
@@ -147,7 +146,7 @@ def _settings(options: SinkOptions, transactional_id: str | None = None) -> Prod
 
 def _pour(client: Client, producer: SyncProducer, options: SinkOptions, slot: int, batches: Iterator[Any]) -> int:
     """How many rows went out. All are there when it returns. Raises KafkaError, SourceError."""
-    router = Router(options.topic, partition_counts(client), _now_ms, slot)
+    router = Router(options, partition_counts(client, create=options.create_topics), _now_ms, slot)
     count = 0
     for chunk in chunks(batches):
         count += chunk.num_rows
@@ -160,22 +159,31 @@ def _pour(client: Client, producer: SyncProducer, options: SinkOptions, slot: in
 
 
 class partition_counts:
-    """How many partitions a topic has, asked once. Raises SourceError."""
+    """How many partitions a topic has, asked once. Raises SourceError.
 
-    def __init__(self, client: Client) -> None:
+    With `create` a topic that is not there is asked for as producers do it: the broker creates it if it is set to.
+    """
+
+    def __init__(self, client: Client, *, create: bool) -> None:
         self._client = client
+        self._create = create
         self._known: dict[str, int] = {}
 
     def __call__(self, topic: str) -> int:
         if topic not in self._known:
-            [answer] = self._client.metadata([topic]).topics
-            code = code_of(answer.error_code)
-            if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise SourceError(f"There is no topic {topic!r}: create it with `penstock topic create {topic}`.")
-            if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
-                raise SourceError(f"Topic {topic!r} can't be written to: {code.name}.")
-            self._known[topic] = len(answer.partitions)
+            self._known[topic] = self._asked(topic)
         return self._known[topic]
+
+    def _asked(self, topic: str) -> int:
+        try:
+            return len(self._client.run(self._client.asynchronous.topic(topic, create=self._create)).partitions)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                why = ", and the brokers create none (auto.create.topics.enable)" if self._create else ""
+                raise SourceError(
+                    f"There is no topic {topic!r}{why}: create it with `penstock topic create {topic}`."
+                ) from None
+            raise SourceError(f"Topic {topic!r} can't be written to: {error.code.name}.") from None
 
 
 def _now_ms() -> int:

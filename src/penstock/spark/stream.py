@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -26,6 +27,7 @@ from penstock.client.sync import Client
 from penstock.spark.brokers import connect
 from penstock.spark.commits import commit_offsets
 from penstock.spark.continuity import Json, StreamOffset, changes, made_again
+from penstock.spark.errors import warn_of_options
 from penstock.spark.options import LATEST, Position, SourceOptions, parse_options
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, Offsets, from_json, limited, split, to_json
@@ -34,11 +36,19 @@ from penstock.spark.workers import settle
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Wrong options are told by the first call: of an error of a reader's constructor Spark tells nothing."""
+
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = parse_options(options, streaming=True)
-        check_schema(schema, self._options)
+        self._given = dict(options)
         self._schema = schema
         self._driver: _Driver | None = None
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        """Raises SourceError."""
+        options = parse_options(self._given, streaming=True)
+        check_schema(self._schema, options)
+        return options
 
     @property
     def _plan(self) -> _Driver:
@@ -91,6 +101,7 @@ class _Driver:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        warn_of_options(options.without_effect)
         self._client: Client = connect(options)
         self._planner = Planner(self._client, options)
         self._pinned: StreamOffset | None = None

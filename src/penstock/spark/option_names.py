@@ -1,0 +1,132 @@
+"""Names of options that the source and the sink know, and what becomes of other names. Pure.
+
+A job of Spark's Kafka connector may carry names that nobody knows: labels, or properties of a vendor's client. They are
+let through and named in a warning. A name that differs from a known one by a slip of the finger is refused, because a
+misspelt limit that is ignored shows only in production; `compatibility=kafka` lets even that through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from penstock.spark.errors import SourceError
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+PREFIX = "kafka."
+#: `safe` follows the connector where that loses nothing, `kafka` also where it does.
+COMPATIBILITIES = ("safe", "kafka")
+#: What reading takes; an option of the sink is not refused by the source, nor the other way round.
+SOURCE = words(
+    "subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp "
+    "startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss "
+    "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
+    "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs path "
+    "read.mode push.filters commit.group value.format value.schema value.bad value.message value.descriptor "
+    "value.csv.delimiter value.avro.confluent value.infer.records compatibility"
+)
+SINK = words("topic exactlyOnce includeHeaders autoCreateTopics extraColumns checkpointLocation queryName")
+OPTIONS = tuple(dict.fromkeys((*SOURCE, *SINK)))
+_SECURITY = words(
+    "security.protocol ssl.truststore.location ssl.truststore.type ssl.endpoint.identification.algorithm "
+    "ssl.keystore.location ssl.keystore.type ssl.ca.location"
+)
+#: Client properties that reading acts on; the consumer's other names are let through: jobs carry them along.
+CONSUMER_ACTED_ON = (
+    *words(
+        "bootstrap.servers client.id isolation.level fetch.max.wait.ms fetch.min.bytes fetch.max.bytes "
+        "max.partition.fetch.bytes check.crcs request.timeout.ms socket.connection.setup.timeout.ms retries "
+        "retry.backoff.ms retry.backoff.max.ms group.id"
+    ),
+    *_SECURITY,
+)
+CONSUMER_IGNORED = words(
+    "allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter client.dns.lookup client.rack "
+    "connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics "
+    "group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms "
+    "max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.strategy metric.reporters "
+    "metrics.num.samples metrics.recording.level metrics.sample.window.ms partition.assignment.strategy "
+    "receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms security.providers send.buffer.bytes "
+    "session.timeout.ms socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols "
+    "ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm"
+)
+CONSUMER_REFUSED = {
+    "auto.offset.reset": "use startingOffsets instead",
+    "enable.auto.commit": "use commit.group to have progress committed",
+    "key.deserializer": "keys come as bytes",
+    "value.deserializer": "use value.format instead",
+    "interceptor.classes": "nothing here runs Java classes",
+}
+PRODUCER_ACTED_ON = (
+    *words(
+        "bootstrap.servers client.id acks compression.type compression.gzip.level compression.lz4.level "
+        "compression.zstd.level batch.size max.request.size buffer.memory delivery.timeout.ms request.timeout.ms "
+        "transaction.timeout.ms enable.idempotence socket.connection.setup.timeout.ms retry.backoff.ms "
+        "retry.backoff.max.ms"
+    ),
+    *_SECURITY,
+)
+PRODUCER_IGNORED = (
+    *CONSUMER_IGNORED,
+    *words(
+        "linger.ms retries max.in.flight.requests.per.connection max.block.ms metadata.max.idle.ms "
+        "partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.ignore.keys"
+    ),
+)
+PRODUCER_REFUSED = {
+    "key.serializer": "keys are written as the bytes that they are",
+    "value.serializer": "values are written as the bytes that they are: convert the column before",
+    "transactional.id": "ids are chosen so that a restarted query finds its own; see exactlyOnce",
+    "transaction.two.phase.commit.enable": "exactlyOnce sees to it",
+    "partitioner.class": "give rows a column `partition` instead",
+    "interceptor.classes": "nothing here runs Java classes",
+}
+#: How alike a name has to be to a known one to be taken for it, from 0 to 1.
+_SLIP = 0.8
+
+
+def unknown_options(options: Iterable[str], *, lenient: bool) -> list[str]:
+    """Options that have no effect, in the spelling given. Raises SourceError for one that looks like a slip."""
+    known = {name.lower(): name for name in OPTIONS}
+    found = [name for name in options if name.lower() not in known and not name.lower().startswith(PREFIX)]
+    for name in found:
+        meant = None if lenient else _meant(name.lower(), known)
+        if meant is not None:
+            raise SourceError(f"Option {name!r} is unknown (is {known[meant]} meant?).{_remedy(name)}")
+    return found
+
+
+def client_properties(
+    options: Mapping[str, str], known: Iterable[str], refused: Mapping[str, str], *, lenient: bool
+) -> tuple[dict[str, str], list[str]]:
+    """`kafka.*` options without their prefix, and those of them that have no effect. Raises SourceError.
+
+    `options` have their names in lower case.
+    """
+    found = {name.removeprefix(PREFIX): text for name, text in options.items() if name.startswith(PREFIX)}
+    names = set(known)
+    unknown = [name for name in found if name not in names and not name.startswith(("ssl.", "sasl."))]
+    for name in found:
+        if name in refused:
+            raise SourceError(f"Option kafka.{name} can't be set here: {refused[name]}.")
+    for name in unknown:
+        meant = None if lenient else _meant(name, names)
+        if meant is not None:
+            raise SourceError(
+                f"Option kafka.{name} is no property of Kafka's clients (is kafka.{meant} meant?).{_remedy(name)}"
+            )
+    if not found.get("bootstrap.servers"):
+        raise SourceError("Option kafka.bootstrap.servers is missing: give it host:port of a broker.")
+    return found, [PREFIX + name for name in unknown]
+
+
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=_SLIP)), None)
+
+
+def _remedy(name: str) -> str:
+    return f" With compatibility=kafka {name!r} is ignored."

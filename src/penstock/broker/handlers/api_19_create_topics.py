@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.broker.auto_topics import topic_defaults
 from penstock.metadata.configs.describe import created_topic_configs
 from penstock.metadata.controller.topics import create_topics
-from penstock.protocol.messages.api_19_create_topics import CreateTopicsRequest, CreateTopicsResponse
+from penstock.protocol.messages.api_19_create_topics import (
+    CreatableTopicConfigs,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -20,5 +25,18 @@ FIRST_VERSION_WITH_CONFIGS = 5
 async def handle(broker: Broker, ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     defaults = topic_defaults(broker.settings)
     if ctx.api_version >= FIRST_VERSION_WITH_CONFIGS:
-        defaults = replace(defaults, describe=lambda overrides: created_topic_configs(overrides, broker.settings))
+        defaults = replace(defaults, describe=_describing(broker))
     return await broker.metadata.submit(lambda image: create_topics(image, request, defaults, broker.random))
+
+
+def _describing(broker: Broker) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
+    """Most topics of a request have the same configs: their 34 rows are made once."""
+    made: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+
+    def describe(overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        key = frozenset(overrides.items())
+        if key not in made:
+            made[key] = created_topic_configs(overrides, broker.settings)
+        return made[key]
+
+    return describe

@@ -35,6 +35,9 @@ def test_a_project_is_made_once(
     assert "orders" in (tmp_path / "shop" / "transformations" / "events.py").read_text()
     assert main(["pipeline", "init", "shop"]) == Exit.EXISTS
     assert "choose another name" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["pipeline", "init", "file/shop"]) == Exit.STORAGE
+    assert "file/shop can't be made" in capsys.readouterr().err
 
 
 def test_a_directory_without_a_project_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

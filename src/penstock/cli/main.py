@@ -60,6 +60,8 @@ def build_parser(noun: str | None) -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = shared_options_last(sys.argv[1:] if argv is None else argv, WITH_VERBS)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     noun = next((word for word in words if not word.startswith("-")), None)
     parser = build_parser(noun)
     try:

@@ -52,6 +52,8 @@ def run_init(args: argparse.Namespace) -> int:
         made = create_project(Path(args.name), bootstrap=args.bootstrap, topic=args.topic)
     except FileExistsError as problem:
         raise Failure(f"{args.name} is there already: choose another name", Exit.EXISTS) from problem
+    except OSError as problem:
+        raise Failure(f"{args.name} can't be made: {problem.strerror}", Exit.STORAGE) from problem
     output.rows(args.output, ("file",), [{"file": str(path)} for path in made])
     return Exit.OK
 

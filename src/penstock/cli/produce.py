@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.client.producer import Producer, ProducerSettings
     from penstock.node.clock import SystemClock
 
+    if not args.files and not args.quiet and sys.stdin.isatty():
+        output.note("each line is a record; Ctrl-D ends")
     expect_many_objects()
     base = ProducerSettings(acks=ACKS[args.acks], compression=CODECS[args.compression], create_topics=True)
     settings = producer_settings(args.property, base)

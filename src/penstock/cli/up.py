@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 IN_MEMORY = "memory"
 HTTP_PORT = 9644
+MOST_NODES = 7  # all of them vote, and each is a process
 HTTP_LISTENER = "penstock.http.listener"
 
 
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.node.local import format_if_new, local_settings, make_node
 
     configure_logging(args.verbose)
+    if args.nodes > MOST_NODES:
+        raise Failure(f"--nodes {args.nodes}: a cluster on one machine has at most {MOST_NODES} nodes", Exit.USAGE)
     if args.nodes > 1:
         from penstock.cli.up_nodes import run_nodes
 

@@ -46,6 +46,13 @@ def test_a_wrong_command_line_is_one_sentence(
     assert said.out == ""
 
 
+def test_help_may_be_asked_for_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "topic", "create"]) == Exit.OK
+    assert "usage: penstock topic create" in capsys.readouterr().out
+    assert main(["help"]) == Exit.OK
+    assert "produce" in capsys.readouterr().out
+
+
 def test_no_command_at_all_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == Exit.USAGE
     assert "produce" in capsys.readouterr().err

@@ -171,6 +171,7 @@ def test_a_directory_in_use_is_said_in_one_line(tmp_path: Path, capsys: pytest.C
         ["up", "--ephemeral", "--override", "num.partitions=many"],
         ["up", "--ephemeral", "--override", "nonsense"],
         ["up", "--port", "70000"],
+        ["up", "--nodes", "8", "--ephemeral"],
         ["up", "--ephemeral", "--data", "x"],
     ],
 )

@@ -240,7 +240,7 @@ def test_a_report_tells_sizes_keys_duplicates_and_gaps(spark: Any, spark_broker:
     topic = new_topic(3)
     produce(spark_broker, topic, range(50))
     produce(spark_broker, topic, range(10))
-    [found] = examine(spark, spark_broker.bootstrap, [topic])
+    [found] = examine(spark, [Topic(spark_broker.bootstrap, topic)])
     assert found.records == 60
     assert found.duplicates == 10
     assert found.top_keys[0] == ("k0", 12)

@@ -97,6 +97,11 @@ def test_compatibility_makes_a_stream_at_least_once_and_lets_slips_through() -> 
     assert parse_sink_options(given | {"exactlyOnce": "true", "kafka.acks": "all"}, streaming=True).exactly_once
 
 
+def test_properties_of_a_consumer_are_let_through_without_a_word() -> None:
+    given = {"kafka.isolation.level": "read_committed", "kafka.fetch.max.bytes": "5", "kafka.max.poll.records": "3"}
+    assert parse_sink_options(TO | given, streaming=True).without_effect == ()
+
+
 def test_a_vendor_s_names_are_let_through() -> None:
     options = parse_sink_options(TO | {"kafka.some.vendor.prop": "1", "label": "x"}, streaming=True)
     assert options.without_effect == ("label", "kafka.some.vendor.prop")

@@ -92,9 +92,11 @@ class Broker:
 
 
 @contextmanager
-def connect(args: argparse.Namespace, client_id: str = "penstock-cli") -> Iterator[Broker]:
-    """The brokers that --bootstrap names, or a failure that says that none answers."""
-    settings = ConnectionSettings(
+def connect(
+    args: argparse.Namespace, client_id: str = "penstock-cli", settings: ConnectionSettings | None = None
+) -> Iterator[Broker]:
+    """The brokers that --bootstrap names, or a failure that says that none answers. `settings` replace --timeout's."""
+    settings = settings or ConnectionSettings(
         client_id=client_id, connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
     )
     try:

@@ -70,7 +70,7 @@ def seconds_to_run(given: float | None, told: str | None, *, terminal: bool) -> 
 
 def run_demo(args: argparse.Namespace) -> int:
     from penstock.pipelines import demo
-    from penstock.pipelines.topics import create_like
+    from penstock.pipelines.topics import Topic, create_like
 
     began = time.monotonic()
     seconds = seconds_to_run(args.seconds, os.environ.get("RUN_SECONDS"), terminal=sys.stdout.isatty())
@@ -81,7 +81,7 @@ def run_demo(args: argparse.Namespace) -> int:
     ):
         output.note(f"broker    {broker.bootstrap}, for any Kafka client; what is in it goes when this stops")
         output.note(f"console   {broker.console}")
-        create_like(broker.bootstrap, demo.TOPIC, PARTITIONS)
+        create_like(Topic(broker.bootstrap, demo.TOPIC), PARTITIONS)
         generator = demo.Generator(broker.bootstrap, args.rate)
         generator.start()
         output.note(f"events    topic {demo.TOPIC}, about {args.rate} a second")

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int, verb
-from penstock.cli.pipeline_session import follow, pace, spark_options, spark_session, stream_options, telling, topic
+from penstock.cli.pipeline_session import (
+    client_options,
+    follow,
+    pace,
+    reached,
+    spark_options,
+    spark_session,
+    stream_options,
+    telling,
+    topic,
+)
+
+if TYPE_CHECKING:
+    from penstock.pipelines.topics import Topic
 
 
 def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,6 +70,13 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     _copying(mirror, "TARGET", "default: the same name", optional=True)
     mirror.add_argument("--from", dest="source", required=True, metavar="HOST:PORT", help="the cluster to copy from")
     mirror.add_argument(
+        "--target-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the sink, such as kafka.*; --option is for the source",
+    )
+    mirror.add_argument(
         "--group",
         action="append",
         default=[],
@@ -78,6 +98,7 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     connection(report)
     spark_options(report)
     report.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all that are not internal")
+    report.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the source")
     report.add_argument("--html", default="report.html", metavar="FILE", help="default: %(default)s")
 
 
@@ -119,13 +140,13 @@ def run_table(args: argparse.Namespace) -> int:
 
 
 def run_backfill(args: argparse.Namespace) -> int:
-    from penstock.cli.connect import connect
     from penstock.pipelines.backfill import Backfill, BackfillJob
     from penstock.pipelines.topics import Topic
     from penstock.pipelines.watching import told
 
-    with connect(args):  # Spark takes seconds to start, and a broker that does not answer should not
-        target = Topic(args.bootstrap, args.topic, pairs(args.option, "--option"))
+    target = Topic(args.bootstrap, args.topic, pairs(args.option, "--option"))
+    with reached(args, target):  # Spark takes seconds to start, and a broker that does not answer should not
+        pass
     job = BackfillJob(
         args.path,
         target,
@@ -158,7 +179,7 @@ def run_copy(args: argparse.Namespace) -> int:
         raise Failure("a topic can't be copied into itself: give the target another name", Exit.USAGE)
     job = CopyJob(
         source,
-        Topic(args.bootstrap, args.target),
+        Topic(args.bootstrap, args.target, client_options(source.options)),
         args.checkpoint,
         partitions=args.partitions,
         key=args.key,
@@ -173,15 +194,17 @@ def run_copy(args: argparse.Namespace) -> int:
 
 
 def run_mirror(args: argparse.Namespace) -> int:
-    from penstock.cli.connect import connect
+    from dataclasses import replace
+
     from penstock.pipelines.copying import CopyJob, start_mirror
     from penstock.pipelines.running import run
     from penstock.pipelines.topics import Topic
 
     source = topic(args, args.topic, args.source)
-    with connect(args) as here:
+    target = Topic(args.bootstrap, args.target or args.topic, pairs(args.target_option, "--target-option"))
+    with reached(args, target) as here:
         here.topics([])  # the target has to answer, too
-        target = Topic(args.bootstrap, args.target or args.topic, cluster_id=here.cluster_id)
+        target = replace(target, cluster_id=here.cluster_id)
     same = source.bootstrap == target.bootstrap or (source.cluster_id and source.cluster_id == target.cluster_id)
     if same and source.name == target.name:
         raise Failure("--from and --bootstrap are the same cluster: give the target another name", Exit.USAGE)
@@ -192,23 +215,22 @@ def run_mirror(args: argparse.Namespace) -> int:
         name, clusters = f"mirror-{args.topic}", [source.cluster_id, target.cluster_id]
         code = follow(spark, name, spec, lambda until: run(start, until=until), clusters=clusters)
         for group in args.group:
-            _translate(args, spark, group, target)
+            _translate(args, spark, group, source, target)
     return code
 
 
-def _translate(args: argparse.Namespace, spark: Any, group: str, target: Any) -> None:
-    from penstock.cli.connect import connect
+def _translate(args: argparse.Namespace, spark: Any, group: str, source: Topic, target: Topic) -> None:
     from penstock.cli.group_offsets import committed
     from penstock.pipelines.copying import translate
     from penstock.spark.commits import commit_offsets
 
-    with connect(argparse.Namespace(bootstrap=args.source, timeout=args.timeout)) as there:
+    with reached(args, source) as there:
         known = {index: offset for (name, index), offset in committed(there, group).items() if name == args.topic}
     if not known:
         output.note(f"group {group} has no offsets of {args.topic} at {args.source}")
         return
     found = translate(spark, target, known)
-    with connect(args) as here:
+    with reached(args, target) as here:
         commit_offsets(here.client, group, found)
     rows = [
         {"group": group, "partition": index, "there": known[index], "here": offset}
@@ -263,18 +285,19 @@ def _archive_segments(args: argparse.Namespace) -> int:
 
 
 def run_report(args: argparse.Namespace) -> int:
-    from penstock.cli.connect import connect
     from penstock.pipelines.report import PASSES, examine
     from penstock.pipelines.report_page import page
-    from penstock.pipelines.topics import bounds
+    from penstock.pipelines.topics import Topic, bounds
     from penstock.pipelines.watching import told, watched
 
-    with connect(args) as broker:
+    options = pairs(args.option, "--option")
+    with reached(args, Topic(args.bootstrap, "", options)) as broker:
         known = broker.existing(args.topics or None)
     # Decisions of Spark queries are in topics of ours: not what anybody asks about.
     names = [each.name for each in known if each.name and not each.is_internal and not each.name.startswith("__")]
     if not names:
         raise Failure("there are no topics to report on", Exit.NOT_FOUND)
+    topics = [Topic(args.bootstrap, name, options) for name in names]
     # Opened before the work, which takes a while: what is in it now is kept until there is something better.
     try:
         file = open(args.html, "a", encoding="utf-8")  # noqa: SIM115 (closed below)
@@ -282,14 +305,14 @@ def run_report(args: argparse.Namespace) -> int:
         raise Failure(f"{args.html} can't be written: {problem.strerror}", Exit.STORAGE) from problem
     with file:
         with spark_session(args, "report") as spark, watched(spark) as watch:
-            total = sum(end - first for name in names for first, end in bounds(args.bootstrap, name).values())
+            total = sum(end - first for each in topics for first, end in bounds(each).values())
 
             def line(seconds: float) -> str:
                 read = min(watch.look().records_read // PASSES, total)
                 return told("report", read, total, "records", seconds)
 
             with telling(line):
-                found = examine(spark, args.bootstrap, names)
+                found = examine(spark, topics)
         file.truncate(0)
         file.write(page(f"Topics of {args.bootstrap}", found))
     columns = ("topic", "partitions", "records", "bytes", "skew", "duplicates", "gaps")

@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
@@ -18,6 +19,8 @@ from penstock.cli.options import connection, pairs, positive_int
 from penstock.cli.pipeline_ending import Ending, signals
 
 if TYPE_CHECKING:
+    from penstock.cli.connect import Broker
+    from penstock.pipelines.topics import Topic
     from penstock.runs import Recording
 
 #: A laptop's share: the driver is the executor, too.
@@ -55,16 +58,35 @@ def pace(args: argparse.Namespace) -> Any:
     return Pace(follow=args.follow, every=args.every, max_offsets=args.max_offsets)
 
 
-def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> Any:
-    """The topic, once it is known to be there: Spark takes seconds to start, and a wrong name should not."""
+@contextmanager
+def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
+    """A topic's brokers, asked with its `kafka.*` options, like by every other client of the pipeline."""
     from penstock.cli.connect import connect
+    from penstock.pipelines.topics import client_part
+    from penstock.spark.brokers import connection_settings
+    from penstock.spark.errors import SourceError
+
+    try:
+        settings = connection_settings(topic.client_options) if client_part(topic.options) else None
+    except SourceError as wrong:
+        raise Failure(_without_stop(str(wrong)), Exit.USAGE) from wrong
+    with connect(argparse.Namespace(bootstrap=topic.bootstrap, timeout=args.timeout), settings=settings) as broker:
+        yield broker
+
+
+def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> Topic:
+    """The topic, once it is known to be there: Spark takes seconds to start, and a wrong name should not."""
     from penstock.pipelines.topics import Topic
 
-    where = bootstrap or args.bootstrap
-    with connect(argparse.Namespace(bootstrap=where, timeout=args.timeout)) as broker:
+    wanted = Topic(bootstrap or args.bootstrap, name, pairs(args.option, "--option"))
+    with reached(args, wanted) as broker:
         broker.existing([name])
-        cluster_id = broker.cluster_id
-    return Topic(where, name, pairs(getattr(args, "option", []), "--option"), cluster_id)
+        return replace(wanted, cluster_id=broker.cluster_id)
+
+
+def client_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those that any client of the same brokers has use for."""
+    return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
         pieces = [(index, [part]) for index, parts in whole(found, lossy=lossy).items() for part in parts]
         archived = archived_rows(spark, place_for(spark, path), topic.name, pieces)
         ends = {index: end for index in found.parts if (end := found.end(index)) is not None}
-    starts = {str(index): ends.get(index, -2) for index in range(partitions_of(topic.bootstrap, topic.name))}
+    starts = {str(index): ends.get(index, -2) for index in range(partitions_of(topic))}
     live = read_batch(spark, topic, **_COMMITTED, startingOffsets=json.dumps({topic.name: starts}))
     return archived.select(*COLUMNS).unionByName(live.select(*COLUMNS))
 

@@ -51,16 +51,17 @@ class Backfill:
 
     def _create_topic(self) -> None:
         """If it is not there: with the partitions that are asked for, or that the records need."""
-        job, where = self._job, (self._job.topic.bootstrap, self._job.topic.name)
-        if exists(*where):
-            there = partitions_of(*where)
+        job = self._job
+        if exists(job.topic):
+            there = partitions_of(job.topic)
             if job.partitions not in (None, there):
                 raise SourceError(
                     f"{job.topic.name!r} has {there} partitions already, not {job.partitions}: name another topic, or "
                     "leave the number out."
                 )
         else:
-            create_like(*where, job.partitions or (self._partitions() if job.same_partitions else DEFAULT_PARTITIONS))
+            wanted = job.partitions or (self._partitions() if job.same_partitions else DEFAULT_PARTITIONS)
+            create_like(job.topic, wanted)
 
     def _partitions(self) -> int:
         """As many as the highest partition of a record needs."""
@@ -99,7 +100,7 @@ def backfill(spark: Any, job: BackfillJob) -> int:
 
 
 def _end_of(topic: Topic) -> int:
-    return sum(end for _, end in bounds(topic.bootstrap, topic.name).values())
+    return sum(end for _, end in bounds(topic).values())
 
 
 def _table(spark: Any, job: BackfillJob) -> Any:

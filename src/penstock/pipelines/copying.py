@@ -35,10 +35,10 @@ class CopyJob:
 def start_repartition(spark: Any, job: CopyJob) -> Any:
     if (job.source.bootstrap, job.source.name) == (job.target.bootstrap, job.target.name):
         raise SourceError("A topic can't be copied into itself: give the target another name.")
-    wanted = job.partitions or partitions_of(*_where(job.source))
+    wanted = job.partitions or partitions_of(job.source)
     records = _rekeyed(_records(spark, job), job.key)  # before a topic is made for what can't be done
-    if not create_like(job.target.bootstrap, job.target.name, wanted) and job.partitions is not None:
-        there = partitions_of(*_where(job.target))
+    if not create_like(job.target, wanted) and job.partitions is not None:
+        there = partitions_of(job.target)
         if there != wanted:
             raise SourceError(
                 f"{job.target.name!r} has {there} partitions already, not {wanted}: give the target another name, or "
@@ -49,9 +49,9 @@ def start_repartition(spark: Any, job: CopyJob) -> Any:
 
 def start_mirror(spark: Any, job: CopyJob) -> Any:
     """Partition for partition; each record's offset at the source goes along in a header."""
-    count = partitions_of(*_where(job.source))
-    create_like(job.target.bootstrap, job.target.name, count)
-    there = partitions_of(*_where(job.target))
+    count = partitions_of(job.source)
+    create_like(job.target, count)
+    there = partitions_of(job.target)
     if there < count:
         raise SourceError(
             f"{job.target.name!r} has {there} partitions and its source {count}: `penstock topic alter "
@@ -76,10 +76,6 @@ def translate(spark: Any, mirrored: Topic, committed: Mapping[int, int]) -> Offs
     first = f.min(f.when(f.col("origin") >= f.col("committed"), f.col("offset")))
     found = rows.join(wanted, "partition").groupBy("partition").agg(f.coalesce(first, f.max("offset") + 1).alias("at"))
     return {(mirrored.name, row["partition"]): row["at"] for row in found.collect()}
-
-
-def _where(topic: Topic) -> tuple[str, str]:
-    return topic.bootstrap, topic.name
 
 
 def _records(spark: Any, job: CopyJob) -> Any:

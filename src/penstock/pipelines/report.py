@@ -65,8 +65,8 @@ class TopicReport:
         return max(each.records for each in self.partitions) * len(self.partitions) / self.records
 
 
-def examine(spark: Any, bootstrap: str, names: Sequence[str]) -> list[TopicReport]:
-    return [_examine(spark, Topic(bootstrap, name)) for name in names]
+def examine(spark: Any, topics: Sequence[Topic]) -> list[TopicReport]:
+    return [_examine(spark, topic) for topic in topics]
 
 
 def _examine(spark: Any, topic: Topic) -> TopicReport:
@@ -94,7 +94,7 @@ def _examine(spark: Any, topic: Topic) -> TopicReport:
         PartitionReport(**found[index].asDict())
         if index in found
         else PartitionReport(index, 0, 0, 0, -1, "", "", 0, 0)
-        for index in range(partitions_of(topic.bootstrap, topic.name))
+        for index in range(partitions_of(topic))
     )
     keyed = records.where("key IS NOT NULL").groupBy(f.col("key").cast("string").alias("key")).count()
     top = tuple((row["key"], row["count"]) for row in keyed.orderBy(f.desc("count"), "key").limit(MOST).collect())

@@ -5,11 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Client
+    from penstock.spark.options import SourceOptions
 
 #: What a record is besides its value; in tables with an underscore, for values have columns of their own.
 PLACE = ("topic", "partition", "offset", "timestamp")
 PLACES = tuple(f"_{name}" for name in PLACE)
+
+
+def client_part(options: Mapping[str, str]) -> dict[str, str]:
+    """The `kafka.*` of these options, without the prefix."""
+    lowered = {name.lower(): value for name, value in options.items()}
+    return {name.removeprefix("kafka."): value for name, value in lowered.items() if name.startswith("kafka.")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,18 @@ class Topic:
     """More options of `format("penstock")`, such as kafka.* and startingOffsets."""
     cluster_id: str = ""
     """Where it has been looked up."""
+
+    def connect(self) -> Client:
+        """A client of its own, with the `kafka.*` options that the source and the sink get. Raises SourceError."""
+        from penstock.spark.brokers import connect
+
+        return connect(self.client_options)
+
+    @property
+    def client_options(self) -> SourceOptions:
+        from penstock.spark.options import SourceOptions
+
+        return SourceOptions(self.bootstrap, client=client_part(self.options))
 
     def reader_options(self, **more: str) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, **self.options, **more}
@@ -40,7 +62,7 @@ def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
 def read_ends(spark: Any, topic: Topic, count: int) -> Any:
     """About so many of the first records, and so many of the newest: asked for by offset, for a limit would cut their
     readers off."""
-    there = bounds(topic.bootstrap, topic.name)
+    there = bounds(topic)
     each = -(-count // len(there))
     starts = {str(index): first for index, (first, _) in there.items()}
     early = {str(index): min(end, first + each) for index, (first, end) in there.items()}
@@ -61,15 +83,14 @@ def read_ends(spark: Any, topic: Topic, count: int) -> Any:
     return between(starts, early).unionByName(between(late, ends))
 
 
-def create_like(bootstrap: str, name: str, partitions: int, *, replication_factor: int = -1) -> bool:
+def create_like(topic: Topic, partitions: int, *, replication_factor: int = -1) -> bool:
     """Makes the topic if it is not there; False if it was."""
-    from penstock.client.sync import Client
     from penstock.protocol.errors import ErrorCode, KafkaError
     from penstock.spark.errors import in_one_sentence
 
-    with in_one_sentence(f"Topic {name!r} could not be created"), Client(bootstrap) as client:
+    with in_one_sentence(f"Topic {topic.name!r} could not be created"), topic.connect() as client:
         try:
-            client.create_topic(name, partitions, replication_factor)
+            client.create_topic(topic.name, partitions, replication_factor)
         except KafkaError as problem:
             if problem.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
@@ -77,37 +98,36 @@ def create_like(bootstrap: str, name: str, partitions: int, *, replication_facto
     return True
 
 
-def bounds(bootstrap: str, name: str) -> dict[int, tuple[int, int]]:
+def bounds(topic: Topic) -> dict[int, tuple[int, int]]:
     """Of each partition the first offset and the one behind the last. Raises SourceError."""
     from penstock.client.offsets import EARLIEST, LATEST
-    from penstock.client.sync import Client
     from penstock.spark.errors import in_one_sentence
 
-    wanted = [(name, index) for index in range(partitions_of(bootstrap, name))]
-    with in_one_sentence(f"The offsets of {name!r} could not be had"), Client(bootstrap) as client:
+    wanted = [(topic.name, index) for index in range(partitions_of(topic))]
+    with in_one_sentence(f"The offsets of {topic.name!r} could not be had"), topic.connect() as client:
         first = client.list_offsets(dict.fromkeys(wanted, EARLIEST))
         last = client.list_offsets(dict.fromkeys(wanted, LATEST))
     return {key[1]: (first[key].offset, last[key].offset) for key in wanted}
 
 
-def partitions_of(bootstrap: str, name: str) -> int:
+def partitions_of(topic: Topic) -> int:
     """How many; raises SourceError if the topic is not there."""
     from penstock.spark.errors import SourceError
 
-    count = _partitions(bootstrap, name)
+    count = _partitions(topic)
     if not count:
-        raise SourceError(f"There is no topic {name!r} at {bootstrap}: `penstock topic create {name}` makes it.")
+        name = topic.name
+        raise SourceError(f"There is no topic {name!r} at {topic.bootstrap}: `penstock topic create {name}` makes it.")
     return count
 
 
-def exists(bootstrap: str, name: str) -> bool:
-    return _partitions(bootstrap, name) > 0
+def exists(topic: Topic) -> bool:
+    return _partitions(topic) > 0
 
 
-def _partitions(bootstrap: str, name: str) -> int:
-    from penstock.client.sync import Client
+def _partitions(topic: Topic) -> int:
     from penstock.spark.errors import in_one_sentence
 
-    with in_one_sentence("The topic can't be looked up"), Client(bootstrap) as client:
-        [found] = client.metadata([name]).topics
+    with in_one_sentence("The topic can't be looked up"), topic.connect() as client:
+        [found] = client.metadata([topic.name]).topics
     return 0 if found.error_code else len(found.partitions)

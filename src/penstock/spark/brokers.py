@@ -28,7 +28,7 @@ def connect(options: SourceOptions, *, attempts: int | None = None) -> Client:
         with in_one_sentence("No broker could be reached"):
             return Client(
                 options.bootstrap,
-                settings=_connection(options),
+                settings=connection_settings(options),
                 retry=retry if attempts is None else replace(retry, attempts=attempts),
                 retry_first=attempts is not None,
             )
@@ -48,7 +48,8 @@ def fetch_settings(options: SourceOptions) -> ConsumerSettings:
     )
 
 
-def _connection(options: SourceOptions) -> ConnectionSettings:
+def connection_settings(options: SourceOptions) -> ConnectionSettings:
+    """Raises SourceError."""
     return ConnectionSettings(
         client_id=options.client.get("client.id", "penstock-spark"),
         connect_timeout_s=_number(options, "socket.connection.setup.timeout.ms", CONNECT_TIMEOUT_MS) / 1000,

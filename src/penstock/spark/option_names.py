@@ -109,7 +109,9 @@ def client_properties(
     """
     found = {name.removeprefix(PREFIX): text for name, text in options.items() if name.startswith(PREFIX)}
     names = set(known)
-    unknown = [name for name in found if name not in names and not name.startswith(("ssl.", "sasl."))]
+    # One set of options may serve a job's source and its sink.
+    others = {*CONSUMER_ACTED_ON, *CONSUMER_IGNORED, *PRODUCER_ACTED_ON, *PRODUCER_IGNORED}
+    unknown = [name for name in found if name not in names | others and not name.startswith(("ssl.", "sasl."))]
     for name in found:
         if name in refused:
             raise SourceError(f"Option kafka.{name} can't be set here: {refused[name]}.")

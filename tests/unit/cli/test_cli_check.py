@@ -56,6 +56,18 @@ def test_what_is_ignored_is_told_and_what_is_refused_decides_the_code(
     assert said.endswith("1 refused\n")
 
 
+def test_protection_that_is_not_there_is_refused_as_start_refuses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "server.properties"
+    code, verdicts, said = check(path, COMBINED + "authorizer.class.name=StandardAuthorizer\n", capsys)
+    assert code == Exit.USAGE
+    assert verdicts["authorizer.class.name"] == "refused"
+    assert said.endswith("1 refused\n")
+    assert main(["start", str(path)]) == Exit.USAGE
+    assert "authorizer.class.name" in capsys.readouterr().err
+
+
 def test_properties_that_cannot_stand_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, said = check(tmp_path / "server.properties", COMBINED + "process.roles=controller\n", capsys)
     assert code == Exit.USAGE

@@ -234,7 +234,7 @@ NOT_RUN = {
     "operations.md: penstock quorum remove-voter 4": THREE_MACHINES,
     "pipelines.md: from penstock.spark import session": SPARK,
     "pipelines.md: df = (": SPARK,
-    "pipelines.md: from penstock.spark.progress import watch": SPARK,
+    "pipelines.md: from penstock.spark.progress import watch, with_metrics": SPARK,
     'pipelines.md: df.selectExpr("id AS key", "to_json(struct(*)) AS value").write.format("': SPARK,
     "pipelines.md: orders.json": "a listing of files",
 }

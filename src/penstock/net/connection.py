@@ -86,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         "_queue",
         "_queued_bytes",
         "_reading",
+        "_rest",
         "_server",
         "_task",
         "_transport",
@@ -123,6 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         self.idle_slot = 0
         self._transport: asyncio.Transport | None = None
         self._head = b""
+        self._rest = b""
+        """Bytes behind a full queue, cut into frames when it is empty. There is none without a queue."""
         self._partial: PartialFrame | None = None
         self._partial_since = 0.0
         self._queue: deque[memoryview] | None = None
@@ -216,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             for callback in callbacks:
                 callback()
         # A peer that sends without waiting for answers and hangs up still gets its requests done.
-        if not self._closing and self._queue:
+        if not self._closing and self._queue is not None:
             self._unmute()
         else:
             self._closing = True
@@ -286,6 +289,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._head:
             count += len(self._head)
             self._head = b""
+        self._cut(view, count)
+
+    def _cut(self, view: memoryview, count: int) -> None:
+        most = self._server.limits.pipelined_max_requests
         position = 0
         while count - position >= 4:
             size: int = _unpack_size(view, position)[0]
@@ -297,6 +304,9 @@ class Connection(asyncio.BufferedProtocol):
             if end > count:
                 self._begin_partial(size, view[start:count])
                 return
+            if self._queue is not None and len(self._queue) >= most:
+                self._keep_rest(bytes(view[position:count]))
+                return
             # A copy of its own, so that the handler may keep it while the receive buffer serves others.
             self._frame(memoryview(bytearray(view[start:end])))
             if self._closing:
@@ -304,6 +314,20 @@ class Connection(asyncio.BufferedProtocol):
             position = end
         if position < count:
             self._head = bytes(view[position:count])
+
+    def _keep_rest(self, rest: bytes) -> None:
+        """A read may bring thousands of tiny requests: cutting them all at once would take long."""
+        self._rest = rest
+        self._queued_bytes += len(rest)
+        self._server.budget.take(len(rest))
+
+    def _cut_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        self._queued_bytes -= len(rest)
+        self._cut(memoryview(rest), len(rest))
+        self._server.budget.give_back(len(rest))
+        if self._transport is None and self._partial is not None:
+            self._drop_partial()  # the peer is gone: the end of this request never comes
 
     def _begin_partial(self, size: int, first: memoryview) -> None:
         self._partial = PartialFrame(size, first)
@@ -485,7 +509,12 @@ class Connection(asyncio.BufferedProtocol):
     def _drain(self, most: int = sys.maxsize) -> None:
         queue = self._queue
         turns = self._server.turns
-        while queue and not (self._busy or self._congested or self._mute_timer is not None or self._closing):
+        while (queue or self._rest) and not (
+            self._busy or self._congested or self._mute_timer is not None or self._closing
+        ):
+            if not queue:
+                self._cut_rest()
+                continue
             if not most or (turns.open and not turns.may_start()):
                 self._wait_for_turn()
                 break
@@ -494,7 +523,7 @@ class Connection(asyncio.BufferedProtocol):
             self._queued_bytes -= len(frame)
             self._server.budget.give_back(len(frame))
             self._start(frame)
-        if not queue:
+        if not queue and not self._rest:
             self._queue = None
         if self._out:
             self._flush()
@@ -511,7 +540,9 @@ class Connection(asyncio.BufferedProtocol):
         queue = self._queue
         budget = self._server.budget
         full = queue is not None and (
-            self._queued_bytes >= limits.pipelined_max_bytes or len(queue) >= limits.pipelined_max_requests
+            bool(self._rest)
+            or self._queued_bytes >= limits.pipelined_max_bytes
+            or len(queue) >= limits.pipelined_max_requests
         )
         if budget.exhausted and self._partial is None and not self._waits_for_budget:
             self._waits_for_budget = True
@@ -550,7 +581,7 @@ class Connection(asyncio.BufferedProtocol):
             self._task.cancel()
 
     def idle_expired(self) -> bool:
-        if self._busy or self._queue or self._mute_timer is not None:
+        if self._busy or self._queue is not None or self._mute_timer is not None:
             return self._congested and self._expire("it reads no answers")
         return self._expire("idle")
 
@@ -563,6 +594,7 @@ class Connection(asyncio.BufferedProtocol):
     def _drop_queue(self) -> None:
         if self._queue is not None:
             self._queue = None
+            self._rest = b""
             freed, self._queued_bytes = self._queued_bytes, 0
             self._server.budget.give_back(freed)
 

@@ -174,7 +174,7 @@ def test_a_topic_that_is_not_there_is_said_so_after_a_few_looks() -> None:
                 await client.topic("nope")
             assert len(broker.requests(MetadataRequest)) == UNKNOWN_TOPIC_ATTEMPTS
             assert not broker.requests(MetadataRequest)[0].allow_auto_topic_creation
-            with pytest.raises(KafkaError, match="has 1 partitions and no partition 3"):
+            with pytest.raises(KafkaError, match="has 1 partition and no partition 3"):
                 await client.leader("t", 3)
 
     run(scenario())

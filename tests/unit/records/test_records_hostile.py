@@ -17,7 +17,16 @@ from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.lookup import first_at_or_after, latest
 from penstock.records.record import Record, read_records, records_payload
 from penstock.records.scan import Slices, finish, indexes_without_key, raw_records
-from penstock.records.validate import AppendRules, validate_own, validate_produced
+from penstock.records.validate import (
+    AppendRules,
+    LeaderBatch,
+    Prepared,
+    UnpackFirstError,
+    inspecting,
+    packed_anew,
+    validate_own,
+    validate_produced,
+)
 
 EXAMPLE = build_batch(
     [(1000 + n, b"k%d" % n, b"v" * n * 30, (("h", b"x"), ("n", None))) for n in range(4)] + [(2000, None, None, ())]
@@ -49,6 +58,17 @@ def in_slices(work: Callable[..., Slices[object]], *args: int) -> Callable[[byte
     return read
 
 
+def produced(batch: bytes) -> LeaderBatch:
+    """Validates a client's batch as an append does: one that is large when unpacked is looked into first."""
+    try:
+        return validate_produced(batch, RULES, base_offset=0, leader_epoch=0, now_ms=0)
+    except UnpackFirstError as first:
+        data = records_payload(first.batch, first.header)
+        max_timestamp = finish(inspecting(first.header, data, RULES, 0))
+        prepared = Prepared(RULES, max_timestamp, packed_anew(first.header, data, RULES))
+    return validate_produced(batch, RULES, base_offset=0, leader_epoch=0, now_ms=0, prepared=prepared)
+
+
 READERS: list[Callable[[bytes], object]] = [
     read_records,
     lambda batch: list(raw_records(parse_header(batch), batch)),
@@ -57,7 +77,7 @@ READERS: list[Callable[[bytes], object]] = [
     in_slices(latest),
     read_end_txn,
     compacts,
-    lambda batch: validate_produced(batch, RULES, base_offset=0, leader_epoch=0, now_ms=0),
+    produced,
     lambda batch: validate_own(batch, RULES, base_offset=0, leader_epoch=0, now_ms=0),
     split_batches,
 ]

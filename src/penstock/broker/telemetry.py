@@ -90,6 +90,7 @@ class Telemetry:
         self.receivers: list[Receiver] = []
         self.instances: OrderedDict[bytes, Instance] = OrderedDict()
         self._random = random
+        self._resources: Mapping[str, Mapping[str, str]] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._version = 0
 
@@ -101,12 +102,18 @@ class Telemetry:
             )
 
     def set_subscriptions(self, resources: Mapping[str, Mapping[str, str]]) -> None:
+        """Parses the resources that changed: all of them would take long, with any change of any config."""
         subscriptions: dict[str, Subscription] = {}
         for name, values in resources.items():
+            if self._resources.get(name) == values:
+                if name in self._subscriptions:
+                    subscriptions[name] = self._subscriptions[name]
+                continue
             try:
                 subscriptions[name] = Subscription.from_map(name, values)
             except ConfigError as error:
                 logger.warning("client metrics subscription %s is left out: %s", name, error)
+        self._resources = resources
         if subscriptions != self._subscriptions:
             self._subscriptions = subscriptions
             self._version += 1

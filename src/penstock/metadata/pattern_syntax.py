@@ -6,15 +6,20 @@ them.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
+from penstock.metadata.pattern_work import Work
 from penstock.protocol.errors import ErrorCode, KafkaError
 
-MAX_LENGTH = 10_000
+#: Characters of a pattern.
+MAX_LENGTH = 1_000
+#: Steps of `Work` that a character of a pattern takes: making its set of characters is most of it.
+STEPS_PER_CHAR = 16
 MAX_REPEAT = 1000
 MAX_DEPTH = 100
 
@@ -36,6 +41,7 @@ _POSIX = {
     "xdigit": "0-9A-Fa-f",
 }
 _CATEGORIES = frozenset({"L", "Lu", "Ll", "N", "Nd", "P", "Pc", "Pd", "Po", "M", "S", "Z", "C"})
+_COUNT = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
 _ESCAPES = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 _ASCII = [chr(code) for code in range(128)]
 _ALL_ASCII = frozenset(_ASCII)
@@ -163,9 +169,27 @@ class End:
 Node = Chars | Sequence | Alternation | Repeat | Begin | End
 
 
-def parse(text: str) -> Node:
+EMPTY = Sequence(())
+
+
+def _sequence(parts: list[Node]) -> Node:
+    """What matches only the empty text is left out, so that it can't be repeated without making states."""
+    parts = [part for part in parts if part != EMPTY]
+    return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+
+def _repeat(part: Node, least: int, most: int | None) -> Node:
+    return EMPTY if part == EMPTY or most == 0 else Repeat(part, least, most)
+
+
+def parse(text: str, work: Work) -> Node:
+    """Takes time linear in the length of the text."""
     if len(text) > MAX_LENGTH:
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"The pattern is longer than {MAX_LENGTH} characters.")
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"The regular expression has {len(text)} characters: write it with {MAX_LENGTH} at most.",
+        )
+    work.spend(len(text) * STEPS_PER_CHAR)
     parser = _Parser(text)
     node = parser.alternation(0)
     if parser.at < len(text):
@@ -220,7 +244,7 @@ class _Parser:
             part = self.atom(depth)
             if part is not None:
                 parts.append(self.repeated(part))
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+        return _sequence(parts)
 
     def repeated(self, part: Node) -> Node:
         seen = False
@@ -234,7 +258,7 @@ class _Parser:
                 self.fail("a repetition of a repetition")
             seen = True
             self.accept("?")  # lazy or not makes no difference to whether a name matches
-            part = Repeat(part, *bounds)
+            part = _repeat(part, *bounds)
 
     def bounds(self) -> tuple[int, int | None] | None:
         if self.accept("*"):
@@ -249,17 +273,17 @@ class _Parser:
 
     def counted(self) -> tuple[int, int | None] | None:
         """`{2}`, `{2,}` or `{2,5}`; anything else in braces is literal, as in RE2."""
-        end = self.text.find("}", self.at)
-        low, comma, high = self.text[self.at + 1 : max(end, self.at + 1)].partition(",")
-        if end < 0 or not _is_number(low) or (high and not _is_number(high)):
+        found = _COUNT.match(self.text, self.at)
+        if found is None:
             return None
+        low, comma, high = found[1], found[2], found[3] or ""
         if max(len(low.lstrip("0")), len(high.lstrip("0"))) > len(str(MAX_REPEAT)):
             self.fail("a repetition with a bad count")
         least = int(low)
         most = least if not comma else int(high) if high else None
         if max(least, most or 0) > MAX_REPEAT or (most is not None and most < least):
             self.fail("a repetition with a bad count")
-        self.at = end + 1
+        self.at = found.end()
         return least, most
 
     def atom(self, depth: int) -> Node | None:
@@ -422,10 +446,6 @@ class _Parser:
                 self.fail("a range that ends before it begins")
             return (Item(low, high),)
         return (Item(low, low),)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
 
 
 def _perl(kind: str) -> tuple[Item, ...]:

@@ -3,8 +3,8 @@
 Clients choose the patterns and the texts (topic names, transactional ids, client ids), so Python's `re` is out of the
 question: a hostile pattern would hold the loop for minutes. A pattern becomes a nondeterministic automaton of bounded
 size; matching walks sets of its states, which are remembered as the states of a deterministic one. A new set costs as
-many steps as it has states, and `Work` counts them: a pattern of seventy characters may have thousands in each set. A
-pattern matches a text as a whole.
+many steps as it has states: a pattern of seventy characters may have thousands in each set. Parsing and building cost
+steps as well, and `Work` counts all of them. A pattern matches a text as a whole.
 """
 
 from __future__ import annotations
@@ -22,42 +22,29 @@ from penstock.metadata.pattern_syntax import (
     Sequence,
     parse,
 )
+from penstock.metadata.pattern_work import MAX_STEPS, Work
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 #: States of a pattern's automaton: every character of a pattern is one, and every repetition of it.
 MAX_STATES = 10_000
-#: Steps of `Work`: what all patterns that are matched in one go may take together, about 30 ms.
-MAX_STEPS = 60_000
+#: Steps that it takes to make one state, or to come by a node of the pattern that has none.
+STEPS_PER_NODE = 3
 #: A character that is not ASCII is looked for in ranges and categories.
 STEPS_PER_OTHER_CHAR = 20
 #: States in all the sets that a pattern remembers.
 MAX_REMEMBERED_STATES = 60_000
 
+__all__ = ["MAX_STEPS", "Pattern", "Work"]
+
 _SPLIT, _BEGIN, _END = "split", "begin", "end"
 Label = CharSet | str
-
-
-class Work:
-    """Steps that are left for matching; INVALID_REGULAR_EXPRESSION when they are spent."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, steps: int = MAX_STEPS) -> None:
-        self.left = steps
-
-    def spend(self, steps: int) -> None:
-        self.left -= steps
-        if self.left < 0:
-            raise KafkaError(
-                ErrorCode.INVALID_REGULAR_EXPRESSION,
-                "The regular expression takes too long to match: write it with fewer repetitions and alternatives.",
-            )
 
 
 @dataclass(slots=True)
 class _Automaton:
     """State 0 accepts. Every other state has a label: characters, a split, or a condition on the position."""
 
+    work: Work
     labels: list[Label] = field(default_factory=lambda: [_SPLIT])
     targets: list[tuple[int, ...]] = field(default_factory=lambda: [()])
 
@@ -70,6 +57,7 @@ class _Automaton:
 
     def build(self, node: Node, after: int) -> int:
         """The state from which the node matches and then goes on to `after`."""
+        self.work.spend(STEPS_PER_NODE)
         match node:
             case Chars(chars):
                 return self.add(chars, after)
@@ -113,10 +101,11 @@ class _Set:
 class Pattern:
     """Raises INVALID_REGULAR_EXPRESSION for what RE2 wouldn't take."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, work: Work | None = None) -> None:
+        work = Work() if work is None else work
         self.text = text
-        self._automaton = _Automaton()
-        self._first = self._automaton.build(parse(text), 0)
+        self._automaton = _Automaton(work)
+        self._first = self._automaton.build(parse(text, work), 0)
         self._start: _Set | None = None
         self._sets: dict[frozenset[int], _Set] = {}
         self._remembered = 0

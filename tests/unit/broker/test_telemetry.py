@@ -1,5 +1,6 @@
 """Client telemetry: who is asked for what, and which pushes are taken."""
 
+from collections.abc import Mapping
 from random import Random
 from time import thread_time
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from penstock.broker.handlers import (
     api_72_push_telemetry,
 )
 from penstock.broker.telemetry import Payload, Telemetry
+from penstock.metadata.configs.client_metrics import Subscription
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage, ResourceType
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -272,3 +274,20 @@ def test_a_client_keeps_the_id_that_it_was_given_also_at_another_broker() -> Non
     later = START + 10_000_000
     assert first.subscribe(request(later), given)[0] == given
     assert second.subscribe(request(later), given)[0] == given
+
+
+def test_a_subscription_that_did_not_change_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    whole = Subscription.from_map
+
+    def from_map(name: str, values: Mapping[str, str]) -> Subscription:
+        parsed.append(name)
+        return whole(name, values)
+
+    monkeypatch.setattr(Subscription, "from_map", from_map)
+    match = {"metrics": "a", "match": "client_id=" + "a" * 900}
+    found = telemetry(s=match, t=match)
+    found.set_subscriptions({"s": match, "t": {"metrics": "b"}, "u": {"match": "client_id=["}})
+    found.set_subscriptions({"s": dict(match), "t": {"metrics": "b"}, "u": {"match": "client_id=["}})
+    assert parsed == ["s", "t", "t", "u"]
+    assert found.subscribe(request(client_id="a" * 900), ID)[1].metrics == ("a", "b")

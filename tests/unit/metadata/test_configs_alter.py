@@ -265,7 +265,8 @@ def test_validating_changes_nothing() -> None:
             "s",
             [("match", SET, "client_id=[")],
             "INVALID_CONFIG",
-            "'client_id=[' matches no clients: write a known parameter, = and a regular expression.",
+            "'client_id=[' matches no clients: The regular expression '[' is not valid: it ends too early at"
+            " position 1.",
         ),
         (METRICS, "", [("interval.ms", SET, "1000")], "INVALID_REQUEST", "The subscription has no name: give it one."),
         (
@@ -324,6 +325,18 @@ def test_a_resource_given_twice_is_refused_twice() -> None:
     request = incremental.IncrementalAlterConfigsRequest(resources=[resource, other, resource])
     decision = incremental_alter_configs(image_with(), request, SETTINGS, refused_resources(request.resources))
     assert [each.error_code for each in decision.reply.responses] == [42, 0, 42]
+
+
+def test_patterns_of_one_request_share_their_steps() -> None:
+    match = incremental.AlterableConfig(name="match", config_operation=SET, value="client_id=" + "a" * 900)
+    resources = [
+        incremental.AlterConfigsResource(resource_type=METRICS, resource_name=f"s{number}", configs=[match])
+        for number in range(100)
+    ]
+    request = incremental.IncrementalAlterConfigsRequest(resources=resources)
+    decision = incremental_alter_configs(image_with(), request, SETTINGS, refused_resources(request.resources))
+    codes = [ErrorCode(each.error_code) for each in decision.reply.responses]
+    assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.INVALID_CONFIG] * 97
 
 
 def test_the_old_way_drops_what_is_not_given() -> None:

@@ -17,6 +17,7 @@ from penstock.metadata.configs.group import (
 )
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.patterns import Work
 
 SETTINGS = Settings()
 
@@ -86,14 +87,19 @@ def test_a_value_outside_of_limits_that_came_later_is_pulled_inside() -> None:
 @pytest.mark.parametrize("pattern", ["x", "client_id=a=b", "foo=b", "client_id=[", "client_id="])
 def test_a_pattern_that_matches_nothing_sensible_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        validate_client_metrics("s", {"match": pattern})
-    assert str(refused.value) == f"'{pattern}' matches no clients: write a known parameter, = and a regular expression."
+        validate_client_metrics("s", {"match": pattern}, Work())
+    why = (
+        "The regular expression '[' is not valid: it ends too early at position 1."
+        if pattern == "client_id=["
+        else "write a known parameter, = and a regular expression."
+    )
+    assert str(refused.value) == f"'{pattern}' matches no clients: {why}"
     assert not isinstance(refused.value, ClientMetricsRequestError)
 
 
 def test_the_last_of_two_patterns_for_a_parameter_counts() -> None:
-    assert parse_match(("client_id=a", " client_id = b.* ")).keys() == {"client_id"}
-    assert parse_match(("client_id=a", " client_id = b.* "))["client_id"].matches("bcd")
+    assert parse_match(("client_id=a", " client_id = b.* "), Work()).keys() == {"client_id"}
+    assert parse_match(("client_id=a", " client_id = b.* "), Work())["client_id"].matches("bcd")
 
 
 def test_a_subscription_has_defaults() -> None:

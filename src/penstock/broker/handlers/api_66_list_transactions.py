@@ -52,4 +52,5 @@ async def handle(broker: Broker, ctx: RequestContext, request: ListTransactionsR
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
-    return partial(Pattern(pattern).matches, work=Work()) if pattern else None
+    work = Work()
+    return partial(Pattern(pattern, work).matches, work=work) if pattern else None

@@ -22,7 +22,7 @@ MAX_PATTERNS = 50
 
 def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> ResolvedRegex:
     """The topics that match, internal ones too, as in Kafka: a client that wants none says so in its pattern."""
-    pattern = Pattern(regex)
+    pattern = Pattern(regex, work)
     topics = frozenset(name for name in image.topics if pattern.matches(name, work))
     return ResolvedRegex(topics, image.offset, turn.wall_ms)
 
@@ -41,17 +41,22 @@ def refresh_regexes(
             ErrorCode.INVALID_REGULAR_EXPRESSION, f"The group has {MAX_PATTERNS} patterns already: use one of them."
         )
     resolved: dict[str, ResolvedRegex] = {}
-    for regex in sorted(used):
+    left = MAX_STEPS
+    for waiting, regex in zip(range(len(used), 0, -1), sorted(used)):
         known = group.regexes.get(regex)
         if known is not None and not group.metadata_changed:
             resolved[regex] = known
             continue
+        allowed = MAX_STEPS if known is None else left // waiting
+        work = Work(allowed)
         try:
-            found = resolve(turn, image, regex, Work(MAX_STEPS if known is None else MAX_STEPS // len(used)))
+            found = resolve(turn, image, regex, work)
         except KafkaError:
             if known is None:
                 raise
             found = known
+        if known is not None:
+            left -= allowed - max(work.left, 0)
         if known is not None and known.topics == found.topics:
             resolved[regex] = known
         else:

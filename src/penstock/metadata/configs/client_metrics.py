@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.metadata.configs.definition import ConfigError, ConfigKey, ConfigType, ListOf, split_list, table
-from penstock.metadata.patterns import Pattern
+from penstock.metadata.patterns import Pattern, Work
 from penstock.protocol.errors import KafkaError
 
 ALL_METRICS = "*"
@@ -68,11 +68,11 @@ class Subscription:
             name,
             split_list(values.get("metrics", "")),
             interval,
-            parse_match(split_list(values.get("match", ""))),
+            parse_match(split_list(values.get("match", "")), Work()),
         )
 
 
-def validate_client_metrics(name: str, values: Mapping[str, str]) -> None:
+def validate_client_metrics(name: str, values: Mapping[str, str], work: Work) -> None:
     if not name:
         raise ClientMetricsRequestError("The subscription has no name: give it one.")
     for each in values:
@@ -82,20 +82,21 @@ def validate_client_metrics(name: str, values: Mapping[str, str]) -> None:
         value = CLIENT_METRICS_CONFIGS[each].parse(text)
         if isinstance(value, int) and not MIN_INTERVAL_MS <= value <= MAX_INTERVAL_MS:
             raise ClientMetricsRequestError(f"{each} can't be '{value}': give 100 to 3600000, which is an hour.")
-    parse_match(split_list(values.get("match", "")))
+    parse_match(split_list(values.get("match", "")), work)
 
 
-def parse_match(patterns: tuple[str, ...]) -> dict[str, Pattern]:
-    """Of a parameter given twice the last pattern counts. Patterns are RE2's: an administrator may be anybody."""
+def parse_match(patterns: tuple[str, ...], work: Work) -> dict[str, Pattern]:
+    """Of a parameter given twice the last pattern counts. Patterns are RE2's: an administrator may be anybody.
+
+    All patterns that are parsed in one go share the steps of `work`.
+    """
     parsed: dict[str, Pattern] = {}
     for pattern in patterns:
         parts = pattern.rstrip("=").split("=")
         if len(parts) != 2 or parts[0].strip() not in MATCH_PARAMETERS:
             raise ConfigError(f"'{pattern}' matches no clients: write a known parameter, = and a regular expression.")
         try:
-            parsed[parts[0].strip()] = Pattern(parts[1].strip())
-        except KafkaError:
-            raise ConfigError(
-                f"'{pattern}' matches no clients: write a known parameter, = and a regular expression."
-            ) from None
+            parsed[parts[0].strip()] = Pattern(parts[1].strip(), work)
+        except KafkaError as error:
+            raise ConfigError(f"'{pattern}' matches no clients: {error.message}") from None
     return parsed

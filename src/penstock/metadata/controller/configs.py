@@ -21,6 +21,7 @@ from penstock.metadata.configs.topic import TOPIC_CONFIGS, validate_topic_config
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import MetadataImage, ResourceType
 from penstock.metadata.names import name_problem
+from penstock.metadata.patterns import Work
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_33_alter_configs as legacy
 from penstock.protocol.messages import api_44_incremental_alter_configs as incremental
@@ -104,13 +105,14 @@ def incremental_alter_configs(
     """`settled` holds the outcome of resources that are not metadata (loggers) or already refused."""
     outcomes: Outcomes = dict(settled)
     records: list[ConfigRecord | ClearElrRecord] = []
+    work = Work()
     for index, resource in enumerate(request.resources):
         if index in outcomes:
             continue
         try:
             wanted = _after_operations(image, resource)
             changed = [config.name for config in resource.configs]
-            records += _alter(image, resource, wanted, changed, settings)
+            records += _alter(image, resource, wanted, changed, settings, work)
             outcomes[index] = None
         except KafkaError as error:
             outcomes[index] = error
@@ -134,6 +136,7 @@ def alter_configs(
     """The old way: what is given is all there is, and every other config of the resource goes."""
     outcomes = refused_resources(request.resources)
     records: list[ConfigRecord | ClearElrRecord] = []
+    work = Work()
     for index, resource in enumerate(request.resources):
         if index in outcomes:
             continue
@@ -142,7 +145,7 @@ def alter_configs(
             dropped = [
                 name for name in image.config(resource.resource_type, resource.resource_name) if name not in wanted
             ]
-            records += _alter(image, resource, wanted, [*wanted, *dropped], settings)
+            records += _alter(image, resource, wanted, [*wanted, *dropped], settings, work)
             outcomes[index] = None
         except KafkaError as error:
             outcomes[index] = error
@@ -163,12 +166,17 @@ def alter_configs(
 
 
 def _alter(
-    image: MetadataImage, resource: _Resource, wanted: Mapping[str, str], changed: Sequence[str], settings: Settings
+    image: MetadataImage,
+    resource: _Resource,
+    wanted: Mapping[str, str],
+    changed: Sequence[str],
+    settings: Settings,
+    work: Work,
 ) -> list[ConfigRecord | ClearElrRecord]:
     """Checks what the resource would be, and returns the records for the configs that change."""
     kind, name = resource.resource_type, resource.resource_name
     try:
-        _validate(image, kind, name, wanted, settings)
+        _validate(image, kind, name, wanted, settings, work)
     except ClientMetricsRequestError as error:
         raise _invalid(str(error)) from None
     except ConfigError as error:
@@ -197,7 +205,9 @@ def _resets_eligible_leaders(image: MetadataImage, kind: int, records: Sequence[
     )
 
 
-def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, str], settings: Settings) -> None:
+def _validate(
+    image: MetadataImage, kind: int, name: str, wanted: Mapping[str, str], settings: Settings, work: Work
+) -> None:
     match kind:
         case ResourceType.TOPIC:
             if not name:
@@ -218,7 +228,7 @@ def _validate(image: MetadataImage, kind: int, name: str, wanted: Mapping[str, s
             if name == str(settings.node_id):  # of other brokers' directories only they know
                 check_cordoned(wanted.get(CORDONED), settings.log_dirs)
         case ResourceType.CLIENT_METRICS:
-            validate_client_metrics(name, wanted)
+            validate_client_metrics(name, wanted, work)
         case ResourceType.GROUP:
             if not name:
                 raise _invalid("Groups have no shared configs to alter: name one group.")

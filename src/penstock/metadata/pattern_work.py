@@ -1,0 +1,25 @@
+"""The steps that patterns may take: parsing, building and matching all spend from one `Work`."""
+
+from __future__ import annotations
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+#: Steps of `Work`: what all patterns that are parsed and matched in one go may take together, about 30 ms.
+MAX_STEPS = 60_000
+
+
+class Work:
+    """Steps that are left; INVALID_REGULAR_EXPRESSION when they are spent."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                "The regular expression takes too long to match: write it with fewer repetitions and alternatives.",
+            )

@@ -16,17 +16,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.controller_channel import LocalConnection
 from penstock.broker.tasks import Tasks
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
 from penstock.metadata.controller.broker_states import HeartbeatReply, State, fence_broker, heartbeat, unregister_broker
-from penstock.metadata.controller.brokers import (
-    Registration,
-    check_cluster,
-    ends_uncleanly,
-    register_broker,
-    registration_of,
-)
+from penstock.metadata.controller.brokers import check_cluster, epoch_to_name, register_broker, registration_of
 from penstock.metadata.controller.elections import balance_leaders, elect_unclean
 from penstock.metadata.controller.heartbeats import Heartbeats
 from penstock.metadata.controller.partition_change import Rules
@@ -55,7 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ASKED = "registration asked for"  # what a connection remembers
 #: A process that dies closes its sockets one by one: its listener may be there a moment longer than its connections.
 PROBES_AFTER_S = (0.0, 0.02, 0.1, 0.3, 1.0)
 PROBE_TIMEOUT_S = 1.0
@@ -158,37 +150,26 @@ class Controller:
 
     # --- what brokers ask -------------------------------------------------------------------------------
 
-    async def register(
-        self, request: BrokerRegistrationRequest, ctx: RequestContext, cluster_id: str
-    ) -> BrokerRegistrationResponse:
+    async def register(self, request: BrokerRegistrationRequest, cluster_id: str) -> BrokerRegistrationResponse:
         check_cluster(cluster_id, request.cluster_id, request.broker_id)
         registration = registration_of(request)
         rules = self.rules
 
-        def decide(image: MetadataImage) -> Decision[int]:
+        def decide(image: MetadataImage) -> Decision[BrokerRegistrationResponse]:
             now_ms = self._now_ms()
             is_live = self.beats.is_live(image, request.broker_id, now_ms)
-            if not is_live and ends_uncleanly(image, registration):
-                self._check_alive(registration, ctx.connection)
+            ended = None if is_live else epoch_to_name(image, registration)
+            if ended is not None:
+                code = ErrorCode.BROKER_ID_NOT_REGISTERED
+                return Decision([], BrokerRegistrationResponse(error_code=code, broker_epoch=ended))
             decision = register_broker(image, registration, rules, is_live=is_live)
             self.beats.registered(request.broker_id, decision.reply, now_ms)
-            return decision
+            return Decision(decision.records, BrokerRegistrationResponse(broker_epoch=decision.reply))
 
-        epoch = await self._metadata.submit(decide)
-        logger.info("broker %d is registered with epoch %d", request.broker_id, epoch)
-        return BrokerRegistrationResponse(broker_epoch=epoch)
-
-    def _check_alive(self, registration: Registration, connection: Connection) -> None:
-        """Raises at the first request that an incarnation sends over a connection; it asks again if it is alive.
-
-        The request may be a late one, of a process that has ended since: a later incarnation, killed, would have
-        everything, and would lose its place among the eligible leaders for nothing.
-        """
-        asks = (registration.broker_id, registration.incarnation_id)
-        if isinstance(connection, LocalConnection) or connection.state.get(ASKED) == asks:
-            return
-        connection.state[ASKED] = asks
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {asks[0]} is not registered yet: ask again.")
+        answer = await self._metadata.submit(decide)
+        if not answer.error_code:
+            logger.info("broker %d is registered with epoch %d", request.broker_id, answer.broker_epoch)
+        return answer
 
     async def heartbeat(self, request: BrokerHeartbeatRequest, ctx: RequestContext) -> BrokerHeartbeatResponse:
         rules = self.rules

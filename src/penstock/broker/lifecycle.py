@@ -161,9 +161,11 @@ class Lifecycle:
         patience_s = self._settings.int("initial.broker.registration.timeout.ms") / 1000
         loop = asyncio.get_running_loop()
         said: ErrorCode | None = None
+        ended_epoch = -1
         while True:
             try:
-                answer = await self._channel.ask(self._registration(), timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
+                request = self._registration(ended_epoch)
+                answer = await self._channel.ask(request, timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
             except KafkaError as error:
                 if self._metadata.among_strangers:
                     raise RefusedError(self._refusal(ErrorCode.INCONSISTENT_CLUSTER_ID)) from None
@@ -178,7 +180,8 @@ class Lifecycle:
                 return
             if code in REFUSALS or loop.time() - began_s >= patience_s:
                 raise RefusedError(self._refusal(code))
-            if code is ErrorCode.BROKER_ID_NOT_REGISTERED:  # the controller wants to know that this process is alive
+            if code is ErrorCode.BROKER_ID_NOT_REGISTERED:  # only a process that runs can name the epoch it is told
+                ended_epoch = answer.broker_epoch
                 await asyncio.sleep(SOON_S)
                 continue
             if code is not said:  # once, not ten times a second: a life before this one may just not be over yet
@@ -193,7 +196,7 @@ class Lifecycle:
         kind = "Broker" if me.is_broker else "Controller"
         return f"{kind} {me.node_id} with directories of cluster {me.cluster_id} stays out: {why}."
 
-    def _registration(self) -> api_62.BrokerRegistrationRequest:
+    def _registration(self, ended_epoch: int) -> api_62.BrokerRegistrationRequest:
         me = self.identity
         return api_62.BrokerRegistrationRequest(
             broker_id=me.node_id,
@@ -207,6 +210,7 @@ class Lifecycle:
             synced_topics=[
                 api_62.SyncedTopic(topic_id=topic, partitions=list(some)) for topic, some in me.synced.items()
             ],
+            ended_broker_epoch=ended_epoch,
         )
 
     async def _register_controller(self) -> None:

@@ -31,13 +31,20 @@ class HeldRequest:
             "release": self.release,
         }
 
-    async def hold(self, sender: str, api: str) -> str:
-        """The next request of this API that a machine sends stays on its way, with everything behind it."""
-        key = KEYS[api]
+    async def hold(self, sender: str, api: str, skip: str = "0") -> str:
+        """The next request of this API that a machine sends stays on its way, with everything behind it.
+
+        `skip` requests are let through before it.
+        """
+        key, still_to_skip = KEYS[api], int(skip)
         self._end = None
 
         def tap(end: Endpoint, data: bytes) -> None:
+            nonlocal still_to_skip
             if self._end is None and end.outgoing and end.host.name == sender and request_in(data, key) is not None:
+                if still_to_skip:
+                    still_to_skip -= 1
+                    return
                 end.out.hold()
                 self._end = end
                 self._fabric.taps = [each for each in self._fabric.taps if each is not tap]

@@ -109,13 +109,19 @@ class Stage:
     network: FakeNetwork
     controller: Controller
     connections: dict[int, FakeConnection] = field(default_factory=dict)
+    told: int = -1
 
     def context(self, broker_id: int) -> RequestContext:
         connection = self.connections.setdefault(broker_id, FakeConnection())
         return RequestContext(63, 2, 0, None, cast(Any, connection), 0)
 
     async def register(
-        self, broker_id: int, life: int = 1, previous: int = -1, listeners: list[api_62.Listener] | None = None
+        self,
+        broker_id: int,
+        life: int = 1,
+        previous: int = -1,
+        listeners: list[api_62.Listener] | None = None,
+        ended: int = -1,
     ) -> int:
         request = api_62.BrokerRegistrationRequest(
             broker_id=broker_id,
@@ -128,15 +134,26 @@ class Stage:
             ],
             log_dirs=[bytes([broker_id] * 16)],
             previous_broker_epoch=previous,
+            ended_broker_epoch=ended,
         )
-        return (await self.controller.register(request, self.context(broker_id), CLUSTER)).broker_epoch
+        answer = await self.controller.register(request, CLUSTER)
+        self.told = answer.broker_epoch
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code))
+        return answer.broker_epoch
+
+    async def refused(self, broker_id: int, life: int, previous: int = -1, ended: int = -1) -> int:
+        """The epoch that the controller names; it registers nobody."""
+        before = self.log.image
+        with pytest.raises(KafkaError) as refusal:
+            await self.register(broker_id, life, previous, ended=ended)
+        assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+        assert self.log.image is before
+        return self.told
 
     async def register_alive(self, broker_id: int, life: int) -> int:
-        """The controller wants to be asked twice over one connection."""
-        with pytest.raises(KafkaError) as refusal:
-            await self.register(broker_id, life)
-        assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
-        return await self.register(broker_id, life)
+        """A process that runs reads the controller's answer, and names the registration that it ends."""
+        return await self.register(broker_id, life, ended=await self.refused(broker_id, life))
 
     async def beat(self, broker_id: int, **fields: Any) -> Any:
         request = BrokerHeartbeatRequest(
@@ -403,13 +420,33 @@ def test_a_late_registration_of_an_incarnation_that_has_ended_changes_nothing() 
         stage.connections.pop(1).close()
         before = stage.log.image.brokers[1].epoch
         await stage.register(1, life=2, previous=before)  # it can tell that nothing was lost
-        for late in (3, 4):  # each over a connection of its own
-            stage.connections.pop(1).close()
-            registered = stage.log.image
-            with pytest.raises(KafkaError) as refusal:
-                await stage.register(1, life=late, previous=before)
-            assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
-            assert stage.log.image is registered
+        stands = stage.log.image.brokers[1].epoch
+        for late in (3, 4):
+            assert await stage.refused(1, life=late, previous=before) == stands
+
+    play(script)
+
+
+def test_late_registrations_do_not_confirm_each_other() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        first = stage.log.image.brokers[1].epoch
+        stage.connections.pop(1).close()
+        assert await stage.refused(1, life=2) == first
+        second = await stage.register(1, life=2, ended=first)
+        third = await stage.register(1, life=3, previous=second)
+        # Incarnation 2 sent these before it ended: twice without an epoch, and with the one that it had been told.
+        for ended in (-1, -1, first, first, -1):
+            assert await stage.refused(1, life=2, ended=ended) == third
+        # Nor does a request of another incarnation, of another broker, or another controller change that.
+        assert await stage.refused(1, life=4) == third
+        stage.connections.pop(2).close()
+        await stage.register_alive(2, life=2)
+        stage.log.lead(False)
+        stage.log.lead(True)
+        for ended in (-1, first, second):
+            assert await stage.refused(1, life=2, ended=ended) == third
+        assert await stage.register(1, life=4, ended=third) > third
 
     play(script)
 
@@ -418,7 +455,7 @@ def test_another_clusters_broker_is_refused() -> None:
     async def script(stage: Stage) -> None:
         request = api_62.BrokerRegistrationRequest(broker_id=1, cluster_id="another")
         with pytest.raises(KafkaError) as refusal:
-            await stage.controller.register(request, stage.context(1), CLUSTER)
+            await stage.controller.register(request, CLUSTER)
         assert refusal.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
 
     play(script)

@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
-    return await broker.controller.register(request, ctx, broker.cluster_id)
+    return await broker.controller.register(request, broker.cluster_id)

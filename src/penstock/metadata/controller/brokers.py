@@ -43,6 +43,8 @@ class Registration:
     previous_broker_epoch: int = -1
     # Topic id and partition of each replica that was only ever counted for what it had on disk.
     synced: frozenset[tuple[bytes, int]] = frozenset()
+    # The epoch of the registration that it ends, as the controller named it; -1 before the controller did.
+    ended_broker_epoch: int = -1
 
 
 def registration_of(request: BrokerRegistrationRequest) -> Registration:
@@ -55,6 +57,7 @@ def registration_of(request: BrokerRegistrationRequest) -> Registration:
         {one.name: (one.min_supported_version, one.max_supported_version) for one in request.features},
         request.previous_broker_epoch,
         frozenset((topic.topic_id, index) for topic in request.synced_topics for index in topic.partitions),
+        request.ended_broker_epoch,
     )
 
 
@@ -111,12 +114,19 @@ def register_broker(
     return Decision([record, *_end_of_last_life(image, registration, rules)], epoch)
 
 
-def ends_uncleanly(image: MetadataImage, registration: Registration) -> bool:
-    """Whether it ends another incarnation of the broker, which may have taken something with it."""
+def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
+    """The epoch of another incarnation that this request would end uncleanly without naming it; None if it ends none.
+
+    A request may arrive late, when its process has ended and a later incarnation was registered, was counted for
+    records in its page cache and was killed: the late request would cost that one its place among the eligible leaders.
+    The process of a request that names the epoch ran after this epoch was given out, so the incarnation with the epoch
+    had ended before: one directory has one process at a time. A late request names an epoch that has passed, or none,
+    whichever connection it came over, however many came with it, and whichever controller it reaches.
+    """
     known = image.brokers.get(registration.broker_id)
     if known is None or known.incarnation_id == registration.incarnation_id:
-        return False
-    return known.epoch != registration.previous_broker_epoch
+        return None
+    return None if known.epoch in (registration.previous_broker_epoch, registration.ended_broker_epoch) else known.epoch
 
 
 def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:

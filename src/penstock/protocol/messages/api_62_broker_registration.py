@@ -45,9 +45,12 @@ class BrokerRegistrationRequest(Message, api_key=62, versions="0-4", flexible="0
     previous_broker_epoch: int = int64("3+", default=-1, ignorable=True)
     # Beyond Kafka: replicas that were only ever counted for what they had on disk.
     synced_topics: list[SyncedTopic] = array(SyncedTopic, tag=FIRST_OWN_TAG, tagged="0+", ignorable=True)
+    # Beyond Kafka: the epoch of the registration that this one ends, as the controller named it in its answer.
+    ended_broker_epoch: int = int64(tag=FIRST_OWN_TAG + 1, tagged="0+", default=-1, ignorable=True)
 
 
 class BrokerRegistrationResponse(Message, api_key=62, versions="0-4", flexible="0+"):
     throttle_time_ms: int = int32()
     error_code: int = int16()
+    # Beyond Kafka: with BROKER_ID_NOT_REGISTERED, the epoch of the registration that the next request has to name.
     broker_epoch: int = int64(default=-1)

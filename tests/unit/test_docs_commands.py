@@ -224,6 +224,7 @@ RUN: dict[str, Callable[[Block, Reader], None]] = {
     "testing.md: import confluent_kafka (2)": run_python,
 }
 SPARK = "needs a Spark session: tests/spark does the same"
+CLUSTER = "needs a Spark cluster: tests/spark/test_packed_cluster.py does the same"
 THREE_MACHINES = "needs three machines: tests/clients/test_cluster_by_hand.py does the same on one"
 NOT_RUN = {
     "architecture.md: cli · testing": "a picture",
@@ -232,6 +233,8 @@ NOT_RUN = {
     "operations.md: penstock storage format -c server.properties -t $CLUSTER_ID --no-initial": THREE_MACHINES,
     "operations.md: penstock storage format -c server.properties -t $CLUSTER_ID --no-initial (2)": THREE_MACHINES,
     "operations.md: penstock quorum remove-voter 4": THREE_MACHINES,
+    "spark-clusters.md: penstock pipeline pack env.tar.gz": CLUSTER,
+    "spark-clusters.md: penstock pipeline pack penstock.zip": CLUSTER,
     "pipelines.md: from penstock.spark import session": SPARK,
     "pipelines.md: df = (": SPARK,
     "pipelines.md: from penstock.spark.progress import watch, with_metrics": SPARK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.cli import output, pipeline_demo, pipeline_jobs, pipeline_projects
+from penstock.cli import output, pipeline_demo, pipeline_jobs, pipeline_pack, pipeline_projects
 from penstock.cli.exit import Exit
 from penstock.cli.options import verb
 
@@ -15,6 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     doctor.add_argument("--bundled-java", action="store_true", help="leave the system's Java out")
     pipeline_jobs.configure(verbs)
     pipeline_projects.configure(verbs)
+    pipeline_pack.configure(verbs)
     pipeline_demo.configure(verbs)
 
 

@@ -17,6 +17,7 @@ from penstock.spark.options import EARLIEST, Position, SourceOptions, parse_opti
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, split
 from penstock.spark.schema import check_schema
+from penstock.spark.shipping import Shipped
 from penstock.spark.workers import settle
 
 #: The process in which Spark pushes filters down.
@@ -38,7 +39,7 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
     return FilteringReader(parsed, schema) if pushing and parsed.push_filters else BatchReader(parsed, schema)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Shipped, DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema

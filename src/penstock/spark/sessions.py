@@ -18,6 +18,8 @@ DEFAULTS = {
 }
 #: For all that goes between Spark and its Python workers: a byte costs half of what it does over TCP.
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+#: What spark-submit starts a Python driver with.
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -47,13 +49,15 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise not_importable(error) from error
+    submitted = SUBMITTED in os.environ  # master and Python were chosen there
     if SparkSession.getActiveSession() is None:
         try:
             prepare_environment(find_java(bundled_only=bundled_java), os.environ)  # type: ignore[arg-type]
         except NoJavaError as error:
             raise SourceError(str(error)) from None
         chosen = remote or master or (config or {}).get("spark.master") or os.environ.get("MASTER", "local")
-        choose_python(os.environ, local=chosen.startswith("local"))
+        if not submitted:
+            choose_python(os.environ, local=chosen.startswith("local"))
     builder = SparkSession.builder.appName(app_name)
     settings = dict(DEFAULTS)
     if hasattr(socket, "AF_UNIX"):
@@ -70,7 +74,7 @@ def session(
         builder = builder.remote(remote)
     elif master is not None:
         builder = builder.master(master)
-    elif "spark.master" not in settings and "SPARK_REMOTE" not in os.environ:
+    elif "spark.master" not in settings and "SPARK_REMOTE" not in os.environ and not submitted:
         builder = builder.master(os.environ.get("MASTER", "local[*]"))
     for name, value in settings.items():
         builder = builder.config(name, value)

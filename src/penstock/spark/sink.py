@@ -14,6 +14,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.spark.brokers import connect
 from penstock.spark.errors import SourceError, in_one_sentence, warn_of_options
 from penstock.spark.options import SourceOptions
+from penstock.spark.shipping import Shipped
 from penstock.spark.sink_commit import abort_batch, commit_batch, commit_run
 from penstock.spark.sink_options import SinkOptions, parse_sink_options
 from penstock.spark.sink_rows import check_columns
@@ -64,7 +65,7 @@ def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> Sin
     return chosen
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Shipped, DataSourceArrowWriter):
     """With exactlyOnce, retried tasks leave nothing behind, and rows are seen when the driver commits."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -97,7 +98,7 @@ class BatchWriter(DataSourceArrowWriter):
                 commit_run(client, prepared, commit=commit)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 

@@ -7,9 +7,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from penstock.spark.shipping import Shipped
 
-class DefaultSource(DataSource):
+
+class DefaultSource(Shipped, DataSource):
     """Readers and writers are imported when asked for: a job that reads never loads the sink."""
+
+    needs = ()
 
     @classmethod
     def name(cls) -> str:

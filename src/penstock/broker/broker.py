@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.broker.faults import Faults
+from penstock.broker.slices import Slices
 from penstock.net.limits import ByteBudget
 
 if TYPE_CHECKING:
@@ -52,5 +53,6 @@ class Broker:
     fetch_max_bytes: int
     controller_listeners: frozenset[str] = frozenset()
     faults: Faults = field(default_factory=Faults)
+    slices: Slices = field(default_factory=Slices)
     #: Bytes of answers that wait for their peers: a large answer has to fit into its room.
     unsent: ByteBudget = field(default_factory=lambda: ByteBudget(-1))

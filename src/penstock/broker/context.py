@@ -19,6 +19,8 @@ class RequestContext:
     client_id: str | None
     connection: Connection
     now_ms: int
+    #: The request has more elements than are decoded, handled and encoded in one go.
+    large: bool = False
 
     @property
     def principal(self) -> str:

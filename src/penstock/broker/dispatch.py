@@ -19,7 +19,7 @@ from penstock.broker.deferred import Deferred
 from penstock.broker.encoded import Encoded
 from penstock.broker.error_replies import error_response
 from penstock.broker.forwarding import CONTROLLER_APIS, by_the_controller
-from penstock.broker.large_requests import REQUEST_MAX_ELEMENTS, SMALL_ELEMENTS, LargeRequests
+from penstock.broker.large_requests import REQUEST_MAX_ELEMENTS, SMALL, SMALL_ELEMENTS, LargeRequests
 from penstock.broker.registry import Role, load_handler, served_versions, serves_unstable
 from penstock.net.connection import Close, Connection, Later, Reply
 from penstock.net.limits import LimitedLog
@@ -49,6 +49,7 @@ class Route(NamedTuple):
     response: type
     flexible_request: bool
     flexible_response: bool
+    small: int
 
 
 class Dispatcher:
@@ -75,11 +76,12 @@ class Dispatcher:
             client_id, position = _client_id(frame, name_length)
             if route.flexible_request:
                 position = _skip_tags(frame, position)
-            request, _ = route.read(frame, position, SMALL_ELEMENTS)
+            request, _ = route.read(frame, position, route.small)
         except TooManyElementsError as error:
-            if len(frame) - position <= SMALL_ELEMENTS:
+            if len(frame) - position <= route.small:
                 return _undecodable(api_key, version, error)
-            ctx = RequestContext(api_key, version, correlation_id, client_id, connection, self._broker.clock.wall_ms())
+            now_ms = self._broker.clock.wall_ms()
+            ctx = RequestContext(api_key, version, correlation_id, client_id, connection, now_ms, large=True)
             return self._serve_large(route, ctx, frame, position)
         except DecodeError as error:
             return _undecodable(api_key, version, error)
@@ -87,7 +89,7 @@ class Dispatcher:
         return self._run(route, ctx, request)
 
     async def _serve_large(self, route: Route, ctx: RequestContext, frame: memoryview, position: int) -> Reply:
-        with self._large.serving():
+        with self._broker.slices.serving():
             return self._encode(route, ctx, await self._large_answer(route, ctx, frame, position))
 
     async def _large_answer(
@@ -194,6 +196,7 @@ class Dispatcher:
             response_class(api_key),
             request_header_version(api_key, version) >= FLEXIBLE_REQUEST_HEADER,
             response_header_version(api_key, version) >= FLEXIBLE_RESPONSE_HEADER,
+            SMALL.get(api_key, SMALL_ELEMENTS),
         )
         return route
 

@@ -12,15 +12,22 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
+from penstock.broker.error_replies import clone
 from penstock.broker.partition import NO_EPOCH, Partition
+from penstock.broker.slices import SLICE_PARTITIONS, Slices, starts
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from penstock.protocol.uuid import ZERO_UUID
+
+if TYPE_CHECKING:
+    from penstock.disk.api import Disk
 
 EVICTION_MS = 120_000
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
+NOT_INCREMENTAL = (INITIAL_EPOCH, FINAL_EPOCH)
 NO_SESSION = 0
 DEFAULT_MAX_PARTITIONS = 500_000
 
@@ -69,29 +76,68 @@ class Wanted:
 
 
 class FetchSession:
-    __slots__ = ("epoch", "id", "last_used_ms", "partitions")
+    __slots__ = ("busy", "counted", "epoch", "id", "last_used_ms", "partitions")
 
-    def __init__(self, session_id: int, partitions: OrderedDict[Key, Wanted], now_ms: int) -> None:
+    def __init__(self, session_id: int, partitions: dict[Key, Wanted], now_ms: int) -> None:
         self.id = session_id
         self.epoch = INITIAL_EPOCH + 1
         self.partitions = partitions
+        self.counted = len(partitions)
         self.last_used_ms = now_ms
+        self.busy = False  # a large one is served slice by slice, and for one request at a time
 
     def advance(self) -> None:
         self.epoch = 1 if self.epoch == 0x7FFFFFFF else self.epoch + 1
 
     def rotate(self, served: Iterable[Wanted]) -> None:
         for wanted in served:
-            self.partitions.move_to_end(wanted.key)
+            key = wanted.key
+            known = self.partitions.pop(key, None)
+            if known is not None:  # it may have been forgotten during a long poll
+                self.partitions[key] = known
 
 
-def wanted_partitions(request: FetchRequest) -> OrderedDict[Key, Wanted]:
-    found: OrderedDict[Key, Wanted] = OrderedDict()
+def wanted_partitions(request: FetchRequest) -> dict[Key, Wanted]:
+    found: dict[Key, Wanted] = {}
     for topic in request.topics:
         for spec in topic.partitions:
             wanted = Wanted(topic.topic, topic.topic_id, spec)
             found[wanted.key] = wanted
     return found
+
+
+def _update(session: FetchSession, topics: list[FetchTopic], forgotten: list[ForgottenTopic]) -> None:
+    for gone in forgotten:
+        for partition in gone.partitions:
+            session.partitions.pop((gone.topic or gone.topic_id, partition), None)
+    for topic in topics:
+        for spec in topic.partitions:
+            known = session.partitions.get((topic.topic or topic.topic_id, spec.partition))
+            if known is not None:
+                known.update(spec)
+            else:
+                wanted = Wanted(topic.topic, topic.topic_id, spec)
+                session.partitions[wanted.key] = wanted
+
+
+async def _update_in_slices(session: FetchSession, request: FetchRequest, slices: Slices) -> None:
+    done = 0
+    changes: list[FetchTopic | ForgottenTopic] = [*request.forgotten_topics_data, *request.topics]
+    for topic in changes:
+        for start in starts(len(topic.partitions)):
+            part = clone(topic)
+            part.partitions = topic.partitions[start : start + SLICE_PARTITIONS]
+            if isinstance(part, FetchTopic):
+                _update(session, [part], [])
+            else:
+                _update(session, [], [part])
+            done += len(part.partitions)
+            if done >= SLICE_PARTITIONS:
+                done = 0
+                await slices.turn()
+
+
+Opened = tuple[FetchSession | None, list[Wanted], bool]
 
 
 class FetchSessions:
@@ -106,33 +152,59 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: FetchRequest, now_ms: int) -> tuple[FetchSession | None, Iterable[Wanted], bool]:
+    def open(self, request: FetchRequest, now_ms: int) -> Opened:
         """The session to answer in, what to read, and whether the answer names only what changed."""
-        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._drop(self._sessions.get(request.session_id))
-            partitions = wanted_partitions(request)
-            session = None
-            if request.session_epoch == INITIAL_EPOCH:
-                session = self._create(partitions, now_ms)
-            return session, list(partitions.values()), False
+        if request.session_epoch in NOT_INCREMENTAL:
+            return self._start(request, wanted_partitions(request), now_ms)
+        session = self._found(request, now_ms)
+        _update(session, request.topics, request.forgotten_topics_data)
+        return self._updated(session)
+
+    async def open_in_slices(self, request: FetchRequest, now_ms: int, slices: Slices, disk: Disk) -> Opened:
+        """The same for a request with very many partitions. Nobody else uses the session meanwhile."""
+        if request.session_epoch in NOT_INCREMENTAL:
+            return self._start(request, await disk.run(wanted_partitions, request), now_ms)
+        session = self._found(request, now_ms)
+        session.busy = True
+        try:
+            await _update_in_slices(session, request, slices)
+        finally:
+            session.busy = False
+        return self._updated(session)
+
+    def _start(self, request: FetchRequest, partitions: dict[Key, Wanted], now_ms: int) -> Opened:
+        self._drop(self._sessions.get(request.session_id))
+        session = None
+        if request.session_epoch == INITIAL_EPOCH:
+            session = self._create(partitions, now_ms)
+        return session, list(partitions.values()), False
+
+    def _found(self, request: FetchRequest, now_ms: int) -> FetchSession:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "The fetch session was evicted.")
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"Expected epoch {session.epoch}.")
+        if session.busy:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, "The session still serves another request.")
         self._check_id_use(session, request)
-        before = len(session.partitions)
-        self._update(session, request)
-        self.partitions += len(session.partitions) - before
-        if self.partitions > self._max_partitions and len(session.partitions) > before:
+        session.advance()
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(session.id)
+        return session
+
+    def _updated(self, session: FetchSession) -> Opened:
+        if self._sessions.get(session.id) is not session:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "The fetch session was closed meanwhile.")
+        grown = len(session.partitions) - session.counted
+        session.counted += grown
+        self.partitions += grown
+        if self.partitions > self._max_partitions and grown > 0:
             self._drop(session)
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
                 f"Fetch sessions hold {self._max_partitions} partitions, as many as they may: fetch without one.",
             )
-        session.advance()
-        session.last_used_ms = now_ms
-        self._sessions.move_to_end(session.id)
         return session, list(session.partitions.values()), True
 
     @staticmethod
@@ -144,21 +216,7 @@ class FetchSessions:
         if any((topic.topic_id != ZERO_UUID) != by_id for topic in request.topics):
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "Topic ids and names were mixed in one session.")
 
-    @staticmethod
-    def _update(session: FetchSession, request: FetchRequest) -> None:
-        for forgotten in request.forgotten_topics_data:
-            for partition in forgotten.partitions:
-                session.partitions.pop((forgotten.topic or forgotten.topic_id, partition), None)
-        for topic in request.topics:
-            for spec in topic.partitions:
-                known = session.partitions.get((topic.topic or topic.topic_id, spec.partition))
-                if known is not None:
-                    known.update(spec)
-                else:
-                    wanted = Wanted(topic.topic, topic.topic_id, spec)
-                    session.partitions[wanted.key] = wanted
-
-    def _create(self, partitions: OrderedDict[Key, Wanted], now_ms: int) -> FetchSession | None:
+    def _create(self, partitions: dict[Key, Wanted], now_ms: int) -> FetchSession | None:
         if len(partitions) > self._max_partitions:
             return None
         while len(self._sessions) >= self._slots or self.partitions + len(partitions) > self._max_partitions:
@@ -174,7 +232,7 @@ class FetchSessions:
     def _drop(self, session: FetchSession | None) -> None:
         if session is not None:
             del self._sessions[session.id]
-            self.partitions -= len(session.partitions)
+            self.partitions -= session.counted
 
     def _new_id(self, draw: Callable[[], int]) -> int:
         while (session_id := draw()) in self._sessions:

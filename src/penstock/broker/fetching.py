@@ -10,7 +10,7 @@ what they have by now counts before they are answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,10 @@ class Reader:
     #: Why this fetch doesn't count as a follower's, whatever replica it names.
     refusal: KafkaError | None = None
 
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0 and self.refusal is None
+
 
 ANY_CONSUMER = Reader()
 
@@ -107,19 +111,19 @@ class Fetching:
     """One Fetch from its first pass to its answer."""
 
     __slots__ = (
-        "_again",
         "_finish",
         "_future",
         "_missing",
         "_parked",
-        "_quiet",
         "_timer",
         "_woken",
+        "again",
         "by_id",
         "isolation",
         "max_bytes",
         "min_bytes",
         "partitions",
+        "quiet",
         "reader",
         "unsent",
         "wanted",
@@ -128,12 +132,11 @@ class Fetching:
     def __init__(
         self,
         partitions: Partitions,
-        wanted: Iterable[Wanted],
+        wanted: Sequence[Wanted],
         *,
         min_bytes: int,
         max_bytes: int,
         isolation: int,
-        finish: Callable[[list[PartitionRead], list[Any]], Any],
         by_id: bool = False,
         reader: Reader = ANY_CONSUMER,
         unsent: ByteBudget | None = None,
@@ -147,26 +150,27 @@ class Fetching:
         self.by_id = by_id
         self.reader = reader
         self.unsent = unsent
-        self._again = False
+        self.again = False  # the poll ends, and followers have no more than at its beginning
         self._woken = False
-        self._finish = finish
+        self._finish: Callable[[list[PartitionRead], list[Any]], Any] | None = None
         self._future: asyncio.Future[Any] | None = None
         self._parked: list[Partition] = []
-        self._quiet: list[Partition] = []  # followed to the end, with nothing to tell of
+        self.quiet: list[Partition] = []  # followed to the end, with nothing to tell of
         self._timer: asyncio.TimerHandle | None = None
         self._missing = 0
 
-    def run(self, max_wait_ms: int) -> Any:
-        """The answer, or an awaitable of it."""
-        reads, total, urgent = self._pass()
-        nothing_there = not self._quiet and all(read.unknown for read in reads)
+    def run(self, max_wait_ms: int, finish: Callable[[list[PartitionRead], list[Any]], Any]) -> Any:
+        """The answer, which `finish` makes, or an awaitable of it."""
+        self._finish = finish
+        reads, total, urgent = self.pass_over(self.wanted)
+        nothing_there = not self.quiet and all(read.unknown for read in reads)
         if urgent or total >= self.min_bytes or max_wait_ms <= 0 or nothing_there:
             return self._answer(reads)
         loop = asyncio.get_running_loop()
         future = self._future = loop.create_future()
-        self._again = True
+        self.again = True
         self._missing = self.min_bytes - total
-        self._parked = [read.partition for read in reads if read.partition is not None] + self._quiet
+        self._parked = [read.partition for read in reads if read.partition is not None] + self.quiet
         from_follower = self.reader.replica_id >= 0
         for partition in self._parked:
             if from_follower:
@@ -190,8 +194,9 @@ class Fetching:
         if future is None or future.done():
             return
         self._unpark()
+        self.quiet = []
         try:
-            answer = self._answer(self._pass()[0])
+            answer = self._answer(self.pass_over(self.wanted)[0])
         except Exception as error:  # this fetch's end, and not that of whoever woke it
             future.set_exception(error)
             return
@@ -209,18 +214,18 @@ class Fetching:
             self._timer.cancel()
             self._timer = None
 
-    def _pass(self) -> tuple[list[PartitionRead], int, bool]:
-        """What can be read now, how many bytes that is, and whether something must be told without waiting."""
+    def pass_over(self, some: Sequence[Wanted], total: int = 0) -> tuple[list[PartitionRead], int, bool]:
+        """What can be read now of some partitions, how many bytes that makes with those of the partitions before, and
+        whether something must be told without waiting. `quiet` has the others.
+        """
         reads: list[PartitionRead] = []
-        total = 0
         urgent = False
         room = self.max_bytes if self.unsent is None else self.unsent.room
         max_bytes = min(self.max_bytes, room)
-        self._quiet = []
-        now_ms = None if self._again else int(asyncio.get_running_loop().time() * 1000)
-        for wanted in self.wanted:
+        now_ms = None if self.again else int(asyncio.get_running_loop().time() * 1000)
+        for wanted in some:
             if wanted.quiet is not None and self._is_quiet(wanted, wanted.quiet, now_ms):
-                self._quiet.append(wanted.quiet)
+                self.quiet.append(wanted.quiet)
                 continue
             read = PartitionRead(wanted)
             reads.append(read)
@@ -272,7 +277,7 @@ class Fetching:
         found = log.read(wanted.fetch_offset, limit, upper_bound=end, min_one_batch=whole_batch)
         if not partition.has_follower(reader.replica_id) and wanted.current_leader_epoch != NO_EPOCH:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "This node has not heard yet of that replica.")
-        if not self._again:  # when the poll ends, it has no more than it had at its beginning
+        if not self.again:
             partition.on_replica_fetch(
                 reader.replica_id, reader.broker_epoch, wanted.fetch_offset, wanted.log_start_offset
             )
@@ -333,6 +338,7 @@ class Fetching:
             if data is None:
                 return self._answer_cold(reads)
             chunks.append(data)
+        assert self._finish is not None
         return self._finish(reads, chunks)
 
     async def _answer_cold(self, reads: list[PartitionRead]) -> Any:
@@ -353,6 +359,7 @@ class Fetching:
             except KafkaError as error:
                 read.fail(error)
                 chunks.append(b"")
+        assert self._finish is not None
         return self._finish(reads, chunks)
 
 

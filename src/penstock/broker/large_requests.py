@@ -4,17 +4,12 @@ They are legal: a tool may ask for the configs of a hundred thousand topics. Dec
 nothing of the broker, runs in a thread, a few at a time. What is asked element by element is cut into pieces, and a
 piece is handled in a pass of its own. What changes many things together is refused, with Kafka's codes where Kafka has
 the limit.
-
-Python's collector of cycles looks at every object now and then, and stops everything for that: 50 ms for the objects of
-a hundred thousand elements, of which none is in a cycle. It pauses while such a request is served.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.broker.error_replies import error_response
@@ -37,7 +32,9 @@ PIECE_ELEMENTS = 500
 #: Requests of this kind that are decoded or encoded at the same time.
 IN_THREADS = 2
 
-METADATA = 3
+PRODUCE, FETCH, METADATA = 0, 1, 3
+#: Fewer where an element costs more: topics with 1,000 partitions. Their handlers cut large ones into slices.
+SMALL = {PRODUCE: 2_000, FETCH: 2_000}
 #: Asked element by element: Metadata, OffsetFetch, FindCoordinator, DescribeGroups, DeleteRecords,
 #: OffsetForLeaderEpoch, DeleteGroups, DescribeProducers, DescribeTransactions, ConsumerGroupDescribe.
 IN_PIECES = frozenset({METADATA, 9, 10, 15, 21, 23, 42, 61, 65, 69})
@@ -58,22 +55,6 @@ class LargeRequests:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._slots = asyncio.Semaphore(IN_THREADS)
-        self._served = 0
-        self._collects = False
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """While one is served, garbage in cycles waits."""
-        if not self._served:
-            self._collects = gc.isenabled()
-            gc.disable()
-        self._served += 1
-        try:
-            yield
-        finally:
-            self._served -= 1
-            if not self._served and self._collects:
-                gc.enable()
 
     async def aside(self, function: Callable[..., T], *args: Any) -> T:
         """Pure work that takes long; its objects belong to this request alone."""
@@ -90,7 +71,7 @@ class LargeRequests:
         response: Any = None
         for piece in await self.aside(_pieces, ctx, request):
             answer = await _awaited(handle(ctx, piece))
-            await asyncio.sleep(0)
+            await self._broker.slices.turn()
             if response is None:
                 response = answer
             else:

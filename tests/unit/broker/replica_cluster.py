@@ -18,6 +18,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.partitions import Partitions
 from penstock.broker.peers import Call, Peers
 from penstock.broker.replica_manager import ReplicaManager
+from penstock.broker.slices import Slices
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.log.manager import LogManager
@@ -96,6 +97,8 @@ class Member:
             metadata=SimpleNamespace(image=cluster.image),
             fetch_max_bytes=1 << 26,
             unsent=ByteBudget(-1),
+            logs=self.logs,
+            slices=Slices(),
         )
         self.image: MetadataImage | None = None
         self.alive = False
@@ -131,7 +134,10 @@ class Member:
         version, module = (18, api_01_fetch) if request.API_KEY == 1 else (10, api_02_list_offsets)
         self.fetches.append(request)
         ctx: Any = SimpleNamespace(
-            api_version=version, now_ms=int(asyncio.get_running_loop().time() * 1000), listener_name="PLAINTEXT"
+            api_version=version,
+            now_ms=int(asyncio.get_running_loop().time() * 1000),
+            listener_name="PLAINTEXT",
+            large=False,
         )
         answer = module.handle(self.broker, ctx, request)
         if asyncio.iscoroutine(answer) or isinstance(answer, asyncio.Future):

@@ -25,6 +25,7 @@ from penstock.broker.large_requests import (
 )
 from penstock.broker.pieces import cut, join
 from penstock.broker.registry import served_versions
+from penstock.broker.slices import Slices
 from penstock.broker.steps import STEPS_PER_PASS, Steps, run_steps
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
@@ -111,6 +112,7 @@ def broker(disk: MemoryDisk | None = None) -> Any:
         quotas=SimpleNamespace(request=SimpleNamespace(limits={})),
         logs=SimpleNamespace(environment=SimpleNamespace(disk=disk or MemoryDisk())),
         metadata=SimpleNamespace(leading=True),
+        slices=Slices(),
     )
 
 

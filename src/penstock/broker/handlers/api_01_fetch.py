@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.fetch_sessions import NO_SESSION, FetchSession
+from penstock.broker.encoded import Encoded
+from penstock.broker.fetch_sessions import NO_SESSION, FetchSession, Wanted
 from penstock.broker.fetching import (
     ANY_CONSUMER,
     NO_REPLICA,
@@ -25,6 +26,9 @@ from penstock.broker.fetching import (
     Reader,
 )
 from penstock.broker.hints import LeaderHints
+from penstock.broker.large_fetching import SMALL_FETCH_PARTITIONS, LargeFetching
+from penstock.broker.slices import SLICE_PARTITIONS
+from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     AbortedTransaction,
@@ -47,42 +51,170 @@ FIRST_VERSION_WITH_IDS = 13
 FIRST_VERSION_WITH_REPLICA_STATE = 15
 FIRST_VERSION_WITH_HINTS = 16
 
+Pair = tuple[PartitionRead, Any]  # with its records
+Topics = dict[str | bytes, FetchableTopicResponse]
+
 
 def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
+    if ctx.large:
+        return _handle_large(broker, ctx, request)
     try:
         session, wanted, incremental = broker.fetch_sessions.open(request, ctx.now_ms)
     except KafkaError as error:
         return FetchResponse(error_code=error.code, session_id=NO_SESSION)
+    fetching = _fetching(broker, ctx, request, wanted)
+    if len(wanted) > SMALL_FETCH_PARTITIONS and not fetching.reader.is_follower:
+        # A follower that names few partitions is soon done with the others: most have nothing for it.
+        return _fetch_uncollected(broker, ctx, request, session, fetching, incremental)
 
+    def finish(reads: list[PartitionRead], chunks: list[Any]) -> FetchResponse:
+        refusal = _account(broker, ctx, session, fetching.reader, reads, chunks)
+        if refusal is not None:
+            return refusal
+        response = _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
+        if fetching.reader.replica_id >= 0:
+            response.node_endpoints = []  # brokers know each other's addresses
+        return response
+
+    return fetching.run(request.max_wait_ms, finish)
+
+
+def _fetching(broker: Broker, ctx: RequestContext, request: FetchRequest, wanted: list[Wanted]) -> Fetching:
     reader = _reader(broker, ctx, request)
     if reader.replica_id >= 0:
         max_bytes = request.max_bytes
     else:
         max_bytes = min(request.max_bytes, broker.fetch_max_bytes, broker.quotas.max_fetch_bytes(ctx))
-
-    def finish(reads: list[PartitionRead], chunks: list[Any]) -> FetchResponse:
-        if reader.replica_id >= 0:
-            broker.partitions.readers.sent(reads, chunks)
-            response = _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
-            response.node_endpoints = []  # brokers know each other's addresses
-            return response
-        throttle_ms = broker.quotas.record_fetch(ctx, sum(map(len, chunks)))
-        if throttle_ms:
-            return FetchResponse(throttle_time_ms=throttle_ms, session_id=session.id if session else NO_SESSION)
-        return _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
-
-    fetching = Fetching(
+    return Fetching(
         broker.partitions,
         wanted,
         min_bytes=min(request.min_bytes, max_bytes),
         max_bytes=max_bytes,
         isolation=request.isolation_level,
-        finish=finish,
         by_id=ctx.api_version >= FIRST_VERSION_WITH_IDS,
         reader=reader,
         unsent=broker.unsent if reader.replica_id < 0 else None,
     )
-    return fetching.run(request.max_wait_ms)
+
+
+def _account(
+    broker: Broker,
+    ctx: RequestContext,
+    session: FetchSession | None,
+    reader: Reader,
+    reads: list[PartitionRead],
+    chunks: list[Any],
+) -> FetchResponse | None:
+    """Counts the bytes for throttles and quotas; an answer without records if the client has had too many."""
+    if reader.replica_id >= 0:
+        broker.partitions.readers.sent(reads, chunks)
+        return None
+    throttle_ms = broker.quotas.record_fetch(ctx, sum(map(len, chunks)))
+    if not throttle_ms:
+        return None
+    return FetchResponse(throttle_time_ms=throttle_ms, session_id=session.id if session else NO_SESSION)
+
+
+# --- very many partitions ---------------------------------------------------------------------------
+
+
+async def _handle_large(broker: Broker, ctx: RequestContext, request: FetchRequest) -> FetchResponse:
+    disk = broker.logs.environment.disk
+    try:
+        opened = await broker.fetch_sessions.open_in_slices(request, ctx.now_ms, broker.slices, disk)
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code, session_id=NO_SESSION)
+    await disk.run(_let_go, request)
+    session, wanted, incremental = opened
+    fetching = _fetching(broker, ctx, request, wanted)
+    return await _fetch_in_slices(broker, ctx, request, session, fetching, incremental)
+
+
+def _let_go(request: FetchRequest) -> None:
+    """The session has it all; a long poll need not keep it. Little by little: nobody else runs while Python frees."""
+    for topics in (request.topics, request.forgotten_topics_data):
+        while topics:
+            partitions = topics.pop().partitions
+            while partitions:
+                del partitions[-SLICE_PARTITIONS:]
+
+
+async def _fetch_uncollected(
+    broker: Broker,
+    ctx: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    fetching: Fetching,
+    incremental: bool,
+) -> FetchResponse | Encoded:
+    with broker.slices.serving():
+        response = await _fetch_in_slices(broker, ctx, request, session, fetching, incremental)
+        if sum(len(topic.partitions) for topic in response.responses) <= SMALL_FETCH_PARTITIONS:
+            return response
+        box = [response]
+        del response
+        return await broker.logs.environment.disk.run(_encoded, box, ctx.api_version)
+
+
+def _encoded(box: list[FetchResponse], version: int) -> Encoded:
+    encoded = Encoded(encode(box[0], version))
+    box.clear()
+    return encoded
+
+
+async def _fetch_in_slices(
+    broker: Broker,
+    ctx: RequestContext,
+    request: FetchRequest,
+    session: FetchSession | None,
+    fetching: Fetching,
+    incremental: bool,
+) -> FetchResponse:
+    if session is not None:
+        if session.busy:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=NO_SESSION)
+        session.busy = True
+    try:
+        large = LargeFetching(fetching, broker.slices)
+        reads = await large.locate(request.max_wait_ms)
+        chunks = await large.read(reads)
+        response = _account(broker, ctx, session, fetching.reader, reads, chunks)
+        if response is None:
+            response = await _respond_in_slices(broker, ctx, session, incremental, request, reads, chunks)
+            if fetching.reader.replica_id >= 0:
+                response.node_endpoints = []
+        return response
+    finally:
+        if session is not None:
+            session.busy = False
+
+
+async def _respond_in_slices(
+    broker: Broker,
+    ctx: RequestContext,
+    session: FetchSession | None,
+    incremental: bool,
+    request: FetchRequest,
+    reads: list[PartitionRead],
+    chunks: list[Any],
+) -> FetchResponse:
+    topics: Topics = {}
+    hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
+    by_place: tuple[list[Pair], list[Pair], list[Pair]] = ([], [], [])
+    while reads:
+        await broker.slices.turn()
+        for pair in zip(reads[:SLICE_PARTITIONS], chunks[:SLICE_PARTITIONS]):
+            by_place[_place(pair)].append(pair)
+        del reads[:SLICE_PARTITIONS], chunks[:SLICE_PARTITIONS]
+    for pairs in by_place:
+        while pairs:
+            await broker.slices.turn()
+            _tell(pairs[:SLICE_PARTITIONS], topics, hints, session, incremental, request.isolation_level)
+            del pairs[:SLICE_PARTITIONS]
+    return _response(topics, hints, session)
+
+
+# --- who reads, and the answer ------------------------------------------------------------------------
 
 
 def _reader(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Reader:
@@ -105,10 +237,22 @@ def _respond(
     reads: list[PartitionRead],
     chunks: list[Any],
 ) -> FetchResponse:
-    topics: dict[str | bytes, FetchableTopicResponse] = {}
+    topics: Topics = {}
     hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
+    _tell(_in_order(reads, chunks), topics, hints, session, incremental, isolation)
+    return _response(topics, hints, session)
+
+
+def _tell(
+    pairs: Iterable[Pair],
+    topics: Topics,
+    hints: LeaderHints | None,
+    session: FetchSession | None,
+    incremental: bool,
+    isolation: int,
+) -> None:
     served = []
-    for read, records in _in_order(reads, chunks):
+    for read, records in pairs:
         if records:
             served.append(read.wanted)
         if incremental and not _worth_telling(read, records):
@@ -123,18 +267,25 @@ def _respond(
         topic.partitions.append(_partition_data(read, records, isolation, hints))
     if session is not None:
         session.rotate(served)
+
+
+def _response(topics: Topics, hints: LeaderHints | None, session: FetchSession | None) -> FetchResponse:
     response = FetchResponse(session_id=session.id if session else NO_SESSION, responses=list(topics.values()))
     if hints is not None and hints.nodes:
         response.node_endpoints = [NodeEndpoint(**node) for node in hints.nodes.values()]
     return response
 
 
-def _in_order(reads: list[PartitionRead], chunks: list[Any]) -> Iterable[tuple[PartitionRead, Any]]:
+def _in_order(reads: list[PartitionRead], chunks: list[Any]) -> Iterable[Pair]:
     """Kafka's order: what there is, then topic ids that nobody has, then partitions that nobody has."""
     pairs = zip(reads, chunks)
     if not any(read.error for read in reads):
         return pairs
-    return sorted(pairs, key=lambda pair: UNKNOWN.index(pair[0].error) + 1 if pair[0].unknown else 0)
+    return sorted(pairs, key=_place)
+
+
+def _place(pair: Pair) -> int:
+    return UNKNOWN.index(pair[0].error) + 1 if pair[0].unknown else 0
 
 
 def _worth_telling(read: PartitionRead, records: Any) -> bool:

@@ -29,7 +29,7 @@ from penstock.broker.machine import M, Turn
 from penstock.broker.replay import replay
 from penstock.log.log import AppendOrigin
 from penstock.protocol.codec import DecodeError
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.records.build import build_batch
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class Coordinator(Generic[M]):
             if encoded:
                 self._check_replicas()
         except KafkaError as error:
+            without_frames(error)
             turn.replies = [(token, error) for token, _ in turn.replies]
             self._settle(turn, error.code)
             if future is not None:

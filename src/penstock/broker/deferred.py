@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
+from penstock.protocol.errors import without_frames
+
 R = TypeVar("R")
 
 
@@ -23,6 +25,6 @@ class Deferred(Generic[R]):
             yield from self.future
         except asyncio.CancelledError:
             raise
-        except Exception:  # noqa: S110 - `make` meets it
-            pass
+        except Exception as error:  # `make` meets it
+            without_frames(error)
         return self.make()

@@ -25,7 +25,7 @@ from penstock.net.connection import Close, Connection, Later, Reply
 from penstock.net.limits import LimitedLog
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
 from penstock.protocol.codec import DecodeError, TooManyElementsError, reader, writer
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.primitives import read_uvarint
 
 if TYPE_CHECKING:
@@ -179,11 +179,14 @@ class Dispatcher:
         return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
 
     def _told(self, ctx: RequestContext, error: Exception) -> tuple[ErrorCode, str | None]:
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         if isinstance(error, KafkaError):
-            return error.code, error.message
-        name = APIS[ctx.api_key].name
-        self._log.exception(name, f"{name} v{ctx.api_version} failed", error)
-        return ErrorCode.UNKNOWN_SERVER_ERROR, None
+            code, message = error.code, error.message
+        else:
+            name = APIS[ctx.api_key].name
+            self._log.exception(name, f"{name} v{ctx.api_version} failed", error)
+        without_frames(error)  # it may be kept by a future that one of them holds
+        return code, message
 
     def _find_route(self, api_key: int, version: int) -> Route | None:
         unstable = serves_unstable(api_key, self._broker)
@@ -222,7 +225,7 @@ def _written(route: Route, box: list[Any]) -> Encoded:
 
 
 def _undecodable(api_key: int, version: int, error: DecodeError) -> Close:
-    return Close(f"a {APIS[api_key].name} v{version} request can't be decoded: {error}")
+    return Close(f"a {APIS[api_key].name} v{version} request can't be decoded: {without_frames(error)}")
 
 
 def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:

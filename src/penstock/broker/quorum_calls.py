@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import KafkaError, without_frames
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -18,6 +18,7 @@ async def answered(broker: Broker, request: Any, response: type[R]) -> R:
         answer: R = await broker.metadata.answer_peer(request)
         return answer
     except KafkaError as error:
+        without_frames(error)  # the quorum's future keeps it
         refused: Any = response()
         refused.error_code = error.code
         if hasattr(refused, "error_message"):

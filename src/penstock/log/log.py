@@ -28,7 +28,7 @@ from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
 from penstock.log.slices import LogSlice
 from penstock.log.snapshot_files import SnapshotFiles
 from penstock.log.timestamps import Candidate, TimestampedOffset, next_with_max_time, next_with_time
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.records.header import LOG_OVERHEAD, BatchHeader
 from penstock.records.lookup import first_at_or_after, latest
 from penstock.records.validate import AppendRules, Prepared, validate_own, validate_produced
@@ -212,7 +212,7 @@ class Log:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition was just closed: look up its leader again."
             )
         if self._failure is None and not is_shortage(error):
-            self._failure = error
+            self._failure = without_frames(error)
             self.environment.disk_failed(self, error)
         return self._storage_error(error)
 
@@ -220,7 +220,7 @@ class Log:
         """As `failed`; but the files no longer match what is in memory, so this log stops even if the disk is well."""
         refusal = self.failed(error)
         if self._failure is None and not self._closed:
-            self._failure = error
+            self._failure = without_frames(error)
             logger.error("%s stops until the node restarts: a change of its files was interrupted (%s)", self, error)
         return refusal
 

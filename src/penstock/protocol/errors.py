@@ -1,6 +1,9 @@
 """Kafka's error codes, and the exception that carries one to the narrowest scope it belongs to."""
 
 from enum import IntEnum
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class ErrorCode(IntEnum):
@@ -191,3 +194,14 @@ class KafkaError(Exception):
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+
+
+def without_frames(error: E) -> E:
+    """The same error without its tracebacks. They hold the frames that it passed, and so the bytes of their request:
+    where one of these frames leads back to the error, until Python's collector of cycles comes by."""
+    link: BaseException | None = error
+    while link is not None:
+        behind = link.__context__
+        link.__traceback__ = link.__cause__ = link.__context__ = None
+        link = behind
+    return error

@@ -21,7 +21,7 @@ from penstock.broker.deferred import Deferred
 from penstock.broker.hints import LeaderHints
 from penstock.metadata.names import INTERNAL_TOPICS
 from penstock.net.connection import Close
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages.api_00_produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -110,7 +110,7 @@ def _finished(
             if response.throttle_time_ms:  # no answer to tell it in: the connection just waits
                 ctx.connection.mute_for(response.throttle_time_ms / 1000)
             return None
-        return Close(f"acks=0 and {produce.failed.code.name}: closing is the only way to tell the client")
+        return Close(f"acks=0 and {produce.failed.name}: closing is the only way to tell the client")
     if produce.waiting:
         return _Safe(produce.waiting, response, request.timeout_ms).deferred()
     return response
@@ -136,7 +136,7 @@ class _Produce:
         self.ctx = ctx
         self.acks = request.acks
         self.bytes = 0
-        self.failed: KafkaError | None = None
+        self.failed: ErrorCode | None = None
         self.hints = LeaderHints(broker, ctx) if ctx.api_version >= FIRST_VERSION_WITH_HINTS else None
         self.waiting: list[Waiting] = []
         self.not_here: dict[tuple[str, bytes, int], KafkaError] = {}
@@ -153,7 +153,7 @@ class _Produce:
                     partition.leader_log()
                 except KafkaError as error:
                     # it may be led here when the others have been looked up, and is then still not
-                    self.not_here[topic.name, topic.topic_id, data.index] = error
+                    self.not_here[topic.name, topic.topic_id, data.index] = without_frames(error)
                     continue
                 if data.records:
                     yield partition, data.records
@@ -179,7 +179,7 @@ class _Produce:
         try:
             prepared = await partition.log.environment.unpacking.prepare(first)
         except KafkaError as error:
-            self.failed = error
+            self.failed = error.code
             return self._refusal(topic, data.index, partition, error)
         return self._partition(topic, data, prepared)
 
@@ -196,11 +196,11 @@ class _Produce:
         except KafkaError as error:
             if error.code is ErrorCode.INVALID_TXN_STATE and self.transactional_id is None:
                 error = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transaction needs its id.")
-            self.failed = error
+            self.failed = error.code
             return self._refusal(topic, data.index, partition, error)
         except UnpackFirstError as first:
             assert partition is not None
-            self.to_unpack[id(data)] = (partition, first)
+            self.to_unpack[id(data)] = (partition, without_frames(first))
             return PartitionProduceResponse(index=data.index)  # another one takes its place
         answer = PartitionProduceResponse(
             index=data.index,
@@ -213,9 +213,9 @@ class _Produce:
         return answer
 
     def _check_here(self, topic: TopicProduceData, index: int) -> None:
-        error = self.not_here.get((topic.name, topic.topic_id, index))
-        if error is not None:
-            raise error
+        found = self.not_here.get((topic.name, topic.topic_id, index))
+        if found is not None:
+            raise KafkaError(found.code, found.message)
 
     def _safe(self, partition: Partition, offset: int) -> asyncio.Future[None] | None:
         """What the answer has to wait for."""
@@ -325,10 +325,11 @@ class _Safe:
 
     def _tell(self) -> ProduceResponse:
         for answer, safe in self.waiting:
-            try:
-                safe.result()
-            except KafkaError as error:
+            error = safe.exception()  # not raised: its traceback would lead from this frame back to it
+            if isinstance(error, KafkaError):
                 answer.error_code, answer.base_offset, answer.error_message = error.code, -1, error.message
+            elif error is not None:
+                raise error
         return self.response
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.loggers import alter_loggers
 from penstock.metadata.controller.configs import incremental_alter_configs, own_refusal, refused_resources
 from penstock.metadata.image import ResourceType
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import KafkaError, without_frames
 from penstock.protocol.messages.api_44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -32,7 +32,7 @@ async def handle(
                 alter_loggers(resource, broker.node_id, validate_only=request.validate_only)
                 settled[index] = None
             except KafkaError as error:
-                settled[index] = error
+                settled[index] = without_frames(error)
         elif index not in settled and (refusal := own_refusal(resource, broker.settings)) is not None:
             settled[index] = refusal
     if len(settled) == len(request.resources):  # nothing for the controller to decide

@@ -22,7 +22,7 @@ from penstock.metadata.decision import Decision
 from penstock.metadata.image import MetadataImage, ResourceType
 from penstock.metadata.names import name_problem
 from penstock.metadata.patterns import Work
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages import api_33_alter_configs as legacy
 from penstock.protocol.messages import api_44_incremental_alter_configs as incremental
 from penstock.protocol.persisted.metadata.clear_elr_record import ClearElrRecord
@@ -115,7 +115,7 @@ def incremental_alter_configs(
             records += _alter(image, resource, wanted, changed, settings, work)
             outcomes[index] = None
         except KafkaError as error:
-            outcomes[index] = error
+            outcomes[index] = without_frames(error)
     _limit(records, outcomes)
     replies = [
         incremental.AlterConfigsResourceResponse(
@@ -148,7 +148,7 @@ def alter_configs(
             records += _alter(image, resource, wanted, [*wanted, *dropped], settings, work)
             outcomes[index] = None
         except KafkaError as error:
-            outcomes[index] = error
+            outcomes[index] = without_frames(error)
     _limit(records, outcomes)
     replies = [
         legacy.AlterConfigsResourceResponse(

@@ -13,7 +13,7 @@ from enum import IntEnum
 from penstock.metadata.configs.definition import ConfigType
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import MetadataImage, QuotaEntity
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages import api_48_describe_client_quotas as describe
 from penstock.protocol.messages import api_49_alter_client_quotas as alter
 from penstock.protocol.persisted.metadata.client_quota_record import ClientQuotaRecord, EntityData
@@ -63,7 +63,7 @@ def alter_client_quotas(
             records += _alter_entity(image, entity, entry.ops)
             outcomes[entity] = None
         except KafkaError as error:
-            outcomes[entity] = error
+            outcomes[entity] = without_frames(error)
     if len(records) > MAX_RECORDS_PER_REQUEST:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Too many quotas in one request: alter fewer at a time.")
     entries = [

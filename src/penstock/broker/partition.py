@@ -48,16 +48,28 @@ class Partition:
         "_waiters",
         "image",
         "index",
+        "is_new",
         "leading",
         "topic",
         "topic_id",
     )
 
-    def __init__(self, topic: str, topic_id: bytes, index: int, image: PartitionImage, hosting: Hosting) -> None:
+    def __init__(
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        image: PartitionImage,
+        hosting: Hosting,
+        *,
+        is_new: bool = False,
+    ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
         self.image = image
+        #: This node became a replica while this process ran: no disk has a log of the partition from before.
+        self.is_new = is_new
         #: What is known of the followers, while this node leads and has any.
         self.leading: Leading | None = None
         self._hosting = hosting

@@ -17,7 +17,7 @@ from penstock.broker.hosting import OPEN_SLICE_SECONDS, Hosting
 from penstock.broker.partition import Partition
 from penstock.broker.readers import Readers
 from penstock.metadata.configs.topic import effective_log_config
-from penstock.metadata.image import EMPTY_IMAGE, UNASSIGNED_DIRECTORY, ResourceType, topic_changes
+from penstock.metadata.image import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, ResourceType, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
 
@@ -81,13 +81,14 @@ class Partitions:
         if old is not None and new.configs is not old.configs:
             self._apply_configs(old, new)  # first: a smaller in-sync set has to be enough by the newest rule
         for topic in changes.created:
-            self._host(topic, {})
+            self._host(topic, {}, started=old is not None)
         for before, topic in changes.changed:
-            self._host(topic, before.partitions)
+            self._host(topic, before.partitions, started=old is not None)
         if self._unopened and self._opener is None:
             self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
 
-    def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage]) -> None:
+    def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
+        """Partitions that appear once the node has `started`, with the image of its registration, are new here."""
         for index, image in topic.partitions.items():
             if before.get(index) is image:
                 continue
@@ -99,7 +100,7 @@ class Partitions:
             if known is not None:
                 known.follow_image(image)
                 continue
-            partition = Partition(topic.name, topic.topic_id, index, image, self.hosting)
+            partition = Partition(topic.name, topic.topic_id, index, image, self.hosting, is_new=started)
             self._by_name[topic.name, index] = self._by_id[topic.topic_id, index] = partition
             self._unopened.append(partition)
 
@@ -141,7 +142,7 @@ class Partitions:
             self._logs.set_stray(partition.topic, partition.index)
             log = None
         if log is None:
-            place = self._directory_of(partition.image)
+            place = self._directory_of(partition)
             log = self._logs.create(partition.topic, partition.topic_id, partition.index, config, directory_id=place)
         else:
             if log.topic_id == ZERO_UUID:
@@ -150,19 +151,21 @@ class Partitions:
         self.hosting.placed(partition, self._logs.directory_of(log).directory_id)
         return log
 
-    def _directory_of(self, image: PartitionImage) -> bytes | None:
+    def _directory_of(self, partition: Partition) -> bytes | None:
         """Where the controller has this replica; None if any directory will do.
 
         No other directory stands in for one that failed. The id of one that could not be read at start is unknown:
-        while there is such a one, a replica that is in none of the others may be there.
+        while there is such a one, a replica that is in none of the others may be there. So may one whose directory the
+        controller was not told before the node stopped: it is told now that the replica can't lead.
         """
-        wanted = image.directory(self._node_id)
-        if wanted == UNASSIGNED_DIRECTORY:
-            return None
+        wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):
             return wanted
+        unassigned = wanted == UNASSIGNED_DIRECTORY
         offline = [each.path for each in self._logs.dirs if each.offline]
-        if offline:
+        if offline and not (unassigned and partition.is_new):
+            if unassigned:
+                self.hosting.placed(partition, LOST_DIRECTORY)
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"Its log may be in {', '.join(offline)}, which can't be used: repair or replace that disk.",

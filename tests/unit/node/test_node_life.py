@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.controller_channel import ControllerChannel
+from penstock.broker.replica_places import ReplicaPlaces
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
@@ -330,18 +331,28 @@ def test_a_node_does_not_start_while_a_disk_is_not_mounted(tmp_path: Path, mount
     run(scenario)
 
 
-def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [True, False])
+def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_back(
+    told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the controller was told in which directory they are."""
+
     async def scenario() -> None:
-        intact, lost = await filled(tmp_path)
+        with monkeypatch.context() as patched:
+            if not told:
+                patched.setattr(ReplicaPlaces, "placed", lambda *_: None)
+            intact, lost = await filled(tmp_path)
         (tmp_path / "b").rename(tmp_path / "disk")
         (tmp_path / "b").touch()  # opening anything below fails
         node = node_in(tmp_path)
         await node.start()
         user = Fixture(node)
         assert await user.fetch("t", intact) == (ErrorCode.NONE, [b"kept"])
+        await node.broker.partitions.settle()
+        assert not (tmp_path / "a" / f"t-{lost}").exists()
+        await node.broker.lifecycle.sees(lambda image: image.topics["t"].partitions[lost].leader == NO_LEADER, 120)
         assert (await user.produce("t", lost, b"x"))[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert node.broker.metadata.image.topics["t"].partitions[lost].leader == NO_LEADER
-        assert not (tmp_path / "a" / f"t-{lost}").exists()
         await user.create("new", 2)  # goes where there is a disk
         assert await user.produce("new", 1, b"x") == (ErrorCode.NONE, 0)
         await node.stop()

@@ -89,8 +89,8 @@ class Dispatcher:
         return self._run(route, ctx, request)
 
     async def _serve_large(self, route: Route, ctx: RequestContext, frame: memoryview, position: int) -> Reply:
-        with self._broker.slices.serving():
-            return self._encode(route, ctx, await self._large_answer(route, ctx, frame, position))
+        answer = await self._broker.slices.serve(self._large_answer(route, ctx, frame, position))
+        return self._encode(route, ctx, answer)
 
     async def _large_answer(
         self, route: Route, ctx: RequestContext, frame: memoryview, position: int

@@ -36,8 +36,7 @@ class LargeFetching:
             reads, waits = await self._pass(waits=max_wait_ms > 0)
             if waits and self._missing > 0:
                 reads = []
-                with self._slices.waiting():
-                    await asyncio.wait((self._woken,), timeout=min(max_wait_ms, MAX_WAIT_MS) / 1000)
+                await asyncio.wait((self._woken,), timeout=min(max_wait_ms, MAX_WAIT_MS) / 1000)
         finally:
             self._unpark()
         if waits:

@@ -59,7 +59,8 @@ class LargeRequests:
     async def aside(self, function: Callable[..., T], *args: Any) -> T:
         """Pure work that takes long; its objects belong to this request alone."""
         async with self._slots:
-            return await self._broker.logs.environment.disk.run(function, *args)
+            with self._broker.slices.uncollected():
+                return await self._broker.logs.environment.disk.run(function, *args)
 
     async def answer(self, ctx: RequestContext, request: Any, handle: Handle) -> Any:
         """The response; KafkaError if the request is refused as a whole."""

@@ -65,7 +65,7 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
     fetching = _fetching(broker, ctx, request, wanted)
     if len(wanted) > SMALL_FETCH_PARTITIONS and not fetching.reader.is_follower:
         # A follower that names few partitions is soon done with the others: most have nothing for it.
-        return _fetch_uncollected(broker, ctx, request, session, fetching, incremental)
+        return broker.slices.serve(_fetch_and_encode(broker, ctx, request, session, fetching, incremental))
 
     def finish(reads: list[PartitionRead], chunks: list[Any]) -> FetchResponse:
         refusal = _account(broker, ctx, session, fetching.reader, reads, chunks)
@@ -139,7 +139,7 @@ def _let_go(request: FetchRequest) -> None:
                 del partitions[-SLICE_PARTITIONS:]
 
 
-async def _fetch_uncollected(
+async def _fetch_and_encode(
     broker: Broker,
     ctx: RequestContext,
     request: FetchRequest,
@@ -147,12 +147,12 @@ async def _fetch_uncollected(
     fetching: Fetching,
     incremental: bool,
 ) -> FetchResponse | Encoded:
-    with broker.slices.serving():
-        response = await _fetch_in_slices(broker, ctx, request, session, fetching, incremental)
-        if sum(len(topic.partitions) for topic in response.responses) <= SMALL_FETCH_PARTITIONS:
-            return response
-        box = [response]
-        del response
+    response = await _fetch_in_slices(broker, ctx, request, session, fetching, incremental)
+    if sum(len(topic.partitions) for topic in response.responses) <= SMALL_FETCH_PARTITIONS:
+        return response
+    box = [response]
+    del response
+    with broker.slices.uncollected():
         return await broker.logs.environment.disk.run(_encoded, box, ctx.api_version)
 
 

@@ -487,8 +487,11 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(out[0])
             elif self._gathers:
                 transport.writelines(out)
-            else:
+            elif max(map(len, out)) <= JOIN_MAX_BYTES:
                 transport.write(b"".join(out))
+            else:  # copying an answer of many megabytes once more takes long
+                for part in out:
+                    transport.write(part)
 
     # The queue behind the request in progress
 

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from time import thread_time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from penstock.broker import config_answers
 from penstock.broker.context import RequestContext
 from penstock.broker.encoded import Encoded
 from penstock.broker.handlers import (
@@ -32,6 +34,7 @@ from penstock.protocol.messages import api_49_alter_client_quotas as alter_quota
 from penstock.protocol.messages.api_32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
@@ -364,3 +367,92 @@ def test_scram_credentials_are_shown_without_their_keys(broker: Any, asked: list
         (each.user, each.error_code, [(info.mechanism, info.iterations) for info in each.credential_infos])
         for each in response.results
     ] == found
+
+
+def resources(count: int, kind: int, name: str = "{}") -> list[DescribeConfigsResource]:
+    return [
+        DescribeConfigsResource(resource_type=kind, resource_name=name.format(number), configuration_keys=None)
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_a_resource_is_described_as_often_as_it_is_named_but_worked_out_once(
+    broker: Any, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+    config = api_32_describe_configs._config
+
+    def counted(*args: Any) -> DescribeConfigsResourceResult:
+        nonlocal made
+        made += 1
+        return config(*args)
+
+    monkeypatch.setattr(api_32_describe_configs, "_config", counted)
+    request = DescribeConfigsRequest(resources=resources(40, BROKER, "1"), include_synonyms=True)
+    request.resources += resources(40, BROKER, "01")
+    [one] = (
+        cast(Any, api_32_describe_configs)
+        .handle(
+            broker, context(version), DescribeConfigsRequest(resources=resources(1, BROKER, "1"), include_synonyms=True)
+        )
+        .results
+    )
+    started = thread_time()
+    answer = api_32_describe_configs.handle(broker, context(version), request)
+    assert thread_time() - started < 0.1
+    assert isinstance(answer, Encoded)
+    results = decode(DescribeConfigsResponse, version, answer.body).results
+    assert [result.resource_name for result in results] == ["1"] * 40 + ["01"] * 40
+    assert all(len(result.configs) == len(one.configs) for result in results)
+    assert made == len(one.configs)
+
+
+def test_a_pass_of_the_loop_describes_so_many_configs(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of groups: any name has all configs of groups."""
+    made: list[int] = []
+    config = api_32_describe_configs._config
+
+    def counted(*args: Any) -> DescribeConfigsResourceResult:
+        made[-1] += 1
+        return config(*args)
+
+    monkeypatch.setattr(api_32_describe_configs, "_config", counted)
+
+    async def wait() -> Any:
+        made.append(0)
+        answer = api_32_describe_configs.handle(
+            broker, context(4), DescribeConfigsRequest(resources=resources(1_000, GROUP, "g{}"))
+        )
+        assert isinstance(answer, Awaitable)
+        asking = asyncio.ensure_future(answer)
+        while not asking.done():
+            made.append(0)
+            await asyncio.sleep(0)
+        return asking.result()
+
+    body = asyncio.run(wait()).body
+    results = decode(DescribeConfigsResponse, 4, body).results
+    assert [result.resource_name for result in results] == [f"g{number}" for number in range(1_000)]
+    assert sum(made) == sum(len(result.configs) for result in results) > 10_000
+    assert max(made) <= 2_000
+
+
+@pytest.mark.parametrize(("kind", "name"), [(BROKER, "1"), (GROUP, "g{}")])
+@pytest.mark.parametrize("version", [1, 4])
+def test_resources_that_do_not_fit_into_the_answer_are_refused(
+    broker: Any, kind: int, name: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_answers, "MAX_ANSWER_BYTES", 200_000)
+    request = DescribeConfigsRequest(resources=resources(600, kind, name), include_synonyms=True)
+    answer = answered(broker, version, request)
+    assert isinstance(answer, Encoded)
+    assert 100_000 < len(answer.body) < 200_000 + 600 * 80
+    results = decode(DescribeConfigsResponse, version, answer.body).results
+    assert [result.resource_name for result in results] == [name.format(number) for number in range(600)]
+    codes = [ErrorCode(result.error_code) for result in results]
+    fitting = codes.index(ErrorCode.POLICY_VIOLATION)
+    assert fitting > 3
+    assert codes == [ErrorCode.NONE] * fitting + [ErrorCode.POLICY_VIOLATION] * (600 - fitting)
+    assert all(result.configs for result in results[:fitting])
+    assert results[-1].error_message == "The answer is too large: ask for fewer resources at once."

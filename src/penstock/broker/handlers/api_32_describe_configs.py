@@ -5,6 +5,7 @@
 - `configuration_keys` null or empty means all; names that don't exist are left out without an error.
 - Sensitive values, and values of properties nobody knows, are null.
 - A resource that can't be described has its own error; an unknown resource type refuses the whole request.
+- A resource is described as often as it is named. Beyond 32 MiB of answer resources are refused: POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.broker.config_answers import MANY, encode_many
+from penstock.broker.config_answers import ConfigAnswer
 from penstock.broker.encoded import Encoded
-from penstock.broker.large_requests import SMALL_ELEMENTS
 from penstock.broker.loggers import logger_levels
 from penstock.broker.steps import Steps, run_steps
 from penstock.metadata.configs.describe import (
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
 
 RESOURCE_TYPES = frozenset(ResourceType)
+#: Configs that are described and encoded as one step.
+CONFIGS_PER_STEP = 8
+#: Larger answers are put together in a thread.
+JOINED_AT_ONCE_BYTES = 4 << 20
 
 
 def handle(
@@ -54,59 +58,71 @@ def handle(
 def _steps(
     broker: Broker, ctx: RequestContext, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse | Encoded]:
-    unknown = [resource.resource_type for resource in request.resources if resource.resource_type not in RESOURCE_TYPES]
-    if unknown:
-        refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"There is no config resource type {unknown[0]}.")
-        return DescribeConfigsResponse(results=[_refused(resource, refusal) for resource in request.resources])
-    results = []
+    refusal = _refusal(request)
+    answer = ConfigAnswer(ctx.api_version)
     for resource in request.resources:
-        results.append(_result(broker, request, resource))
-        yield None
-    derived = broker.settings.derived
-    kept = derived.get(f"answer {_options(request)}")
-    if len(results) < MANY or kept is None:
-        return DescribeConfigsResponse(results=results)
-    if len(results) <= SMALL_ELEMENTS:
-        return encode_many(results, kept[1], ctx.api_version, derived)
-    disk = broker.logs.environment.disk
-    encoded: Encoded = yield disk.run(encode_many, results, kept[1], ctx.api_version, derived)
+        work = 0
+        if answer.is_full:
+            answer.refuse(resource)
+        elif refusal is not None:
+            answer.add(_refused(resource, refusal))
+        else:
+            work = _add(broker, request, resource, answer)
+        for _ in range(1 + work // CONFIGS_PER_STEP):
+            yield None
+    whole = answer.finish()
+    if isinstance(whole, DescribeConfigsResponse):
+        return whole
+    if answer.size <= JOINED_AT_ONCE_BYTES:
+        return whole()
+    encoded: Encoded = yield broker.logs.environment.disk.run(whole)
     return encoded
 
 
-def _options(request: DescribeConfigsRequest) -> tuple[bool, bool]:
-    return request.include_synonyms, request.include_documentation
+def _refusal(request: DescribeConfigsRequest) -> KafkaError | None:
+    for resource in request.resources:
+        if resource.resource_type not in RESOURCE_TYPES:
+            return KafkaError(ErrorCode.INVALID_REQUEST, f"There is no config resource type {resource.resource_type}.")
+    return None
 
 
-def _result(
-    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource
-) -> DescribeConfigsResult:
+def _add(
+    broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource, answer: ConfigAnswer
+) -> int:
+    """Adds the resource's result; returns how many configs were gone through for it."""
     try:
         described = _describe(broker, resource)
     except KafkaError as error:
-        return _refused(resource, error)
-    options = _options(request)
+        answer.add(_refused(resource, error))
+        return 0
+    options = request.include_synonyms, request.include_documentation
+    shared = None
     if resource.configuration_keys:
         wanted = set(resource.configuration_keys)
         configs = [_config(config, *options) for config in described if config.name in wanted]
     else:
-        configs = _configs(broker, described, options)
-    return DescribeConfigsResult(
+        shared = _shared(broker, described, options)
+        configs = [_config(config, *options) for config in described] if shared is None else shared
+    result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
     )
+    answer.add(result, is_shared=shared is not None)
+    return len(described) if shared is None else 0
 
 
-def _configs(
+def _shared(
     broker: Broker, described: list[Described], options: tuple[bool, bool]
-) -> list[DescribeConfigsResourceResult]:
-    """In the answer's form; what topics without configs of their own share is put into it once."""
-    kept = broker.settings.derived.get(f"answer {options}")
-    if kept is not None and kept[0] is described:
-        found: list[DescribeConfigsResourceResult] = kept[1]
-        return found
-    found = [_config(config, *options) for config in described]
-    if described is broker.settings.derived.get("topic"):
-        broker.settings.derived[f"answer {options}"] = (described, found)
-    return found
+) -> list[DescribeConfigsResourceResult] | None:
+    """What topics without configs of their own have in common, or what this broker has, in the answer's form."""
+    derived = broker.settings.derived
+    for name in ("topic", "broker"):
+        if described is derived.get(name):
+            key = f"{name} answer {options}"
+            if key not in derived:
+                derived[key] = [_config(config, *options) for config in described]
+            found: list[DescribeConfigsResourceResult] = derived[key]
+            return found
+    return None
 
 
 def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Described]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from penstock.spark.java import find_java
 
+BARE_PATH = "/usr/local/bin:/usr/bin:/bin"
 _DEPLOY = "org.apache.spark.deploy"
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 #: Of a session on this cluster: an executor on each worker.
@@ -29,20 +30,28 @@ class Standalone:
         """Process ids of those that run now."""
         return [child for worker in self.workers for child in _children(worker.pid) if _EXECUTOR in _command(child)]
 
+    def python_workers(self) -> list[int]:
+        """Process ids of the executors' Python processes that run tasks, or wait for one."""
+        daemons = [child for executor in self.executors() for child in _children(executor)]
+        return [worker for daemon in daemons for worker in _children(daemon)]
+
 
 @contextmanager
-def standalone(place: Path) -> Iterator[Standalone]:
+def standalone(place: Path, *, bare: bool = False) -> Iterator[Standalone]:
+    """`bare`: its processes see nothing of this environment, neither Python's path nor the commands of it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"spark://127.0.0.1:{port}"
-    master = _start(place, f"{_DEPLOY}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+    master = _start(
+        place, bare, f"{_DEPLOY}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"
+    )
     workers: list[subprocess.Popen[bytes]] = []
     try:
         for number in (1, 2):
             work = str(place / f"work-{number}")
             words = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "-d", work, url]
-            workers.append(_start(place, f"{_DEPLOY}.worker.Worker", *words))
+            workers.append(_start(place, bare, f"{_DEPLOY}.worker.Worker", *words))
         yield Standalone(url, workers)
     finally:
         for process in (master, *workers):
@@ -51,17 +60,28 @@ def standalone(place: Path) -> Iterator[Standalone]:
             process.wait(60)
 
 
-def _start(place: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
+def spark_home() -> Path:
     import pyspark
 
-    home = Path(pyspark.__file__).parent
-    environment = dict(os.environ) | {
-        "SPARK_HOME": str(home),
+    return Path(pyspark.__file__).parent
+
+
+def bare_environment() -> dict[str, str]:
+    """For Spark, with the commands of the system alone."""
+    return {
+        "PATH": BARE_PATH,
+        "SPARK_HOME": str(spark_home()),
         "JAVA_HOME": str(find_java().home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable,
     }
+
+
+def _start(place: Path, bare: bool, name: str, *words: str) -> subprocess.Popen[bytes]:
+    home = spark_home()
+    environment = bare_environment() if bare else {**os.environ, **bare_environment(), "PATH": os.environ["PATH"]}
+    if not bare:
+        environment["PYSPARK_PYTHON"] = sys.executable
     log = (place / f"{re.sub('[^a-z]', '', name.lower())}.log").open("ab")
     with log:
         return subprocess.Popen([home / "bin" / "spark-class", name, *words], stdout=log, stderr=log, env=environment)

@@ -1,0 +1,111 @@
+"""A cluster whose executors have neither Penstock nor the driver's paths: what `penstock pipeline pack` is for.
+
+Drivers are started with spark-submit, as on a real cluster, each a process with the system's Python alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from standalone import BARE_PATH, EXECUTORS, Standalone, bare_environment, spark_home, standalone
+
+from penstock.pipelines.packing import pack
+from penstock.testing import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+PATIENCE_S = 600
+SYSTEM_PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+PACKED = {"PYSPARK_PYTHON": "./env/bin/python3", "PYSPARK_DRIVER_PYTHON": "./env/bin/python3"}
+
+JOB = """
+import os, sys
+from penstock.spark import session
+spark = session("packed")
+assert spark.sparkContext.master.startswith("spark://"), spark.sparkContext.master
+options = {"kafka.bootstrap.servers": sys.argv[1]}
+read = {"subscribe": "t", "startingOffsets": "earliest", "minPartitions": "4"}
+assert spark.read.format("penstock").options(**options, **read).load().count() == 1000
+query = (
+    spark.readStream.format("penstock").options(**options, **read).load().select("key", "value").writeStream
+    .format("penstock").options(**options, topic="copy", checkpointLocation="checkpoint")
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+print("DONE")
+"""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"t": 2, "copy": 2}) as made:
+        with made.client() as client, client.producer() as producer:
+            producer.send_many("t", [(None, b"%d" % number, (), None) for number in range(1000)])
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    if shutil.which(SYSTEM_PYTHON, path=BARE_PATH) is None:
+        pytest.skip(f"the system has no {SYSTEM_PYTHON}")
+    with standalone(tmp_path_factory.mktemp("cluster"), bare=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("packed") / "env.tar.gz"
+    pack(target)
+    return target
+
+
+def unpack(archive: Path, place: Path) -> None:
+    with tarfile.open(archive) as packed:
+        packed.extractall(place / "env", filter="data")
+
+
+def submission(cluster: Standalone, *words: str) -> list[str]:
+    settings = EXECUTORS | {"spark.ui.enabled": "false", "spark.driver.memory": "600m"}
+    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    return [str(spark_home() / "bin" / "spark-submit"), "--master", cluster.url, *given, *words]
+
+
+def submit(
+    place: Path, cluster: Standalone, broker: Broker, *words: str, job: str = JOB, **environment: str
+) -> tuple[int, str]:
+    """Exit code and output of a driver in this directory."""
+    (place / "job.py").write_text(job)
+    done = subprocess.run(
+        [*submission(cluster, *words), "job.py", broker.bootstrap],
+        cwd=place,
+        env=bare_environment() | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def problem_in(text: str) -> str:
+    """The lines that say something, not where in Spark it was said."""
+    kept = [line for line in text.splitlines() if not line.lstrip().startswith("at ") and " INFO " not in line]
+    return "\n".join(kept)[-4000:]
+
+
+def test_a_packed_environment_reads_and_writes_on_executors_without_penstock(
+    tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path
+) -> None:
+    unpack(archive, tmp_path)
+    code, said = submit(tmp_path, cluster, broker, "--archives", f"{archive}#env", **PACKED)
+    assert (code, "DONE" in said) == (0, True), said[-4000:]
+    found = sorted(int(record.value or b"") for record in broker.records("copy"))
+    assert found == list(range(1000))

@@ -219,7 +219,7 @@ class Dispatcher:
 
 
 def _written(route: Route, box: list[Any]) -> Encoded:
-    encoded = Encoded(b"".join(route.write(box[0])))
+    encoded = Encoded(b"".join(route.write(box[0])), getattr(box[0], "throttle_time_ms", 0))
     box.clear()
     return encoded
 

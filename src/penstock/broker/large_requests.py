@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.broker.error_replies import error_response
 from penstock.broker.forwarding import CONTROLLER_APIS
 from penstock.broker.pieces import cut, join, size
+from penstock.net.connection import Close
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
+    from penstock.protocol.schema import Struct
 
 T = TypeVar("T")
 
@@ -33,11 +35,11 @@ PIECE_ELEMENTS = 500
 IN_THREADS = 2
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
-#: Fewer where an element costs more: topics with 1,000 partitions. Their handlers cut large ones into slices.
+#: Fewer where an element costs more: topics with 1,000 partitions. The handler of Fetch goes on in slices.
 SMALL = {PRODUCE: 2_000, FETCH: 2_000}
-#: Asked element by element: Metadata, OffsetFetch, FindCoordinator, DescribeGroups, DeleteRecords,
+#: Asked element by element: Produce, Metadata, OffsetFetch, FindCoordinator, DescribeGroups, DeleteRecords,
 #: OffsetForLeaderEpoch, DeleteGroups, DescribeProducers, DescribeTransactions, ConsumerGroupDescribe.
-IN_PIECES = frozenset({METADATA, 9, 10, 15, 21, 23, 42, 61, 65, 69})
+IN_PIECES = frozenset({PRODUCE, METADATA, 9, 10, 15, 21, 23, 42, 61, 65, 69})
 #: What is decided as a whole is refused if it has more elements than `LARGEST`, or more than `WIDEST` topics, resources
 #: or the like: Kafka's controller makes 10,000 records for one request, and offsets have to fit into one batch.
 LARGEST, WIDEST = 50_000, 10_000
@@ -70,13 +72,16 @@ class LargeRequests:
         if ctx.api_key not in IN_PIECES:
             return await _awaited(handle(ctx, request))
         response: Any = None
+        ends = asyncio.get_running_loop().time() + getattr(request, "timeout_ms", 0) / 1000
         for piece in await self.aside(_pieces, ctx, request):
-            answer = await _awaited(handle(ctx, piece))
+            answer = await _piece(ctx, piece, handle, ends)
+            if isinstance(answer, Close):
+                return answer
             await self._broker.slices.turn()
             if response is None:
                 response = answer
             else:
-                join(response, answer, ctx.api_key, type(request), ctx.api_version)
+                _add(response, answer, ctx, type(request))
         return response
 
     async def refusal(self, ctx: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
@@ -93,6 +98,20 @@ def _pieces(ctx: RequestContext, request: Any) -> list[Any]:
 def _is_too_large(request: Any) -> bool:
     wide, elements = size(request)
     return wide > WIDEST or elements > LARGEST
+
+
+def _add(response: Any, answer: Any, ctx: RequestContext, request_type: type[Struct]) -> None:
+    join(response, answer, ctx.api_key, request_type, ctx.api_version)
+    response.throttle_time_ms = max(response.throttle_time_ms, answer.throttle_time_ms)
+    if ctx.api_key == PRODUCE:
+        told = {node.node_id for node in response.node_endpoints}
+        response.node_endpoints += [node for node in answer.node_endpoints if node.node_id not in told]
+
+
+async def _piece(ctx: RequestContext, piece: Any, handle: Handle, ends: float) -> Any:
+    if ctx.api_key == PRODUCE:  # its pieces wait one after the other, and all together as long as it says
+        piece.timeout_ms = max(0, int((ends - asyncio.get_running_loop().time()) * 1000))
+    return await _awaited(handle(ctx, piece))
 
 
 async def _awaited(answer: Any) -> Any:

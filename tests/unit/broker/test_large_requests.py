@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import struct
 from collections.abc import Awaitable
 from types import SimpleNamespace
@@ -33,6 +34,15 @@ from penstock.net.connection import Close
 from penstock.protocol.apis import request_class
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_00_produce import (
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 from penstock.protocol.messages.api_03_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -53,6 +63,7 @@ from penstock.protocol.messages.api_19_create_topics import (
     CreateTopicsResponse,
 )
 from penstock.protocol.schema import Struct
+from penstock.sim.loop import Timeline
 
 LARGE = 3 * SMALL_ELEMENTS
 
@@ -92,6 +103,8 @@ def scalar(kind: str, number: int) -> Any:
 def test_the_joined_answers_to_the_pieces_are_the_answer_to_the_whole(key: int, counts: list[int]) -> None:
     for version in served_versions(key):
         request = filled(request_class(key), version, counts, [0])
+        if isinstance(request, ProduceRequest):
+            request.acks = -1  # it is answered
         expected = error_response(key, version, request, ErrorCode.NOT_LEADER_OR_FOLLOWER, "no")
         pieces = list(cut(request, version, 4))
         answers: list[Any] = [
@@ -229,6 +242,141 @@ def test_more_topics_than_the_controller_makes_at_once_are_refused(
     told = decode(CreateTopicsResponse, 7, b"".join(reply[1:]))
     assert {topic.error_code for topic in told.topics} == {code}
     assert len(told.topics) == topics
+
+
+# --- Produce
+
+
+class ProduceHandler:
+    """Notes what it is asked to append, and answers when `safe` is done."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.appended: list[int] = []
+        self.timeouts: list[int] = []
+        self.collecting: list[bool] = []
+        self.fails_at = -1
+        self.seconds = 0.0
+        self.throttle_ms = 0
+
+    def __call__(self, broker: Any, ctx: Any, request: ProduceRequest) -> Any:
+        indexes = [data.index for topic in request.topic_data for data in topic.partition_data]
+        self.sizes.append(len(indexes))
+        self.appended += indexes
+        self.timeouts.append(request.timeout_ms)
+        if request.acks == 0:
+            return Close("acks=0") if self.fails_at in indexes else None
+        response = ProduceResponse(
+            throttle_time_ms=self.throttle_ms,
+            responses=[
+                TopicProduceResponse(
+                    name=topic.name,
+                    partition_responses=[
+                        PartitionProduceResponse(index=data.index, base_offset=data.index)
+                        for data in topic.partition_data
+                    ],
+                )
+                for topic in request.topic_data
+            ],
+            node_endpoints=[NodeEndpoint(node_id=7), NodeEndpoint(node_id=len(self.sizes) // 2)],
+        )
+        return self._safe(response) if self.seconds else response
+
+    async def _safe(self, response: ProduceResponse) -> ProduceResponse:
+        look = asyncio.get_running_loop().call_later
+        look(self.seconds / 2, lambda: self.collecting.append(gc.isenabled()))
+        await asyncio.sleep(self.seconds)
+        return response
+
+
+@pytest.fixture
+def producing(monkeypatch: pytest.MonkeyPatch) -> ProduceHandler:
+    handler = ProduceHandler()
+    monkeypatch.setattr(dispatch, "load_handler", lambda key: handler)
+    return handler
+
+
+def produced(count: int, acks: int = -1) -> ProduceRequest:
+    data = [PartitionProduceData(index=index, records=memoryview(b"r")) for index in range(count)]
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=30_000,
+        topic_data=[
+            TopicProduceData(name="t", partition_data=data[: count // 3]),
+            TopicProduceData(name="u", partition_data=data[count // 3 :]),
+        ],
+    )
+
+
+def test_a_produce_with_very_many_partitions_is_appended_in_pieces_in_order(producing: ProduceHandler) -> None:
+    passes, reply = send(0, 10, produced(LARGE))
+    told = decode(ProduceResponse, 10, b"".join(reply[1:]))
+    assert producing.appended == list(range(LARGE))
+    assert max(producing.sizes) <= PIECE_ELEMENTS
+    assert passes >= LARGE // PIECE_ELEMENTS
+    assert [topic.name for topic in told.responses] == ["t", "u"]
+    offsets = [partition.base_offset for topic in told.responses for partition in topic.partition_responses]
+    assert offsets == list(range(LARGE))
+    nodes = [node.node_id for node in told.node_endpoints]
+    assert len(nodes) == len(set(nodes))
+    assert nodes[:3] == [7, 0, 1]
+
+
+def test_a_produce_with_a_thousand_partitions_is_appended_in_the_pass_that_brought_it(
+    producing: ProduceHandler,
+) -> None:
+    assert isinstance(Dispatcher(broker())(cast(Any, None), frame(0, 10, produced(1_000))), list)
+    assert producing.sizes == [1_000]
+
+
+@pytest.mark.parametrize("fails_at", [-1, 3_000])
+def test_a_large_produce_without_acks_has_no_answer_and_ends_with_its_first_error(
+    fails_at: int, producing: ProduceHandler
+) -> None:
+    producing.fails_at = fails_at
+    _, reply = send(0, 10, produced(LARGE, acks=0))
+    if fails_at < 0:
+        assert reply is None
+        assert producing.appended == list(range(LARGE))
+    else:
+        assert isinstance(reply, Close)
+        assert max(producing.appended) < fails_at + PIECE_ELEMENTS
+
+
+def test_the_pieces_of_a_produce_share_its_time_and_garbage_is_collected_while_they_wait(
+    producing: ProduceHandler,
+) -> None:
+    producing.seconds = 2.0
+
+    async def ask() -> Any:
+        reply = Dispatcher(broker())(cast(Any, None), frame(0, 10, produced(LARGE)))
+        assert isinstance(reply, Awaitable)
+        return await reply
+
+    timeline = Timeline(random.Random(1))
+    try:
+        timeline.run(ask(), timeline.process("test"), until=1_000)
+    finally:
+        timeline.end()
+    assert producing.timeouts[:3] == pytest.approx([30_000, 28_000, 26_000], abs=50)
+    assert producing.timeouts[-1] == 0
+    assert all(producing.collecting)
+    assert gc.isenabled()
+
+
+def test_the_pause_that_a_large_answer_tells_of_is_kept(producing: ProduceHandler) -> None:
+    producing.throttle_ms = 250
+    muted: list[float] = []
+    connection: Any = SimpleNamespace(mute_for=muted.append)
+
+    async def ask() -> Any:
+        reply = Dispatcher(broker())(connection, frame(0, 10, produced(LARGE)))
+        assert isinstance(reply, Awaitable)
+        return await reply
+
+    _, reply = reply_of(ask)
+    assert decode(ProduceResponse, 10, b"".join(reply[1:])).throttle_time_ms == 250
+    assert muted == [0.25]
 
 
 # --- steps

@@ -7,7 +7,8 @@ with REQUEST_TIMED_OUT after the request's time-out. Topics that ask for fsync (
 `penstock.acks.fsync`) are answered after a shared fsync. Transactional batches: the first of a transaction on a
 partition waits until the coordinator has vouched for it, or since v12 has added the partition (KIP-890). Batches that
 have to be looked into (a compacted topic, another codec, timestamps that are refused) are unpacked aside if they are
-large; the connection waits for them, the others don't.
+large; the connection waits for them, the others don't. A request with more than some 1,000 partitions is appended and
+answered in pieces of 500, one after the other (`large_requests`).
 """
 
 from __future__ import annotations

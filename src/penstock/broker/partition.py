@@ -241,7 +241,7 @@ class Partition:
             prepared=prepared,
         )
         if not info.duplicate:
-            if leading is None and not log.counts_synced:
+            if leading is None and log.countable_offset == log.log_end_offset:
                 log.update_high_watermark(log.log_end_offset)
                 if self._waiters or self._commits:
                     self._notify(log.size - before)
@@ -255,9 +255,8 @@ class Partition:
 
     def _advance(self, log: Log) -> None:
         """Move it as far as the replicas that count allow, and tell who waits for it."""
-        mark = log.log_end_offset
-        if log.counts_synced and log.synced_offset < mark:
-            mark = log.synced_offset
+        mark = log.countable_offset
+        if mark < log.log_end_offset:
             self.follow_disk(log)
         leading, hosting = self.leading, self._hosting
         if leading is not None:
@@ -280,14 +279,14 @@ class Partition:
 
     def follow_disk(self, log: Log) -> None:
         """The high watermark goes where the synced part of the log ends, until that is its end."""
-        if self._following is None and log.counts_synced and log.synced_offset < log.log_end_offset:
+        if self._following is None and log.countable_offset < log.log_end_offset:
             self._following = asyncio.get_running_loop().create_task(
                 self._follow_disk(log), name=f"high watermark of {self.topic}-{self.index}"
             )
 
     async def _follow_disk(self, log: Log) -> None:
         try:
-            while log.counts_synced and log.synced_offset < log.log_end_offset:
+            while log.countable_offset < log.log_end_offset:
                 await make_countable(log)
                 if not self.is_leader and self.image.replicas != (self.node_id,):
                     return  # a follower waits by itself before it names what has come meanwhile

@@ -206,8 +206,7 @@ class ReplicaFetcher:
                 log = self._followed[key].partition.log
             except KafkaError:
                 continue  # the request will meet it, too
-            promised = log.counts_synced and log.synced_offset < log.log_end_offset
-            if promised and not log.offline:
+            if log.countable_offset < log.log_end_offset and not log.offline:
                 found.append(self._followed[key])
         return found
 

@@ -3,9 +3,7 @@
 Only the record bytes have to be on disk for an acknowledgement. The recovery point promises more: indexes, epochs and
 producer snapshots up to it are on disk too, so that nothing below it is scanned after a crash.
 
-Where acknowledgements promise fsync, the first sync leaves a mark in the log's directory: everything that the replica
-was ever counted for is on disk. What was acknowledged before the promise was switched on is synced by then. The mark
-goes before anything counts unsynced again. A broker whose machine was off tells the controller of its marked logs.
+Where acknowledgements promise fsync, the first group commit also writes the log's mark, see `synced_mark`.
 """
 
 from __future__ import annotations
@@ -14,15 +12,14 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.log.checkpoints import PARTITION_METADATA_FILE
+from penstock.log import synced_mark
 from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from penstock.log.synced_mark import Mark
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.log.segment import Segment
-
-SYNCED_MARK_FILE = "penstock.synced"
 
 
 class FlushGoal(NamedTuple):
@@ -54,12 +51,10 @@ async def make_countable(log: Log) -> None:
 
 
 class GroupCommit:
-    __slots__ = ("_log", "_marking", "_removals", "_running", "_synced_bases", "_waiters")
+    __slots__ = ("_log", "_running", "_synced_bases", "_waiters")
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._marking = asyncio.Lock()
-        self._removals = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._running: asyncio.Task[None] | None = None
         #: Base offsets of segments whose directory entry is known to be on disk.
@@ -80,7 +75,7 @@ class GroupCommit:
         try:
             while self._waiters:
                 # Whoever asks while the disk works is served by the next round.
-                durable = await self._sync_records()
+                durable = await self._sync_round()
                 waiting, self._waiters = self._waiters, []
                 for offset, future in waiting:
                     if offset > durable:
@@ -93,8 +88,12 @@ class GroupCommit:
         finally:
             self._running = None
 
-    def refuse_above(self, end_offset: int) -> None:
-        """The log is cut at `end_offset`: waiters for records above hear so, whatever is appended there later."""
+    def forget_above(self, end_offset: int) -> None:
+        """The log is cut at `end_offset`: waiters for records above hear so, whatever is appended there later.
+
+        A segment that begins there later is a new file.
+        """
+        self._synced_bases = {base for base in self._synced_bases if base < end_offset}
         waiting, self._waiters = self._waiters, []
         for offset, future in waiting:
             if offset <= end_offset:
@@ -112,32 +111,37 @@ class GroupCommit:
             if not future.done():
                 future.set_exception(error)
 
-    async def _sync_records(self) -> int:
-        """Returns the offset below which all records are now on disk."""
+    async def _sync_round(self) -> int:
+        """The mark becomes what the config promises; records that someone waits for are synced. Returns their end."""
+        log = self._log
+        promised = log.config.fsync_before_ack
+        if promised and log.mark is not Mark.PRESENT:
+            await synced_mark.write(log, self._sync_records)
+        elif not promised and log.mark is not Mark.ABSENT:
+            await synced_mark.remove(log)
+        if any(offset > log.flushed_offset for offset, _ in self._waiters):
+            await self._sync_records()
+        return log.flushed_offset
+
+    async def _sync_records(self) -> None:
+        """Records that the log had at the call are on disk when it returns, or truncated."""
         log = self._log
         while True:
-            goal, truncations = log.log_end_offset, log.truncations
-            removals, mark = self._removals, log.config.fsync_before_ack and not log.marked
-            log.mark_possible = log.mark_possible or mark
+            goal, truncations, bases = log.log_end_offset, log.truncations, set(log.bases)
             for segment in self._dirty_segments():
                 size = segment.size
                 await segment.file.sync()
                 if log.truncations == truncations:
                     segment.synced_size = max(segment.synced_size, size)
-            mark = await self._sync_entries(mark, removals)
+            if not bases <= self._synced_bases:
+                await log.environment.disk.run(self._sync_directories)
             if log.truncations == truncations:
-                log.marked = log.marked or mark
+                self._synced_bases = bases
                 log.flushed_offset = max(log.flushed_offset, goal)
-                return log.flushed_offset
+                return
 
     def _dirty_segments(self) -> list[Segment]:
         return [segment for segment in self._log.segments if segment.synced_size < segment.size]
-
-    def _new_files(self) -> bool:
-        return any(segment.base_offset not in self._synced_bases for segment in self._log.segments)
-
-    def _note_files(self) -> None:
-        self._synced_bases = {segment.base_offset for segment in self._log.segments}
 
     def begin(self) -> FlushGoal:
         """Write out what is only in memory; returns what has to be synced for the recovery point to move."""
@@ -206,7 +210,7 @@ class GroupCommit:
         except OSError as error:
             self._missed(goal)
             raise log.failed(error) from error
-        self._note_files()
+        self._synced_bases = set(log.bases)
         self.finish(goal)
 
     def _sync_files(self, paths: list[str]) -> None:
@@ -216,44 +220,14 @@ class GroupCommit:
                 disk.sync_file(path)
         self._sync_directories()
 
-    async def _sync_entries(self, mark: bool, removals: int) -> bool:
-        """Whether the log's directory was marked, too: not if a mark was removed since the sync began."""
-        async with self._marking:
-            mark = mark and self._removals == removals
-            if mark or self._new_files():
-                await self._log.environment.disk.run(self._sync_directories, mark)
-                self._note_files()
-        return mark
-
     async def remove_mark(self) -> None:
-        """Fsync is not promised any more: what is not synced counts once the directory has no mark, also on disk."""
-        log = self._log
-        log.check_writable()
-        async with self._marking:
-            if log.config.fsync_before_ack or not log.mark_possible:
-                return  # it was promised again, or another one removed it
-            log.marked = False
-            self._removals += 1
-            try:
-                await log.environment.disk.run(self._remove_mark)
-            except OSError as error:
-                raise log.failed(error) from error
-            log.mark_possible = False
-            log.counts_synced = log.config.fsync_before_ack
+        """Fsync is not promised any more: returns when all records count, or when fsync is promised again."""
+        while self._log.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
+            await self.wait(0)
 
-    def _remove_mark(self) -> None:
-        disk = self._log.environment.disk
-        disk.remove(f"{self._log.path}/{SYNCED_MARK_FILE}")
-        disk.sync_dir(self._log.path)
-
-    def _sync_directories(self, mark: bool = False) -> None:
+    def _sync_directories(self) -> None:
         """The entries of the log's files, and the first time the entry of the log's own directory."""
         disk = self._log.environment.disk
-        if mark:
-            disk.write_new(f"{self._log.path}/{SYNCED_MARK_FILE}", b"")
-            whose = f"{self._log.path}/{PARTITION_METADATA_FILE}"
-            if disk.exists(whose):
-                disk.sync_file(whose)  # the mark is told under the topic's id
         disk.sync_dir(self._log.path)
         if not self._synced_bases:
             disk.sync_dir(self._log.log_dir)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.check import check
+from penstock.log import synced_mark
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, CheckpointError
 from penstock.log.epochs import LeaderEpochCache
-from penstock.log.flush import SYNCED_MARK_FILE
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
 from penstock.log.replay import Recovered, batches_between, rebuild_producers
@@ -141,7 +141,7 @@ def open_log(
     log = _assemble(
         environment, place, config, segments, epochs, snapshots, ProducerStateManager(), start, end, recovery_point
     )
-    _note_mark(log, found, whole=not damaged)
+    synced_mark.find(log, found.names, damaged=damaged)
     _restore_epochs(log, recovered if epochs_whole else None, recovery_point if epochs_whole else start)
     # A snapshot above the recovery point may describe records that are gone.
     if snapshots.remove_above(recovery_point):
@@ -162,15 +162,8 @@ def open_log(
 def _start_over(environment: LogEnvironment, place: LogPlace, config: LogConfig, start: int, found: Found) -> Log:
     log = create_log(environment, place, config, start)
     environment.disk.sync_dir(place.path)
-    _note_mark(log, found, whole=False)
+    synced_mark.find(log, found.names, damaged=True)
     return log
-
-
-def _note_mark(log: Log, found: Found, *, whole: bool) -> None:
-    """A damaged log doesn't have all that its mark speaks of."""
-    log.mark_possible = SYNCED_MARK_FILE in found.names
-    log.marked = log.mark_possible and whole
-    log.update_config(log.config)
 
 
 def _assemble(

@@ -27,6 +27,7 @@ from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
 from penstock.log.slices import LogSlice
 from penstock.log.snapshot_files import SnapshotFiles
+from penstock.log.synced_mark import Mark
 from penstock.log.timestamps import Candidate, TimestampedOffset, next_with_max_time, next_with_time
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.records.header import LOG_OVERHEAD, BatchHeader
@@ -71,7 +72,6 @@ class Log:
         "bases",
         "cleaned_offset",
         "config",
-        "counts_synced",
         "environment",
         "epochs",
         "flushed_offset",
@@ -80,8 +80,7 @@ class Log:
         "log_dir",
         "log_end_offset",
         "log_start_offset",
-        "mark_possible",
-        "marked",
+        "mark",
         "partition",
         "path",
         "pending_swaps",
@@ -148,12 +147,8 @@ class Log:
         self._failure: OSError | None = None
         self._closed = False
         self._commit: GroupCommit | None = None
-        #: The log's directory says, on disk, that only synced records were counted since all before them were synced.
-        self.marked = False
-        #: It may say so: the mark is being written or removed, or was found in a damaged log.
-        self.mark_possible = False
-        #: Only what is on disk counts as this replica's: promised by its config, or by its mark until that is gone.
-        self.counts_synced = False
+        #: Changed by `synced_mark` alone.
+        self.mark = Mark.ABSENT
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -171,7 +166,6 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
-        self.counts_synced = config.fsync_before_ack or self.mark_possible
         self._rules = _rules_of(config)
         #: 1 is for those who wait for their fsync themselves.
         self._flush_messages = config.flush_messages if config.flush_messages > 1 else 1 << 62
@@ -526,17 +520,19 @@ class Log:
 
         Raises TruncatedError if the log is cut below `offset` meanwhile.
         """
-        if offset > (self.synced_offset if self.config.fsync_before_ack else self.flushed_offset):
+        while offset > (self.countable_offset if self.config.fsync_before_ack else self.flushed_offset):
             await self._group_commit().wait(offset)
 
-    def refuse_waiters_above(self, offset: int) -> None:
+    def forget_above(self, offset: int) -> None:
         if self._commit is not None:
-            self._commit.refuse_above(offset)
+            self._commit.forget_above(offset)
 
     @property
-    def synced_offset(self) -> int:
-        """Where the records end that count as on disk: nothing does before the log's directory is marked."""
-        return self.flushed_offset if self.marked else self.log_start_offset
+    def countable_offset(self) -> int:
+        """Records below count as this replica's: a leader or a fetch that names more breaks the promise of the mark."""
+        if self.mark is Mark.ABSENT and not self.config.fsync_before_ack:
+            return self.log_end_offset
+        return self.flushed_offset if self.mark is Mark.PRESENT else self.log_start_offset
 
     async def remove_mark(self) -> None:
         await self._group_commit().remove_mark()

@@ -40,6 +40,7 @@ from penstock.log.directory import (
 from penstock.log.environment import DAY_MS, LogEnvironment
 from penstock.log.loading import LogPlace, create_log, open_log
 from penstock.log.scan import CorruptBatchError
+from penstock.log.synced_mark import Mark
 from penstock.metadata.configs.topic import LogConfig
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
@@ -148,7 +149,7 @@ class LogManager:
         """Those that were only ever counted for what they had on disk, by topic id."""
         found: dict[bytes, list[int]] = {}
         for log in self._logs.values():
-            if log.marked:
+            if log.mark is Mark.PRESENT:
                 found.setdefault(log.topic_id, []).append(log.partition)
         return found
 

@@ -95,7 +95,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
 def _lower_recovery_point(log: Log, offset: int) -> None:
     """Before the files change: a crash in between must find a checkpoint that promises no more than is there."""
     log.flushed_offset = min(log.flushed_offset, offset)
-    log.refuse_waiters_above(offset)
+    log.forget_above(offset)
     if log.recovery_point > offset:
         before, log.recovery_point = log.recovery_point, offset
         try:

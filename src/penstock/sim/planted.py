@@ -101,11 +101,9 @@ class Plant:
 
 
 def _no_fsync(old: Any) -> Any:
-    async def sync_records(self: GroupCommit) -> int:
+    async def sync_records(self: GroupCommit) -> None:
         log = self._log
         log.flushed_offset = max(log.flushed_offset, log.log_end_offset)
-        log.marked = log.mark_possible = log.config.fsync_before_ack
-        return log.flushed_offset
 
     return sync_records
 

@@ -139,7 +139,7 @@ def test_a_truncation_below_a_waiter_leaves_the_loop_free(tmp_path: Path, monkey
             await log.flushed(3)
 
     spins = 0
-    original = GroupCommit._sync_records
+    original = GroupCommit._sync_round
 
     async def counted(self: GroupCommit) -> int:
         nonlocal spins
@@ -148,7 +148,7 @@ def test_a_truncation_below_a_waiter_leaves_the_loop_free(tmp_path: Path, monkey
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group commit goes round without a pause.")
         return await original(self)
 
-    monkeypatch.setattr(GroupCommit, "_sync_records", counted)
+    monkeypatch.setattr(GroupCommit, "_sync_round", counted)
     run(on_real_files(tmp_path, work))
 
 

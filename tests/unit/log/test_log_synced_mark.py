@@ -12,9 +12,10 @@ from log_harness import TOPIC_ID, produce, run
 
 from penstock.clock import ManualClock
 from penstock.disk.real import RealDisk, RealFile
-from penstock.log.flush import SYNCED_MARK_FILE, make_countable
+from penstock.log.flush import make_countable
 from penstock.log.log import Log
 from penstock.log.manager import LogManager
+from penstock.log.synced_mark import SYNCED_MARK_FILE, Mark
 from penstock.metadata.configs.topic import LogConfig
 
 PLAIN = LogConfig()
@@ -43,10 +44,9 @@ async def told_after_a_restart(tmp_path: Path) -> dict[bytes, list[int]]:
 def test_a_log_that_promises_fsync_is_marked_with_its_first_sync(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
-        assert log.counts_synced
-        assert (log.synced_offset, is_marked(tmp_path)) == (0, False)
+        assert (log.countable_offset, is_marked(tmp_path)) == (0, False)
         await log.flushed(1)
-        assert (log.synced_offset, is_marked(tmp_path)) == (1, True)
+        assert (log.countable_offset, is_marked(tmp_path)) == (1, True)
 
     run(with_log(tmp_path, PROMISED, work))
     assert run(told_after_a_restart(tmp_path)) == {TOPIC_ID: [0]}
@@ -57,7 +57,8 @@ def test_a_log_without_the_promise_is_never_marked(tmp_path: Path) -> None:
         produce(log)
         await log.flushed(1)
         await log.flush()
-        assert not log.counts_synced
+        produce(log)
+        assert log.countable_offset == log.log_end_offset
 
     run(with_log(tmp_path, PLAIN, work))
     assert not is_marked(tmp_path)
@@ -69,9 +70,9 @@ def test_nothing_counts_as_synced_after_the_switch_before_the_log_is_marked(tmp_
         produce(log)
         await log.flush()
         log.update_config(PROMISED)
-        assert (log.flushed_offset, log.synced_offset) == (1, 0)
+        assert (log.flushed_offset, log.countable_offset) == (1, 0)
         await log.flushed(1)
-        assert (log.synced_offset, is_marked(tmp_path)) == (1, True)
+        assert (log.countable_offset, is_marked(tmp_path)) == (1, True)
 
     run(with_log(tmp_path, PLAIN, work))
 
@@ -94,7 +95,7 @@ def test_a_sync_that_began_before_the_switch_marks_nothing(tmp_path: Path, monke
         gate.set()
         await early
         assert not is_marked(tmp_path)
-        assert log.synced_offset == 0
+        assert log.countable_offset == 0
         await log.flushed(2)
         assert is_marked(tmp_path)
 
@@ -107,9 +108,9 @@ def test_only_synced_records_count_until_the_mark_is_gone(tmp_path: Path) -> Non
         await log.flushed(1)
         log.update_config(PLAIN)
         produce(log)
-        assert (log.counts_synced, log.synced_offset) == (True, 1)
+        assert log.countable_offset == 1
         await make_countable(log)
-        assert (log.counts_synced, is_marked(tmp_path)) == (False, False)
+        assert (log.countable_offset, is_marked(tmp_path)) == (2, False)
 
     run(with_log(tmp_path, PROMISED, work))
 
@@ -124,8 +125,7 @@ def test_a_promise_that_is_renewed_while_the_mark_goes_is_marked_again(tmp_path:
         log.update_config(PROMISED)
         await log.flushed(1)
         await going
-        assert log.counts_synced
-        assert (log.marked, is_marked(tmp_path)) == (True, True)
+        assert (log.mark, is_marked(tmp_path)) == (Mark.PRESENT, True)
 
     run(with_log(tmp_path, PROMISED, work))
 
@@ -134,7 +134,7 @@ def test_the_mark_of_a_log_that_lost_synced_records_is_not_believed(tmp_path: Pa
     async def work(log: Log) -> None:
         produce(log)
         produce(log)
-        await log.flush()
+        await log.flushed(2)
 
     run(with_log(tmp_path, PROMISED, work))
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 2\n")

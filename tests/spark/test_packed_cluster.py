@@ -5,17 +5,22 @@ Drivers are started with spark-submit, as on a real cluster, each a process with
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from sink_driver import committed_rows
 from standalone import BARE_PATH, EXECUTORS, Standalone, bare_environment, spark_home, standalone
 
 from penstock.pipelines.packing import pack
@@ -108,4 +113,74 @@ def test_a_packed_environment_reads_and_writes_on_executors_without_penstock(
     code, said = submit(tmp_path, cluster, broker, "--archives", f"{archive}#env", **PACKED)
     assert (code, "DONE" in said) == (0, True), said[-4000:]
     found = sorted(int(record.value or b"") for record in broker.records("copy"))
+    assert found == list(range(1000))
+
+
+COPY = """
+import sys
+from penstock.spark import session
+spark = session("copy")
+where = {"kafka.bootstrap.servers": sys.argv[1]}
+query = (
+    spark.readStream.format("penstock").options(**where, subscribe="t", startingOffsets="earliest")
+    .option("maxOffsetsPerTrigger", "50").load().selectExpr("string(partition) AS key", "value").writeStream
+    .format("penstock").options(**where, topic="copied", checkpointLocation="copied.checkpoint")
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+"""
+
+
+def batches_done(place: Path) -> int:
+    return len(list((place / "copied.checkpoint" / "commits").glob("[0-9]*")))
+
+
+def copy_with_kills(
+    place: Path, cluster: Standalone, broker: Broker, archive: Path, kills: list[tuple[int, str]]
+) -> int | None:
+    """The driver's exit code. Each kill is taken out and done when so many batches are through; None: the driver was
+    killed."""
+    with (place / "driver.log").open("ab") as log:
+        command = submission(cluster, "--archives", f"{archive}#env", "--conf", "spark.task.maxFailures=20")
+        driver = subprocess.Popen(
+            [*command, "copying.py", broker.bootstrap],
+            cwd=place,
+            env=bare_environment() | PACKED,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while time.monotonic() < deadline:
+            with suppress(subprocess.TimeoutExpired):
+                return driver.wait(0.05)
+            if kills and batches_done(place) >= kills[0][0]:
+                kind = kills[0][1]
+                if kind == "driver":
+                    kills.pop(0)
+                    return None
+                found = cluster.executors() if kind == "executor" else cluster.python_workers()
+                if found:
+                    kills.pop(0)
+                    with suppress(ProcessLookupError):
+                        os.kill(found[0], signal.SIGKILL)
+        raise TimeoutError(f"the driver is not through after {PATIENCE_S} s: see {place}/driver.log")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
+def test_no_row_is_lost_or_doubled_when_executors_workers_and_the_driver_are_killed(
+    tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path
+) -> None:
+    broker.create_topic("copied", 2)
+    unpack(archive, tmp_path)
+    (tmp_path / "copying.py").write_text(COPY)
+    kills = [(1, "executor"), (3, "worker"), (6, "driver"), (9, "worker"), (12, "executor")]
+    codes = [copy_with_kills(tmp_path, cluster, broker, archive, kills) for _ in range(2)]
+    assert codes == [None, 0], (tmp_path / "driver.log").read_text()[-4000:]
+    assert kills == []
+    found = sorted(int(value) for _, value in committed_rows(broker, "copied"))
     assert found == list(range(1000))

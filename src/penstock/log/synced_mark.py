@@ -54,12 +54,12 @@ async def remove(log: Log) -> None:
 def find(log: Log, names: set[str], *, damaged: bool) -> None:
     """The log was opened and its directory has files of these `names`.
 
-    A damaged log lacks records that its mark speaks of.
+    A damaged log lacks records that its mark speaks of. The mark goes for good: the next start finds no damage.
     """
-    if REMOVED_MARK_FILE in names:
+    if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         _remove_file(log)
     elif SYNCED_MARK_FILE in names:
-        log.mark = Mark.CHANGING if damaged else Mark.PRESENT
+        log.mark = Mark.PRESENT
 
 
 def _write_file(log: Log) -> None:

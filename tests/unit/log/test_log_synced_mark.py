@@ -130,15 +130,27 @@ def test_a_promise_that_is_renewed_while_the_mark_goes_is_marked_again(tmp_path:
     run(with_log(tmp_path, PROMISED, work))
 
 
-def test_the_mark_of_a_log_that_lost_synced_records_is_not_believed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [-1, 0])
+def test_the_mark_of_a_log_that_lost_synced_records_is_not_believed(tmp_path: Path, left: int) -> None:
     async def work(log: Log) -> None:
         produce(log)
         produce(log)
         await log.flushed(2)
 
+    async def start_and_kill() -> dict[bytes, list[int]]:
+        logs = LogManager(RealDisk(), [str(tmp_path)], ManualClock())
+        await logs.open(node_id=1, cluster_id="cluster", config_of=lambda _: PROMISED)
+        told = logs.synced_partitions()
+        await logs.save_checkpoints()  # the recovery point is where the log ends now
+        logs.abandon()
+        return told
+
     run(with_log(tmp_path, PROMISED, work))
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 2\n")
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
     segment = next((tmp_path / "t-0").glob("*.log"))
-    segment.write_bytes(segment.read_bytes()[:-1])
+    segment.write_bytes(segment.read_bytes()[:left])
     assert is_marked(tmp_path)
-    assert run(told_after_a_restart(tmp_path)) == {}
+    assert run(start_and_kill()) == {}
+    assert not is_marked(tmp_path)
+    assert run(start_and_kill()) == {}

@@ -342,7 +342,7 @@ class Quorum:
 
     async def _ask(self, effect: Send) -> None:
         try:
-            answer = await self._peers.ask(effect.to, self._raft.core.voters.latest, effect.request)
+            answer, from_known = await self._peers.ask(effect.to, self._raft.core.voters.latest, effect.request)
         except KafkaError as error:
             logger.debug("node %d doesn't answer %s: %s", effect.to, type(effect.request).__name__, error)
             if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
@@ -350,7 +350,7 @@ class Quorum:
             self.step(SendFailed(effect.send_id, closed=error.code is ErrorCode.NETWORK_EXCEPTION))
         else:
             self.strangers.clear()
-            self.step(Answered(effect.send_id, answer))
+            self.step(Answered(effect.send_id, answer, from_known))
 
     def _reply(self, ticket: int, answer: Answer) -> None:
         request, future = self._waiting.pop(ticket)

@@ -53,12 +53,19 @@ class QuorumPeers:
             if address[0] and node_id != self._me.node_id and known:
                 self._learned[node_id] = address
 
-    async def ask(self, node_id: int, voters: VoterSet, request: Request) -> Answer:
-        """Raises KafkaError: NETWORK_EXCEPTION when the peer isn't there, others when it doesn't do as asked."""
+    async def ask(self, node_id: int, voters: VoterSet, request: Request) -> tuple[Answer, bool]:
+        """The answer, and True if the properties or the log name the address that it came from.
+
+        Raises KafkaError: NETWORK_EXCEPTION when the peer isn't there, others when it doesn't do as asked.
+        """
         connection = await self._connection((node_id, isinstance(request, Fetch)), voters)
         message = await connection.request(request_to_wire(request, self._cluster_id, self._me))
         self.learn(endpoints_in(message))
-        return answer_from_wire(message)
+        return answer_from_wire(message), connection.address in self._known_addresses(voters)
+
+    def _known_addresses(self, voters: VoterSet) -> set[str]:
+        listed = [(host, port) for voter in voters.voters for _, host, port in voter.endpoints]
+        return {f"{host}:{port}" for host, port in (*listed, *self._bootstrap.values())}
 
     async def _connection(self, lane: Lane, voters: VoterSet) -> BrokerConnection:
         async with self._opening.setdefault(lane, asyncio.Lock()):

@@ -2,10 +2,22 @@
 
 Anybody who reaches the controller listener can send a message. No message may end the quorum for good:
 
-    epoch       peers raise it by MAX_EPOCH_JUMP and one more each EPOCH_PACE_MS since this process started, no further.
-                Who sends forged epochs without a pause needs seven years, or two thousand restarts, to use them up.
+    epoch       requests raise it by MAX_EPOCH_JUMP in all since this process started, and one more each EPOCH_PACE_MS.
+                The answer of a node that this replica asked raises it to any epoch up to MAX_EPOCH, if the properties
+                or the log name the address that was asked: a replica that was down learns how far the others got. The
+                answer from an address that only a message named (LeaderEndpoints) counts as a request.
     candidate,  a voter of a set that may count. Where the log says who votes, the log of this replica may lack the
     leader      latest set (KIP-853), so another node is believed too, unless this replica hears from a leader.
+
+What answers raise is not taken from what requests may still raise, and adds nothing to it. Otherwise forged requests to
+two voters in turn, each learning the epoch of the other, would use all epochs up within the hour. As it is, forged
+requests without a pause to every voter raise the quorum's epoch by a million for each start of a voter, and by one a
+second for each voter: three voters have epochs for more than twenty years, or for two thousand starts.
+
+Not defended until replicas authenticate each other: forged requests end leaderships for as long as they are sent. A
+follower fetches from the address that a forged BeginQuorumEpoch names as the leader's. A node that answers at a voter's
+address can name the last epoch besides; it gets that address in the network or, where the log says who votes, by
+AddRaftVoter or UpdateRaftVoter.
 """
 
 from __future__ import annotations
@@ -34,22 +46,13 @@ if TYPE_CHECKING:
     from penstock.raft.voters import ReplicaKey
 
 MAX_EPOCH_JUMP = 1_000_000
-EPOCH_PACE_MS = 100
+EPOCH_PACE_MS = 1000
 
 
 def highest_epoch(core: Core) -> int:
-    """The highest epoch that this replica believes a peer."""
+    """The highest epoch that this replica takes over from a request."""
     earned = (core.now - core.started_ms) // EPOCH_PACE_MS
-    return min(MAX_EPOCH, core.first_epoch + MAX_EPOCH_JUMP + earned)
-
-
-def believes_answer(core: Core, epoch: int) -> bool:
-    """True for the epoch of an answer that this replica takes over.
-
-    A node that joins with an empty log may be behind by any number of epochs, and has no vote that could be spoiled.
-    """
-    joins = core.log.end_offset == 0 and not core.is_electable
-    return epoch <= (MAX_EPOCH if joins else highest_epoch(core))
+    return min(MAX_EPOCH, core.epoch + MAX_EPOCH_JUMP + earned - core.epochs_by_request)
 
 
 def hears_leader(core: Core) -> bool:

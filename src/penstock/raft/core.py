@@ -50,9 +50,9 @@ class Core:
         #: The files are being changed under the view: until that is over, nothing is fetched and no vote asked for.
         self.installing: OffsetAndEpoch | None = None
         self.now = now_ms
-        #: What epochs of peers are held against, see `claims`.
+        #: By how much requests have raised the epoch since the start; `claims` says how far they may.
+        self.epochs_by_request = 0
         self.started_ms = now_ms
-        self.first_epoch = state.epoch
         self.effects: list[Effect] = []
 
     @property

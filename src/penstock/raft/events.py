@@ -28,10 +28,11 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """To the request sent as `send_id`."""
+    """To the request sent as `send_id`. An address is known if the properties or the log name it."""
 
     send_id: int
     answer: Answer
+    from_known_address: bool = True
 
 
 @dataclass(frozen=True, slots=True)

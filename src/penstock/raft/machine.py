@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from penstock.protocol.errors import ErrorCode
 from penstock.raft import election, follower, leader, membership
-from penstock.raft.claims import believes_answer, refused
+from penstock.raft.claims import highest_epoch, refused
 from penstock.raft.core import Core
 from penstock.raft.events import (
     Answered,
@@ -49,7 +49,7 @@ from penstock.raft.messages import (
     VoteAnswer,
     VoterAnswer,
 )
-from penstock.raft.states import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from penstock.raft.states import MAX_EPOCH, Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from penstock.raft.voters import NOBODY
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from penstock.raft.events import Effect, Event
     from penstock.raft.log_view import LogView
     from penstock.raft.messages import Answer, Request
+    from penstock.raft.peers import InFlight
     from penstock.raft.voters import Voter, VoterHistory
 
 #: Events that wait for a save. Beyond that, requests of peers are refused; whatever this node itself did is never lost.
@@ -125,10 +126,12 @@ class Raft:
             case Tick() | StateSaved():
                 core.peers.give_up_late(core.now)
             case Received(ticket, request):
+                before = core.epoch
                 self._on_request(ticket, request)
-            case Answered(send_id, answer):
+                core.epochs_by_request += core.epoch - before
+            case Answered(send_id, answer, from_known_address):
                 flight = core.peers.done(send_id, core.now, pause=_wants_pause(answer))
-                if flight is not None:
+                if flight is not None and self._believes(flight, answer, from_known_address):
                     self._on_answer(flight.to, flight.request, answer)
             case SendFailed(send_id):
                 self._on_failure(send_id, event)
@@ -182,11 +185,18 @@ class Raft:
             case _:
                 assert_never(request)
 
+    def _believes(self, flight: InFlight, answer: Answer, from_known_address: bool) -> bool:
+        """True if this replica takes the answer's epoch over. Anybody may have named an address that is not known."""
+        core = self.core
+        if answer.epoch > (MAX_EPOCH if from_known_address else highest_epoch(core)):
+            core.peers.pause(flight.to, type(flight.request), core.now)
+            return False
+        if not from_known_address:
+            core.epochs_by_request += max(0, answer.epoch - core.epoch)
+        return True
+
     def _on_answer(self, node_id: int, request: Request, answer: Answer) -> None:
         core = self.core
-        if not believes_answer(core, answer.epoch):
-            core.peers.pause(node_id, type(request), core.now)
-            return
         if core.learn(answer.epoch, answer.leader_id):
             return  # a question of an epoch that is over
         match answer:

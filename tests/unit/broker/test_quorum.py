@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from quorum_nodes import Group
+from quorum_nodes import CONFIG, Group
 
+from penstock.broker.quorum_peers import QuorumPeers
 from penstock.metadata.checkpoint import checkpoint_name
+from penstock.net.network import RealNetwork
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, Listener
 from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest
@@ -258,6 +260,23 @@ def test_the_address_of_a_leader_that_is_not_believed_is_not_taken_over() -> Non
         begin = BeginEpoch(follower.voter.key, third.node_id, follower.running.epoch)
         await follower.running.answer(request_to_wire(begin, "test-cluster", forged))
         assert follower.running.address_of(third.node_id) == ("127.0.0.1", third.port)
+
+    with_three(run)
+
+
+def test_an_address_that_only_a_peer_named_is_not_a_known_one() -> None:
+    async def run(group: Group) -> None:
+        leader = await group.leader()
+        voters, epoch = leader.running.describe().voter_set, leader.running.epoch
+        fetch = Fetch(ReplicaKey(9, bytes(15) + b"\x09"), epoch, 0, 0, 0, 0)
+        peers = [QuorumPeers(RealNetwork(), Voter(9), "test-cluster", CONFIG, {}) for _ in range(2)]
+        peers[1].learn({leader.node_id: ("localhost", leader.port)})
+        try:
+            answers = [await one.ask(leader.node_id, voters, fetch) for one in peers]
+        finally:
+            for one in peers:
+                one.close()
+        assert [(answer.epoch, from_known) for answer, from_known in answers] == [(epoch, True), (epoch, False)]
 
     with_three(run)
 

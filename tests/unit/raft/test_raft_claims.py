@@ -20,6 +20,7 @@ from penstock.raft.events import (
     Reply,
     SaveState,
     Send,
+    SendFailed,
     StateSaved,
     Tick,
 )
@@ -142,11 +143,27 @@ def test_forged_epochs_without_a_pause_leave_a_quorum_that_elects() -> None:
     assert MAX_EPOCH_JUMP < raft.core.epoch < 1 + MAX_EPOCH_JUMP + 2 * hour_ms // EPOCH_PACE_MS
 
 
-def test_a_replica_far_behind_learns_the_epoch_from_an_answer() -> None:
+def asks(raft: Raft, now_ms: int) -> Send:
+    return next(effect for effect in do(raft, Tick(), now_ms) if isinstance(effect, Send))
+
+
+def test_a_voter_far_behind_learns_the_epoch_from_an_answer_and_then_believes_requests_of_it() -> None:
     raft = replica(1, 2, 3)
-    votes = [effect for effect in do(raft, Tick(), 5000) if isinstance(effect, Send)]
-    do(raft, Answered(votes[0].send_id, VoteAnswer(ErrorCode.FENCED_LEADER_EPOCH, 900_000, 3)), 5000)
-    assert (raft.core.epoch, raft.core.state.leader_id) == (900_000, 3)
+    epoch = 1000 * MAX_EPOCH_JUMP
+    assert asked(raft, vote_of(voter(2).key, epoch)) is ErrorCode.INVALID_REQUEST
+    do(raft, Answered(asks(raft, 5000).send_id, VoteAnswer(ErrorCode.FENCED_LEADER_EPOCH, epoch, 3)), 5000)
+    assert (raft.core.epoch, raft.core.state.leader_id) == (epoch, 3)
+    assert asked(raft, vote_of(voter(2).key, epoch + MAX_EPOCH_JUMP + 6), 5000) is ErrorCode.INVALID_REQUEST
+    assert asked(raft, vote_of(voter(2).key, epoch + MAX_EPOCH_JUMP + 5), 5000) is ErrorCode.NONE
+
+
+def test_an_answer_from_an_address_that_only_a_message_named_raises_the_epoch_as_far_as_a_request() -> None:
+    raft = replica(1, 2, 3, saved=QuorumState(1, 2))
+    for now_ms, epoch, believed in ((0, MAX_EPOCH_JUMP + 2, 1), (900, MAX_EPOCH_JUMP + 1, MAX_EPOCH_JUMP + 1)):
+        answer = FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, epoch, 3)
+        do(raft, Answered(asks(raft, now_ms).send_id, answer, from_known_address=False), now_ms)
+        assert raft.core.epoch == believed
+    assert asked(raft, vote_of(voter(2).key, MAX_EPOCH_JUMP + 2), 900) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_node_that_joins_takes_over_whatever_epoch_the_quorum_has_reached() -> None:
@@ -158,8 +175,8 @@ def test_a_node_that_joins_takes_over_whatever_epoch_the_quorum_has_reached() ->
         voters=VoterHistory(VoterSet.of(map(voter, (1, 2, 3)))),
     )
     for now_ms, epoch, believed in ((1000, LAST_EPOCH, 0), (9000, MAX_EPOCH - 1, MAX_EPOCH - 1)):
-        fetch = next(effect for effect in do(raft, Tick(), now_ms) if isinstance(effect, Send))
-        do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, epoch, 2)), now_ms)
+        answer = FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, epoch, 2)
+        do(raft, Answered(asks(raft, now_ms).send_id, answer), now_ms)
         assert raft.core.epoch == believed
 
 
@@ -178,6 +195,22 @@ def test_a_candidate_that_the_log_here_does_not_name_yet_gets_the_vote_when_ther
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
     assert asked(raft, BeginEpoch(voter(1).key, 4, 2)) is ErrorCode.NONE
     assert raft.core.state.leader_id == 4
+
+
+@pytest.mark.parametrize("goes", ["says so", "resigned", "closes the connection"])
+def test_a_candidate_that_the_log_here_does_not_name_yet_is_heard_once_the_leader_goes(goes: str) -> None:
+    raft = follower_of_two()
+    fetch_id = max(raft.core.peers._flights)
+    assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
+    if goes == "says so":
+        assert asked(raft, EndEpoch(2, 1, (voter(3).key, voter(1).key))) is ErrorCode.NONE
+    elif goes == "resigned":
+        do(raft, Answered(fetch_id, FetchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, 2)), 0)
+    else:
+        do(raft, SendFailed(fetch_id, closed=True), 0)
+    assert isinstance(raft.core.state, Follower)
+    assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.NONE
+    assert raft.core.saved == QuorumState(2, -1, voter(4).key)
 
 
 def test_where_the_properties_name_the_voters_nobody_else_is_a_candidate_or_leads() -> None:

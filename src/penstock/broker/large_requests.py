@@ -43,10 +43,12 @@ IN_PIECES = frozenset({PRODUCE, METADATA, 9, 10, 15, 21, 23, 42, 61, 65, 69})
 #: What is decided as a whole is refused if it has more elements than `LARGEST`, or more than `WIDEST` topics, resources
 #: or the like: Kafka's controller makes 10,000 records for one request, and offsets have to fit into one batch.
 LARGEST, WIDEST = 50_000, 10_000
-#: OffsetCommit and TxnOffsetCommit; JoinGroup, LeaveGroup, SyncGroup, OffsetDelete, ConsumerGroupHeartbeat.
+#: OffsetCommit and TxnOffsetCommit; AddPartitionsToTxn; JoinGroup, LeaveGroup, SyncGroup, OffsetDelete,
+#: ConsumerGroupHeartbeat.
 REFUSED = {
     **dict.fromkeys(CONTROLLER_APIS, ErrorCode.POLICY_VIOLATION),
     **dict.fromkeys((8, 28), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    24: ErrorCode.POLICY_VIOLATION,
     **dict.fromkeys((11, 13, 14, 47, 68), ErrorCode.INVALID_REQUEST),
 }
 

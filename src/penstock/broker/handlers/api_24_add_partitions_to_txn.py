@@ -2,7 +2,8 @@
 
 Until v3 one transaction of a client, since v4 several, each added or (`verify_only`) looked up. All partitions of a
 transaction are added or none: beside one that does not exist the others get OPERATION_NOT_ATTEMPTED. Before v2 a fenced
-producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED.
+producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED. A request with more than 10,000 partitions for one
+transaction, or as many transactions, is refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
 
 FENCED_SINCE = 2
 BATCHED_SINCE = 4
+#: Partitions that one request may add to a transaction, or ask for: 15 ms.
+MAX_PARTITIONS = 10_000
+#: Partitions of several transactions that are added in one pass of the loop, and as how many a transaction counts.
+PASS_PARTITIONS, TRANSACTION_PARTITIONS = 2_000, 10
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     if ctx.api_version >= BATCHED_SINCE:
-        # all are decided before the first is waited for: they may come from a node with many producers
-        answers = await asyncio.gather(
-            *(_serve(broker, ctx, each, EPOCH_PER_TRANSACTION) for each in request.transactions)
-        )
+        answers = await _serve_all(broker, ctx, request.transactions)
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=results)
@@ -50,7 +52,38 @@ async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTx
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
+    _check_size(only)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _serve(broker, ctx, only, 0))
+
+
+async def _serve_all(
+    broker: Broker, ctx: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
+) -> list[list[AddPartitionsToTxnTopicResult]]:
+    """All are decided before the first is waited for: they may come from a node with many producers."""
+    for asked in transactions:
+        _check_size(asked)
+    serving: list[asyncio.Task[list[AddPartitionsToTxnTopicResult]]] = []
+    partitions = 0
+    for asked in transactions:
+        partitions += _size(asked)
+        if partitions > PASS_PARTITIONS and serving:
+            await asyncio.sleep(0)  # those that wait are decided now
+            partitions = _size(asked)
+        serving.append(asyncio.ensure_future(_serve(broker, ctx, asked, EPOCH_PER_TRANSACTION)))
+    return await asyncio.gather(*serving)
+
+
+def _size(asked: AddPartitionsToTxnTransaction) -> int:
+    return sum([len(topic.partitions) for topic in asked.topics], TRANSACTION_PARTITIONS)
+
+
+def _check_size(asked: AddPartitionsToTxnTransaction) -> None:
+    """They are added together or not at all, and so in one go."""
+    if _size(asked) > MAX_PARTITIONS + TRANSACTION_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"One request may add {MAX_PARTITIONS} partitions to a transaction: send several.",
+        )
 
 
 async def _serve(

@@ -163,8 +163,7 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
     if plan.node_id < 0:
         raise StorageError(f"node.id is {plan.node_id}: set it to 0 or more.")
     features = features_of(plan)
-    if plan.static_voters:
-        features[KRAFT_VERSION] = 0
+    _set_kraft_version(plan, features)
     metadata_directory = plan.metadata_directory or plan.directories[0]
     known = {path: read_meta_properties(disk, path) for path in (*plan.directories, metadata_directory)}
     cluster_id = _cluster_id(plan, known, random)
@@ -192,6 +191,17 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
         properties = MetaProperties(cluster_id, plan.node_id, directory_id)
         disk.write_atomic(f"{path}/{META_PROPERTIES_FILE}", properties.to_bytes())
     return Formatted(cluster_id, metadata_version_name(features[METADATA_VERSION]), tuple(new))
+
+
+def _set_kraft_version(plan: FormatPlan, features: dict[str, int]) -> None:
+    """Whatever the release: level 0 where the properties name the voters, 1 where the metadata log does."""
+    level = 0 if plan.static_voters else 1
+    if plan.features.get(KRAFT_VERSION, level) != level:
+        remedy = "is set: leave the feature out, or set controller.quorum.bootstrap.servers in its place"
+        if level:
+            remedy = "is not: leave the feature out, or set it to the voters of this cluster"
+        raise StorageError(f"kraft.version can only be {level} where controller.quorum.voters {remedy}.")
+    features[KRAFT_VERSION] = level
 
 
 def _cluster_id(plan: FormatPlan, known: Mapping[str, MetaProperties | None], random: Random) -> str:

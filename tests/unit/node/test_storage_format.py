@@ -56,6 +56,13 @@ def test_an_older_release_has_its_own_features() -> None:
     ]
 
 
+def test_a_new_quorum_has_voters_whatever_the_release() -> None:
+    disk = formatted(FormatPlan(["/a"], node_id=1, release_version="3.6"))
+    content = read_checkpoint(disk.read_bytes("/a/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"))
+    assert content.kraft_version == 1
+    assert [voter.node_id for voter in content.voters] == [1]
+
+
 def test_a_formatted_directory_is_left_alone() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
     with pytest.raises(StorageError, match="/a was already formatted: add --ignore-formatted"):
@@ -75,6 +82,11 @@ def test_a_formatted_directory_is_left_alone() -> None:
         (FormatPlan(["/a"], node_id=1, release_version="9.9"), "Release version 9.9"),
         (FormatPlan(["/a"], node_id=1, features={"nosuch": 1}), "There is no feature nosuch to set"),
         (FormatPlan(["/a"], node_id=1, features={"group.version": 4}), "group.version has no level 4"),
+        (FormatPlan(["/a"], node_id=1, features={"kraft.version": 0}), "kraft.version can only be 1 where .* is not:"),
+        (
+            FormatPlan(["/a"], node_id=1, static_voters=True, features={"kraft.version": 1}),
+            "kraft.version can only be 0 where .* is set:",
+        ),
         (
             FormatPlan(["/a"], node_id=1, release_version="3.9", features={"eligible.leader.replicas.version": 1}),
             "needs metadata.version",

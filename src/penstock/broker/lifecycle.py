@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.metadata_storage import StorageError
 from penstock.metadata.controller.broker_states import CORDONED_SINCE
+from penstock.metadata.controller.brokers import CONTROLLERS_REGISTER_SINCE
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.image import METADATA_VERSION
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -214,6 +215,8 @@ class Lifecycle:
         )
 
     async def _register_controller(self) -> None:
+        since = CONTROLLERS_REGISTER_SINCE
+        await self._until(lambda image: image.features.get(METADATA_VERSION, 0) >= since)
         me = self.identity
         request = api_70.ControllerRegistrationRequest(
             controller_id=me.node_id,

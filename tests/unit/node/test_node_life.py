@@ -17,10 +17,12 @@ from penstock.broker.replica_places import ReplicaPlaces
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
+from penstock.metadata.apply import apply
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.decision import Decision
-from penstock.metadata.framing import record_class
-from penstock.metadata.image import NO_LEADER
+from penstock.metadata.framing import decode_record, encode_record, record_class
+from penstock.metadata.image import EMPTY_IMAGE, METADATA_VERSION, NO_LEADER
+from penstock.metadata.snapshot import records_of
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
 from penstock.node.storage import FormatPlan, StorageError, format_storage
@@ -288,10 +290,11 @@ def node_in(path: Path) -> Node:
     return make_node(local_settings(f"{path}/a,{path}/b", port=0), RealDisk())
 
 
-async def filled(path: Path) -> tuple[int, int]:
+async def filled(path: Path, release: str | None = None) -> tuple[int, int]:
     """A node with one record in each partition that has stopped. A partition in directory a, and one in b."""
     node = node_in(path)
-    format_if_new(node)
+    plan = FormatPlan([f"{path}/a", f"{path}/b"], node.settings.node_id, release_version=release)
+    format_storage(RealDisk(), plan, random=random.Random(1), now_ms=1)
     await node.start()
     user = Fixture(node)
     await user.create("t", 2)
@@ -331,17 +334,17 @@ def test_a_node_does_not_start_while_a_disk_is_not_mounted(tmp_path: Path, mount
     run(scenario)
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(("told", "release"), [(True, None), (False, None), (True, "3.6")])
 def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_back(
-    told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    told: bool, release: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not the controller was told in which directory they are."""
+    """Whether or not the controller was told in which directory they are, and whether or not it can note that."""
 
     async def scenario() -> None:
         with monkeypatch.context() as patched:
             if not told:
                 patched.setattr(ReplicaPlaces, "placed", lambda *_: None)
-            intact, lost = await filled(tmp_path)
+            intact, lost = await filled(tmp_path, release)
         (tmp_path / "b").rename(tmp_path / "disk")
         (tmp_path / "b").touch()  # opening anything below fails
         node = node_in(tmp_path)
@@ -359,6 +362,31 @@ def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_i
         (tmp_path / "b").unlink()
         (tmp_path / "disk").rename(tmp_path / "b")
         await all_is_there(tmp_path)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("release", ["3.3-IV3", "3.4", "3.5", "3.6", "3.7-IV0", "3.7-IV2", "3.9", "4.0", "4.2"])
+def test_a_node_runs_with_the_metadata_version_of_an_older_release(release: str) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        for incarnation in (1, 2):
+            node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=incarnation)
+            if incarnation == 1:
+                plan = FormatPlan(node.settings.log_dirs, node.settings.node_id, release_version=release)
+                format_storage(disk, plan, random=random.Random(1), now_ms=1)
+            await node.start()
+            user = Fixture(node)
+            await user.create(f"t{incarnation}", 2)
+            assert await user.produce(f"t{incarnation}", 1, b"x") == (ErrorCode.NONE, 0)
+            assert await user.fetch("t1", 1) == (ErrorCode.NONE, [b"x"])
+            image = node.broker.metadata.image
+            level = image.features[METADATA_VERSION]
+            values = [encode_record(record, level) for record in records_of(image)]
+            again = apply(EMPTY_IMAGE, [decode_record(value) for value in values])
+            assert again.brokers == image.brokers  # nothing in the image that a snapshot of this level does not hold
+            assert again.topics == image.topics
+            await node.stop()
 
     run(scenario)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.metadata.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage
+from penstock.metadata.image import METADATA_VERSION, UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.persisted.metadata.partition_record import PartitionRecord
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
+DIRECTORIES_SINCE = 17
 
 
 def refuse_assignment(message: str) -> KafkaError:
@@ -49,8 +50,13 @@ def new_partition(image: MetadataImage, topic_id: bytes, partition: int, replica
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=[default_directory(image.brokers[broker_id]) for broker_id in replicas],
+        directories=[default_directory(image.brokers[one]) for one in replicas] if has_directories(image) else [],
     )
+
+
+def has_directories(image: MetadataImage) -> bool:
+    """True if records of the cluster's metadata.version carry the ids of log directories."""
+    return image.features.get(METADATA_VERSION, DIRECTORIES_SINCE) >= DIRECTORIES_SINCE
 
 
 def default_directory(broker: BrokerImage) -> bytes:

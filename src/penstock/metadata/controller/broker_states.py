@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.metadata.controller.assignments import has_directories
 from penstock.metadata.controller.partition_change import (
     DEFAULT_RULES,
-    DIRECTORIES_SINCE,
     Rules,
     leader_and_isr_changes,
     partitions_where,
@@ -204,7 +204,7 @@ def heartbeat(
         else:
             records += begin_controlled_shutdown(image, broker_id, rules)
             new_offset = image.offset + len(records)
-    if not records and image.features.get(METADATA_VERSION, CORDONED_SINCE) >= DIRECTORIES_SINCE:
+    if not records and has_directories(image):
         # Told again with the next heartbeat if the broker's state changes with this one.
         records += offline_directories(image, broker.broker_id, request.offline_log_dirs, rules)
     if upcoming is State.UNFENCED:

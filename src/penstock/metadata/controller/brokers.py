@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.metadata.controller.assignments import has_directories
 from penstock.metadata.controller.broker_states import after_unclean_shutdown, without_broker
-from penstock.metadata.controller.partition_change import DEFAULT_RULES, DIRECTORIES_SINCE, Rules
+from penstock.metadata.controller.partition_change import DEFAULT_RULES, Rules
 from penstock.metadata.decision import Decision
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.image import METADATA_VERSION, BrokerImage, Endpoint, MetadataImage, is_reserved
@@ -27,6 +28,7 @@ from penstock.protocol.persisted.metadata.register_controller_record import (
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
+CONTROLLERS_REGISTER_SINCE = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def register_broker(
         ],
         rack=registration.rack,
         fenced=True,
-        log_dirs=sorted(registration.log_dirs),
+        log_dirs=sorted(registration.log_dirs) if has_directories(image) else [],
     )
     if same and known is not None:
         record.fenced, record.in_controlled_shutdown = known.fenced, known.in_controlled_shutdown
@@ -159,7 +161,7 @@ def _check_features(image: MetadataImage, broker_id: int, features: Mapping[str,
 
 
 def _check_directories(image: MetadataImage, registration: Registration) -> None:
-    if image.features.get(METADATA_VERSION, 0) < DIRECTORIES_SINCE:
+    if METADATA_VERSION not in image.features or not has_directories(image):
         return
     problem = ""
     directories = list(registration.log_dirs)
@@ -184,6 +186,10 @@ def register_controller(
     endpoints: Mapping[str, Endpoint],
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
 ) -> Decision[None]:
+    if image.features.get(METADATA_VERSION, CONTROLLERS_REGISTER_SINCE) < CONTROLLERS_REGISTER_SINCE:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, "This metadata.version has no registrations of controllers: upgrade to 3.7."
+        )
     known = image.controllers.get(controller_id)
     if known is not None and (known.incarnation_id, dict(known.endpoints)) == (incarnation_id, dict(endpoints)):
         return Decision([], None)

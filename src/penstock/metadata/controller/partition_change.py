@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from penstock.metadata.controller.assignments import default_directory
+from penstock.metadata.controller.assignments import default_directory, has_directories
 from penstock.metadata.image import METADATA_VERSION, NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
 
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 NO_LEADER_CHANGE = -2
 RECOVERED, RECOVERING = 0, 1
-# The first level that keeps directories, and the first at which a smaller ISR needs no new leader epoch.
-DIRECTORIES_SINCE = 17
+# The first level at which a smaller ISR needs no new leader epoch.
 SHRINK_KEEPS_EPOCH_SINCE = 12
 
 
@@ -278,7 +277,7 @@ def _shrink_needs_epoch(image: MetadataImage) -> bool:
 def _assign(change: Change, target: _Target, record: PartitionChangeRecord) -> None:
     partition, image = change.partition, change.image
     moved = bool(change.directories) or target.replicas != list(partition.replicas)
-    if moved and image.features.get(METADATA_VERSION, DIRECTORIES_SINCE) >= DIRECTORIES_SINCE:
+    if moved and has_directories(image):
         directories = [_directory(change, broker_id) for broker_id in target.replicas]
         known = [partition.directory(broker_id) for broker_id in partition.replicas]
         if directories != known:

@@ -42,7 +42,7 @@ def consumer_heartbeat(
     """Refused as a whole or not at all: an error leaves no record behind."""
     try:
         check_request(turn, request, caller.api_version)
-        room.check_heartbeat(shard, turn, request)
+        room.check_heartbeat(shard, turn, request, caller)
         group = _group(shard, turn, request)
         response = heartbeat(shard, turn, group, request, caller)
     except KafkaError as error:

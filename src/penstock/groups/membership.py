@@ -33,7 +33,7 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
         turn.reply(token, join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
         return
     group = shard.groups.get(request.group_id)
-    if not room.admits_join(shard, turn, group, request):
+    if not room.admits_join(shard, turn, group, request, caller):
         turn.reply(token, join_error(request.member_id, ErrorCode.POLICY_VIOLATION))
         return
     if isinstance(group, ConsumerGroup):
@@ -74,7 +74,10 @@ def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token)
         return
     group = shard.groups.get(request.group_id)
     if isinstance(group, ClassicGroup):
-        classic_sync.sync(turn, group, request, token)
+        if room.admits_sync(shard, turn, group, request):
+            classic_sync.sync(turn, group, request, token)
+        else:
+            turn.reply(token, sync_error(ErrorCode.POLICY_VIOLATION))
     elif group is None:
         turn.reply(token, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
     else:

@@ -128,6 +128,7 @@ def downgrade(shard: GroupShard, turn: Turn, group: ConsumerGroup, gone: Collect
     for each in classic.members.values():
         version = version_of(each.metadata(classic.protocol))
         each.assignment = write_assignment(group.target.get(each.member_id, {}), shard.image, version)
+        classic.count(each)
         rebalance.keep_alive(turn, each)
     record_group(turn, classic, {each.member_id: each.assignment for each in classic.members.values()})
     shard.groups[group.group_id] = classic

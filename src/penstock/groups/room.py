@@ -4,63 +4,80 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.groups.classic.group import ClassicGroup
+from penstock.groups import sizes
+from penstock.groups.classic.group import ClassicGroup, State
+from penstock.groups.classic.join import MEMBER_ID_HANDSHAKE_SINCE
 from penstock.groups.consumer.group import JOIN_EPOCH, ConsumerGroup, ConsumerMember
 from penstock.groups.offsets import OFFSET_BYTES, TopicPartition, size_of
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from penstock.groups.shard import Group, GroupShard
-    from penstock.groups.turn import Turn
+    from penstock.groups.turn import Caller, Turn
     from penstock.protocol.messages.api_11_join_group import JoinGroupRequest
+    from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest
     from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-
-GROUP_BYTES = 1000
-MEMBER_BYTES = 1500
-TOPIC_NAME_BYTES = 100
 
 
 def held_by(group: Group) -> int:
+    size = sizes.GROUP_BYTES + sizes.texts(group.group_id, group.protocol_type) + group.members_bytes
     if isinstance(group, ClassicGroup):
-        return GROUP_BYTES + MEMBER_BYTES * (len(group.members) + len(group.pending_members)) + group.metadata_bytes
-    return GROUP_BYTES + sum(map(_held_by_member, group.members.values()))
+        size += sizes.ENTRY_BYTES * len(group.subscribed_topics or ())  # their names are in the members' metadata
+        size += sum(map(_pending, group.pending_members))
+    return size
 
 
-def _held_by_member(member: ConsumerMember) -> int:
-    return _member_bytes(member.topics) + sum(
-        len(each[1]) for each in (member.classic.protocols if member.classic else ())
-    )
+def _pending(member_id: str) -> int:
+    return sizes.MEMBER_BYTES + sizes.texts(member_id)
 
 
-def _member_bytes(topics: Collection[str]) -> int:
-    return MEMBER_BYTES + TOPIC_NAME_BYTES * len(topics)
+def _new_group(group_id: str) -> int:
+    return sizes.GROUP_BYTES + sizes.texts(group_id)
 
 
-def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: JoinGroupRequest) -> bool:
+def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: JoinGroupRequest, caller: Caller) -> bool:
     """Only growth needs room: a member that comes back with what it had is always let in."""
-    size = MEMBER_BYTES + sum(len(protocol.metadata) for protocol in request.protocols)
+    instance_id = request.group_instance_id
+    names = sizes.texts(request.member_id or instance_id or caller.client_id, instance_id, *caller[:2])
+    size = sizes.MEMBER_BYTES + names
+    if request.member_id or instance_id is not None or caller.api_version < MEMBER_ID_HANDSHAKE_SINCE:
+        size += sizes.protocols((each.name, each.metadata) for each in request.protocols)
     if group is None:
-        size += GROUP_BYTES
-    elif isinstance(group, ClassicGroup):
-        known = group.members.get(group.static_members.get(request.group_instance_id or "", request.member_id))
-        size -= MEMBER_BYTES + known.metadata_bytes if known is not None else 0
+        size += _new_group(request.group_id)
     else:
-        member = group.members.get(group.static_members.get(request.group_instance_id or "", request.member_id))
-        size -= _held_by_member(member) if member is not None else 0
+        known = group.members.get(group.static_members.get(instance_id or "", request.member_id))
+        if known is not None:
+            size -= known.held_bytes
+        elif isinstance(group, ClassicGroup) and request.member_id in group.pending_members:
+            size -= _pending(request.member_id)
     return shard.allowance.grant(size, turn.now_ms)
 
 
-def check_heartbeat(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest) -> None:
+def admits_sync(shard: GroupShard, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> bool:
+    """Assignments are kept if they come from the leader and for members."""
+    if group.state is not State.COMPLETING_REBALANCE or request.member_id != group.leader:
+        return True
+    size = 0
+    for each in request.assignments:
+        member = group.members.get(each.member_id)
+        size += len(each.assignment) - len(member.assignment) if member is not None else 0
+    return shard.allowance.grant(size, turn.now_ms)
+
+
+def check_heartbeat(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> None:
     """Raises POLICY_VIOLATION if a member joins, or subscribes to more, and there is no room for that."""
-    topics = request.subscribed_topic_names
-    if request.member_epoch < JOIN_EPOCH or (request.member_epoch > JOIN_EPOCH and topics is None):
+    changes = (request.subscribed_topic_regex, request.rack_id, request.server_assignor)
+    unchanged = request.subscribed_topic_names is None and changes == (None, None, None)
+    if request.member_epoch < JOIN_EPOCH or (request.member_epoch > JOIN_EPOCH and unchanged):
         return
     group = shard.groups.get(request.group_id)
     known = _known_consumer(group, request)
-    size = _member_bytes(topics or ()) + (GROUP_BYTES if group is None else 0)
-    if not shard.allowance.grant(size - (_held_by_member(known) if known is not None else 0), turn.now_ms):
+    was = known or ConsumerMember(request.member_id)  # what the request leaves out stays
+    texts = [old if new is None else new for old, new in zip((was.regex, was.rack_id, was.server_assignor), changes)]
+    topics = was.topics if request.subscribed_topic_names is None else request.subscribed_topic_names
+    size = sizes.MEMBER_BYTES + sizes.texts(request.member_id, request.instance_id, *texts, *caller[:2])
+    size += sizes.topics(topics) + (_new_group(request.group_id) if group is None else 0)
+    if not shard.allowance.grant(size - (known.held_bytes if known is not None else 0), turn.now_ms):
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             "The coordinator holds as many groups and members as penstock.coordinator.max.bytes allows.",
@@ -78,5 +95,5 @@ def admits_offset(shard: GroupShard, turn: Turn, group_id: str, partition: Topic
     known = shard.offsets.committed.get(group_id, {}).get(partition)
     size = OFFSET_BYTES + len(metadata) - (size_of(known) if known is not None else 0)
     if group_id not in shard.groups:
-        size += GROUP_BYTES
+        size += _new_group(group_id)
     return shard.allowance.grant(size, turn.now_ms)

@@ -101,3 +101,143 @@ def test_the_memory_of_offsets_is_known_after_every_change() -> None:
     assert again.bytes == offsets.bytes
     driver.run(lambda turn: offsets.erase_group(turn, "g"))
     assert offsets.bytes == 0
+
+
+# --- everything that clients send and that is kept counts
+
+
+def recounted(driver: Driver, group: str = "g") -> bool:
+    """Whether the running count of the members is what they take."""
+    found = driver.shard.groups[group]
+    return found.members_bytes == sum(member.held_bytes for member in found.members.values())
+
+
+def test_names_of_protocols_count() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    allowance = bound(driver, 1_000_000)
+    names = tuple((f"{number}" + "x" * 30_000, b"") for number in range(10))
+    codes = [driver.join(group=f"g{number}", protocols=names).error for number in range(5)]
+    assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.POLICY_VIOLATION] * 2
+    assert 900_000 < driver.shard.held_bytes() <= allowance.limit
+    assert recounted(driver, "g0")
+
+
+def test_many_small_protocols_count_for_the_memory_that_each_takes() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    driver.join(protocols=tuple((f"{number}", b"") for number in range(1_000)))
+    assert driver.shard.held_bytes() > 1_000 * 180  # a name, its bytes object, a tuple and a counter
+
+
+def test_assignments_count_for_as_long_as_they_are_kept() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    bound(driver, 1_000_000)
+    before = []
+    for group, code in (("a", ErrorCode.NONE), ("b", ErrorCode.POLICY_VIOLATION)):
+        joined = driver.join(group=group).joined
+        before.append(driver.shard.held_bytes())
+        synced = driver.sync(joined.member_id, joined.generation_id, {joined.member_id: bytes(600_000)}, group=group)
+        assert synced.error is code
+    assert driver.shard.held_bytes() - before[0] > 600_000
+    assert recounted(driver, "a")
+    (member_id,) = driver.shard.groups["a"].members
+    generation = driver.join(member_id, group="a").joined.generation_id
+    assert driver.sync(member_id, generation, {member_id: bytes(500_000)}, group="a").error is ErrorCode.NONE
+    assert recounted(driver, "a")
+    driver.leave(member_id, group="a")
+    assert driver.shard.held_bytes() < 10_000
+
+
+def test_assignments_that_were_not_stored_are_given_back() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    joined = driver.join().joined
+    driver.hold_commits = True
+    driver.sync(joined.member_id, joined.generation_id, {joined.member_id: bytes(600_000)})
+    driver.release_commits(ErrorCode.NOT_COORDINATOR)
+    assert recounted(driver)
+    assert driver.shard.held_bytes() < 10_000
+
+
+def test_ids_of_groups_and_instances_count() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    assert driver.join(group="g" * 30_000, instance="i" * 20_000).error is ErrorCode.NONE
+    assert driver.shard.held_bytes() > 30_000 + 2 * 20_000  # the member's id begins with its instance
+
+
+def test_subscribed_topics_of_classic_consumers_count() -> None:
+    from penstock.protocol.codec import encode
+    from penstock.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    topics = [f"{number}" for number in range(1_000)]
+    metadata = b"\0\0" + encode(ConsumerProtocolSubscription(topics=topics), 0)
+    assert driver.join(protocols=(("range", metadata),)).error is ErrorCode.NONE
+    assert driver.shard.held_bytes() > 1_000 * 100
+
+
+def test_a_member_that_comes_back_is_not_charged_again() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    bound(driver, 1_000_000)
+    protocols = (("range", bytes(600_000)),)
+    member_id = driver.join(protocols=protocols).joined.member_id
+    codes = [driver.join(member_id, protocols=protocols).error for _ in range(5)]
+    assert codes == [ErrorCode.NONE] * 5
+    assert driver.join(group="h", protocols=(("range", bytes(300_000)),)).error is ErrorCode.NONE
+    assert recounted(driver)
+
+
+def test_a_member_id_that_was_handed_out_is_held_until_its_member_joins() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    held = []
+    ids = []
+    for _ in range(3):
+        ids.append(driver.join(version=9).joined.member_id)
+        held.append(driver.shard.held_bytes())
+    assert held[1] - held[0] == held[2] - held[1] >= 1_500
+    allowance = bound(driver, held[2] + 1_000)
+    assert allowance.grant(1, driver.now_ms)  # counts
+    assert driver.join(ids[0], version=9).error is ErrorCode.NONE  # it takes the place that was held for it
+
+
+def test_a_join_that_is_answered_with_a_member_id_needs_no_room_for_its_protocols() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    bound(driver, 1_000_000)
+    protocols = (("range", bytes(600_000)),)
+    member_id = driver.join(protocols=protocols, version=9).joined.member_id
+    assert driver.join(member_id, protocols=protocols, version=9).error is ErrorCode.NONE
+
+
+def test_names_that_members_of_the_consumer_protocol_send_count() -> None:
+    driver = ConsumerDriver()
+    bound(driver, 1_000_000)
+    long = [f"{number}" + "x" * 30_000 for number in range(10)]
+    codes = [driver.enter(f"m{number}", *long, group_id=f"g{number}").error_code for number in range(5)]
+    assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.POLICY_VIOLATION] * 2
+    assert 900_000 < driver.shard.held_bytes() <= 1_000_000
+    assert recounted(driver, "g0")
+
+
+def test_a_consumer_that_names_more_later_needs_room_and_gives_back_what_it_drops() -> None:
+    driver = ConsumerDriver()
+    bound(driver, 100_000)
+    epoch = driver.enter("m0").member_epoch
+    empty = driver.shard.held_bytes()
+    epoch = driver.beat("m0", epoch, rack_id="r" * 30_000, subscribed_topic_names=["x" * 30_000]).member_epoch
+    assert driver.shard.held_bytes() > empty + 60_000
+    more = [f"{number}" + "x" * 30_000 for number in range(3)]
+    assert driver.beat("m0", epoch, subscribed_topic_names=more).error_code == ErrorCode.POLICY_VIOLATION
+    assert driver.beat("m0", epoch).error_code == ErrorCode.NONE
+    assert recounted(driver)
+    driver.beat("m0", -1)
+    assert driver.shard.held_bytes() < 5_000
+
+
+def test_what_members_take_is_known_after_a_load() -> None:
+    driver = Driver(shard=GroupShard(CONFIG, Random(7)))
+    driver.stable(3, protocols=(("range", bytes(10_000)),))
+    assert recounted(driver.reload())
+    consumers = ConsumerDriver()
+    consumers.enter("m0")
+    consumers.enter("m1")
+    again = consumers.reload()
+    assert recounted(again)
+    assert again.shard.held_bytes() == consumers.shard.held_bytes()

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from penstock.check import check
+from penstock.groups import sizes
 from penstock.groups.timers import Timer, TimerKind
 from penstock.protocol.codec import DecodeError, decode_prefix
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -59,6 +60,7 @@ class Member:
     is_new: bool = False  # joining for the first time: it doesn't know its id yet
     awaiting_join: Token | None = None
     awaiting_sync: Token | None = None
+    counted_bytes: int = 0  # of this member in its group's count
 
     def metadata(self, protocol: str) -> bytes:
         for name, metadata in self.protocols:
@@ -67,8 +69,9 @@ class Member:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The member does not support protocol {protocol}.")
 
     @property
-    def metadata_bytes(self) -> int:
-        return sum(len(metadata) for _, metadata in self.protocols)
+    def held_bytes(self) -> int:
+        names = sizes.texts(self.member_id, self.instance_id, self.client_id, self.client_host)
+        return sizes.MEMBER_BYTES + names + sizes.protocols(self.protocols) + sizes.texts(self.assignment)
 
     def vote(self, candidates: frozenset[str]) -> str:
         for name, _ in self.protocols:
@@ -99,7 +102,7 @@ class ClassicGroup:
     subscribed_topics: frozenset[str] | None = None  # None: not known, or not a consumer's group
     supporters: Counter[str] = field(default_factory=Counter)  # protocol → how many members support it
     waiting_joins: int = 0
-    metadata_bytes: int = 0  # of all protocols of all members
+    members_bytes: int = 0  # of all members together, as they were last counted
     new_member_added: bool = False  # while the initial rebalance waits for more
     initial_delay_ms: int = 0
     initial_remaining_ms: int = 0
@@ -156,7 +159,7 @@ class ClassicGroup:
             self.leader = member.member_id
         self.members[member.member_id] = member
         self.supporters.update(dict(member.protocols).keys())
-        self.metadata_bytes += member.metadata_bytes
+        self.count(member)
         if member.instance_id is not None:
             check(member.instance_id not in self.static_members, "an instance id belongs to one member")
             self.static_members[member.instance_id] = member.member_id
@@ -169,7 +172,7 @@ class ClassicGroup:
         if member is not None:
             member.session.cancel()
             self._withdraw_support(member)
-            self.metadata_bytes -= member.metadata_bytes
+            self.members_bytes -= member.counted_bytes
             if member.awaiting_join is not None:
                 self.waiting_joins -= 1
             if member.instance_id is not None:
@@ -179,6 +182,12 @@ class ClassicGroup:
         self.drop_pending(member_id)
         self.pending_sync.discard(member_id)
         return member
+
+    def count(self, member: Member) -> None:
+        """Has to be called when something of the member got another size."""
+        size = member.held_bytes
+        self.members_bytes += size - member.counted_bytes
+        member.counted_bytes = size
 
     def drop_pending(self, member_id: str) -> None:
         timer = self.pending_members.pop(member_id, None)
@@ -243,9 +252,8 @@ class ClassicGroup:
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
         self._withdraw_support(member)
-        self.metadata_bytes -= member.metadata_bytes
         member.protocols = protocols
-        self.metadata_bytes += member.metadata_bytes
+        self.count(member)
         self.supporters.update(dict(protocols).keys())
 
     def select_protocol(self) -> str:

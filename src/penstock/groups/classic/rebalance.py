@@ -193,6 +193,7 @@ def assign(turn: Turn, group: ClassicGroup, assignments: Mapping[str, bytes]) ->
     """The generation's assignment is remembered: give it to everybody who already asked."""
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
+        group.count(member)
         token, member.awaiting_sync = member.awaiting_sync, None
         if token is not None:
             keep_alive(turn, member)
@@ -209,6 +210,7 @@ def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
 def fail_syncs(turn: Turn, group: ClassicGroup, code: ErrorCode) -> None:
     for member in group.members.values():
         member.assignment = b""
+        group.count(member)
         token, member.awaiting_sync = member.awaiting_sync, None
         if token is not None:
             keep_alive(turn, member)

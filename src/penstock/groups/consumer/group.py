@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from penstock.groups import sizes
 from penstock.groups.timers import Timer
 from penstock.protocol.errors import ErrorCode, KafkaError
 
@@ -57,6 +58,20 @@ class ConsumerMember:
     assigned: Assigned = field(default_factory=dict)
     pending_revocation: Assigned = field(default_factory=dict)
 
+    @property
+    def held_bytes(self) -> int:
+        names = sizes.texts(
+            self.member_id,
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.client_host,
+            self.regex,
+            self.server_assignor,
+        )
+        classic = sizes.protocols(self.classic.protocols) if self.classic is not None else 0
+        return sizes.MEMBER_BYTES + names + sizes.topics(self.topics) + classic
+
     def is_reconciled(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
@@ -87,6 +102,7 @@ class ConsumerGroup:
     rejoins: dict[str, Timer] = field(default_factory=dict)  # of classic members, like the next
     syncs: dict[str, Timer] = field(default_factory=dict)
     metadata_changed: bool = True
+    members_bytes: int = 0  # of all members together
 
     @property
     def state(self) -> GroupState:
@@ -115,6 +131,16 @@ class ConsumerGroup:
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
         return member
+
+    def put(self, member: ConsumerMember) -> None:
+        """In its place if it is there already: the order of members counts for assignors."""
+        known = self.members.get(member.member_id)
+        self.members_bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
+        self.members[member.member_id] = member
+
+    def drop(self, member_id: str) -> None:
+        known = self.members.pop(member_id, None)
+        self.members_bytes -= known.held_bytes if known is not None else 0
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         member_id = self.static_members.get(instance_id)

@@ -192,14 +192,14 @@ def _apply_member(group: ConsumerGroup, member_id: str, value: ConsumerGroupMemb
     if before is not None and before.instance_id is not None:
         group.static_members.pop(before.instance_id, None)
     if value is None:
-        group.members.pop(member_id, None)
+        group.drop(member_id)
         for timers in (group.sessions, group.revocations, group.rejoins, group.syncs):
             timer = timers.pop(member_id, None)
             if timer is not None:
                 timer.cancel()
         return
     classic = value.classic_member_metadata
-    group.members[member_id] = replace(
+    member = replace(
         before or ConsumerMember(member_id),
         instance_id=value.instance_id,
         rack_id=value.rack_id,
@@ -215,6 +215,7 @@ def _apply_member(group: ConsumerGroup, member_id: str, value: ConsumerGroupMemb
             classic.session_timeout_ms, tuple((each.name, each.metadata) for each in classic.supported_protocols)
         ),
     )
+    group.put(member)
     if value.instance_id is not None:
         group.static_members[value.instance_id] = member_id
 
@@ -228,11 +229,13 @@ def _apply_current(
             del group.owners[partition]
     if value is None:
         if member_id in group.members:
-            group.members[member_id] = replace(
-                before, epoch=0, previous_epoch=-1, state=MemberState.STABLE, assigned={}, pending_revocation={}
+            group.put(
+                replace(
+                    before, epoch=0, previous_epoch=-1, state=MemberState.STABLE, assigned={}, pending_revocation={}
+                )
             )
         return
-    member = group.members[member_id] = replace(
+    member = replace(
         before,
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
@@ -240,6 +243,7 @@ def _apply_current(
         assigned=_read(value.assigned_partitions, value.member_epoch),
         pending_revocation=_read(value.partitions_pending_revocation, value.member_epoch),
     )
+    group.put(member)
     for partition in _held(member):
         group.owners[partition] = member_id
 

@@ -202,6 +202,7 @@ class LogManager:
             log_starts = directory.read_checkpoint(LOG_START_FILE)
             high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
             cleaned = directory.read_checkpoint(CLEANER_FILE)
+            damaged = False
             for count, name in enumerate(directory.log_names()):
                 key = parse_log_name(name)
                 assert key is not None
@@ -213,8 +214,12 @@ class LogManager:
                 if log is not None:
                     log.update_high_watermark(high_watermarks.get(key, 0))
                     log.cleaned_offset = min(cleaned.get(key, 0), log.log_end_offset)
+                    promised = max(recovery_points.get(key, 0), cleaned.get(key, 0))
+                    damaged = damaged or log.log_end_offset < promised
                 if count % OPEN_SLICE == OPEN_SLICE - 1:
                     await asyncio.sleep(0)
+            if damaged:  # other records will have the offsets that the checkpoints speak of
+                directory.write_checkpoints(self._checkpoints(directory))
         except OSError as error:
             self._failed_at_start(directory, error)
 

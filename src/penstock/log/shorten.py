@@ -1,7 +1,7 @@
 """Taking records off a log: at the end (truncation) and at the start (retention, DeleteRecords).
 
-Order matters where a crash may come between two steps. Truncation: the checkpoint of the recovery point goes down
-first, then the files are cut and synced, then side files follow: what is on disk is always a log that was once whole.
+Order matters where a crash may come between two steps. Truncation: the checkpoints go down first, then the files are
+cut and synced, then side files follow: what is on disk is always a log that was once whole.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def truncate_to(log: Log, offset: int) -> bool:
 
 def _cut(log: Log, offset: int) -> None:
     log.truncations += 1
-    _lower_recovery_point(log, offset)
+    _lower_checkpoints(log, offset)
     later = [segment for segment in log.segments if segment.base_offset >= offset]
     if later:
         log.drop_segments(later[::-1])
@@ -68,7 +68,7 @@ def _cut(log: Log, offset: int) -> None:
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
     log.truncations += 1
-    _lower_recovery_point(log, min(offset, log.log_start_offset))
+    _lower_checkpoints(log, min(offset, log.log_start_offset))
     try:
         cancel_swaps(log)
         log.drop_segments(log.segments[::-1])
@@ -92,12 +92,16 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
         raise log.failed_midway(error) from error
 
 
-def _lower_recovery_point(log: Log, offset: int) -> None:
-    """Before the files change: a crash in between must find a checkpoint that promises no more than is there."""
+def _lower_checkpoints(log: Log, offset: int) -> None:
+    """Before the files change: a crash in between must find checkpoints that promise no more than is there.
+
+    What is appended later at these offsets is neither synced nor compacted.
+    """
     log.flushed_offset = min(log.flushed_offset, offset)
     log.forget_above(offset)
-    if log.recovery_point > offset:
-        before, log.recovery_point = log.recovery_point, offset
+    if max(log.recovery_point, log.cleaned_offset) > offset:
+        before, log.recovery_point = log.recovery_point, min(log.recovery_point, offset)
+        log.cleaned_offset = min(log.cleaned_offset, offset)
         try:
             log.environment.recovery_point_lowered(log)
         except OSError as error:

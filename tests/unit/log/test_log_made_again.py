@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -63,18 +64,55 @@ def test_all_of_a_compacted_log_that_is_made_again_is_compacted(killed_before: b
     assert keys(log) == "bz"
 
 
-def test_a_log_that_grows_again_past_where_it_was_compacted_and_cut_is_compacted_again() -> None:
+def restarted(logs: LogManager) -> tuple[LogManager, Log]:
+    logs = killed(logs)
+    log = logs.get("t", 0)
+    assert log is not None
+    log.update_config(COMPACT)
+    log.update_high_watermark(log.log_end_offset)
+    return logs, log
+
+
+def cut_at_ten(logs: LogManager, log: Log) -> tuple[LogManager, Log]:
+    log.truncate_to(10)
+    return logs, log
+
+
+def started_over_at_ten(logs: LogManager, log: Log) -> tuple[LogManager, Log]:
+    log.truncate_fully_and_start_at(10)
+    return logs, log
+
+
+def damaged_from_ten_on(logs: LogManager, log: Log) -> tuple[LogManager, Log]:
+    compacted = log.segments[0].file
+    for name in logs.disk.listdir(log.path):
+        if name.startswith(f"{20:020d}."):
+            logs.disk.remove(f"{log.path}/{name}")
+    compacted.truncate(compacted.size - 1)
+    return restarted(logs)
+
+
+@pytest.mark.parametrize("killed_before", [False, True])
+@pytest.mark.parametrize(
+    ("shortened", "left"), [(cut_at_ten, "ace"), (started_over_at_ten, "ce"), (damaged_from_ten_on, "ace")]
+)
+def test_a_log_that_grows_again_past_where_it_was_compacted_and_cut_is_compacted_again(
+    shortened: Callable[[LogManager, Log], tuple[LogManager, Log]], left: str, killed_before: bool
+) -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
     log = logs.create("t", TOPIC_ID, 0, COMPACT)
     fill(log, "a" * 10)
     fill(log, "b" * 10)
-    cleaner = Cleaner(logs)
-    finish(cleaner.run())
+    finish(Cleaner(logs).run())
     assert log.cleaned_offset == 20
-    log.truncate_to(10)
-    fill(log, "c" * 20)
-    finish(cleaner.run())
-    assert keys(log) == "ac"
+    logs, log = shortened(logs, log)
+    assert log.log_end_offset == 10
+    fill(log, "c" * 10)
+    fill(log, "e" * 10)
+    if killed_before:
+        logs, log = restarted(logs)
+    finish(Cleaner(logs).run())
+    assert keys(log) == left
 
 
 def test_a_log_that_could_not_be_compacted_is_compacted_when_it_is_made_again() -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _quoted = json.encoder.encode_basestring
 FIELDS = ("key", "payload", "headers")
+#: Of a line; kcat writes `broker` and the ids of schemas as well.
+KNOWN = frozenset(
+    {*FIELDS, "topic", "partition", "offset", "broker", "tstype", "ts", "base64", "key_schema_id", "value_schema_id"}
+)
 SHOWN_OF_A_LINE = 60
 MIN_TIMESTAMP, MAX_TIMESTAMP = -1, 2**63 - 1
 
@@ -79,6 +83,12 @@ def _read(told: Any) -> BulkRecord:
         raise ValueError("it is no JSON object")
     if "payload" not in told:
         raise ValueError('it has no "payload" (for a tombstone write "payload": null)')
+    unknown = next((name for name in told if name not in KNOWN), None)
+    if unknown is not None:
+        meant = ': "ts" has the time' if unknown == "timestamp" else ""
+        raise ValueError(f"{json.dumps(unknown)[:SHOWN_OF_A_LINE]} is no field of a record{meant}")
+    if "partition" in told and "offset" not in told:
+        raise ValueError('"partition" only says where a record with an "offset" was: choose a partition with -p')
     packed = told.get("base64", [])
     if not isinstance(packed, list) or not all(field in FIELDS for field in packed):
         raise ValueError(f'"base64" is a list of {", ".join(FIELDS)}')

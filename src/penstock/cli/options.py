@@ -71,6 +71,20 @@ def positive_int(text: str) -> int:
     return value
 
 
+def positive_int32(text: str) -> int:
+    return _at_most(positive_int(text), 2**31 - 1)
+
+
+def positive_int16(text: str) -> int:
+    return _at_most(positive_int(text), 2**15 - 1)
+
+
+def _at_most(value: int, most: int) -> int:
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{value} is too large: {most} is the most")
+    return value
+
+
 def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
     """`NAME=VALUE` options as a dictionary."""
     found: dict[str, str] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import connection, pairs, positive_int, verb
+from penstock.cli.options import connection, pairs, positive_int32, verb
 from penstock.cli.pipeline_session import (
     client_options,
     follow,
@@ -50,7 +50,7 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     spark_options(back)
     back.add_argument("path", metavar="TABLE")
     back.add_argument("topic", metavar="TOPIC", help="made if it is not there")
-    back.add_argument("-p", "--partitions", type=positive_int, help="of the topic if it is made (default: as needed)")
+    back.add_argument("-p", "--partitions", type=positive_int32, help="of the topic if it is made (default: as needed)")
     back.add_argument("--format", choices=("delta", "parquet", "archive"), default="delta", help="default: %(default)s")
     back.add_argument("--archived", metavar="NAME", help="the topic that the archive is of (default: TOPIC)")
     back.add_argument("--key", metavar="COLUMN", help="default: _key")
@@ -63,7 +63,7 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
     again = verb(verbs, "repartition", "copy a topic to one with other partitions or keys, in order per key", run_copy)
     _copying(again, "TARGET", "made with --partitions if it is not there")
-    again.add_argument("-p", "--partitions", type=positive_int, help="of the target (default: the source's)")
+    again.add_argument("-p", "--partitions", type=positive_int32, help="of the target (default: the source's)")
     again.add_argument("--key", metavar="SQL", help="a new key, such as \"get_json_object(value, '$.user')\"")
 
     mirror = verb(verbs, "mirror", "copy a topic from any Kafka cluster, with offsets mapped", run_mirror)

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 
 from penstock.cli.exit import Exit, Failure
 
+MAX_INT64 = 2**63 - 1
+
 
 @dataclass(slots=True, frozen=True)
 class Beginning:
@@ -81,11 +83,15 @@ def parse_position(text: str) -> Position:
         value = int(text)
     except ValueError:
         raise Failure(f"-o wants beginning, end, stored, N, -N, s@TIME or e@TIME, not {text!r}", Exit.USAGE) from None
+    if abs(value) > MAX_INT64:
+        raise Failure(f"-o can't be {text}: no offset is larger than {MAX_INT64}", Exit.USAGE)
     return Last(-value) if value < 0 else Absolute(value)
 
 
 def parse_time(text: str) -> int:
-    if text.isdigit():
+    if text.isdecimal():
+        if len(text) > len(str(MAX_INT64)) or int(text) > MAX_INT64:
+            raise Failure(f"{text} is no time: milliseconds since 1970 end at {MAX_INT64}", Exit.USAGE)
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

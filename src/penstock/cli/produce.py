@@ -41,7 +41,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
     parser.add_argument("-l", "--lines", action="store_true", help="each line of the files is a record")
-    parser.add_argument("-J", "--json", action="store_true", help="lines are the JSON that `consume -J` prints")
+    parser.add_argument(
+        "-J",
+        "--json",
+        action="store_true",
+        help="lines are the JSON that `consume -J` prints; a record goes by its key, or where -p says",
+    )
     parser.add_argument("-Z", "--null", action="store_true", help="empty keys and values are null")
     parser.add_argument("-z", "--compression", choices=CODECS, default="none")
     parser.add_argument("-a", "--acks", choices=("0", "1", "all"), default="all")

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import connection, pairs, positive_int, verb
+from penstock.cli.options import connection, pairs, positive_int16, positive_int32, verb
 
 EARLIEST, LATEST = -2, -1
 TOPIC = 2
@@ -23,9 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     connection(create)
     create.add_argument("names", nargs="+", metavar="NAME")
     create.add_argument(
-        "-p", "--partitions", type=positive_int, default=-1, help="default: the broker's num.partitions"
+        "-p", "--partitions", type=positive_int32, default=-1, help="default: the broker's num.partitions"
     )
-    create.add_argument("-r", "--replication-factor", type=positive_int, default=-1, help="default: the broker's")
+    create.add_argument("-r", "--replication-factor", type=positive_int16, default=-1, help="default: the broker's")
     create.add_argument(
         "--assignment", metavar="0:1,1:0", help="brokers of each partition instead: 0:1 is a leader and a follower"
     )
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     alter = verb(verbs, "alter", "add partitions, set and unset configs", run_alter)
     connection(alter)
     alter.add_argument("name", metavar="NAME")
-    alter.add_argument("-p", "--partitions", type=positive_int, help="the new count; it can only grow")
+    alter.add_argument("-p", "--partitions", type=positive_int32, help="the new count; it can only grow")
     alter.add_argument("-c", "--config", action="append", default=[], metavar="NAME=VALUE", help="set a topic config")
     alter.add_argument("--unset", action="append", default=[], metavar="NAME", help="go back to a config's default")
     alter.add_argument("--dry-run", action="store_true", help="only check whether it could be done")

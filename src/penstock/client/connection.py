@@ -19,7 +19,15 @@ from penstock.protocol.apis import (
     response_class,
     response_header_version,
 )
-from penstock.protocol.codec import DecodeError, EncodeError, decode, decode_prefix, encode, encode_parts
+from penstock.protocol.codec import (
+    DecodeError,
+    EncodeError,
+    UnfitValueError,
+    decode,
+    decode_prefix,
+    encode,
+    encode_parts,
+)
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
@@ -264,6 +272,9 @@ class BrokerConnection:
         correlation_id = self._next_correlation_id
         try:
             parts = encode_parts(message, version)
+        except UnfitValueError as error:
+            sentence = f"{APIS[message.API_KEY].name} can't be sent: {error}."
+            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
         except EncodeError as error:
             sentence = f"{self.address} serves only {APIS[message.API_KEY].name} v{version}: {error}."
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, sentence) from None

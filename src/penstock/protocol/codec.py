@@ -7,7 +7,7 @@ buffer and go in as they are given, so `encode_parts` never copies one.
 from typing import Any, TypeVar
 
 from penstock.protocol.compile import Reader, Writer, compile_reader, compile_writer
-from penstock.protocol.primitives import Buffer, DecodeError, EncodeError, TooManyElementsError
+from penstock.protocol.primitives import Buffer, DecodeError, EncodeError, TooManyElementsError, UnfitValueError
 from penstock.protocol.schema import Message
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "DecodeError",
     "EncodeError",
     "TooManyElementsError",
+    "UnfitValueError",
     "decode",
     "decode_prefix",
     "encode",

@@ -36,6 +36,10 @@ class EncodeError(Exception):
     """A value that the wanted version of a message can't carry."""
 
 
+class UnfitValueError(EncodeError):
+    """The value doesn't fit into its field, in any version."""
+
+
 def _read_unsigned(buf: Buffer, p: int, max_bytes: int, limit: int) -> tuple[int, int]:
     value = shift = 0
     for position in range(p, p + max_bytes):
@@ -175,7 +179,7 @@ def text_error(name: str) -> DecodeError:
 
 
 def value_error(name: str, error: Exception) -> EncodeError:
-    return EncodeError(f"{name} can't be encoded: {error}")
+    return UnfitValueError(f"{name} can't be encoded: {error}")
 
 
 def lost_value_error(name: str, version: int) -> EncodeError:
@@ -183,8 +187,8 @@ def lost_value_error(name: str, version: int) -> EncodeError:
 
 
 def uuid_error(name: str) -> EncodeError:
-    return EncodeError(f"{name} must be 16 bytes")
+    return UnfitValueError(f"{name} must be 16 bytes")
 
 
 def string_error(name: str, length: int) -> EncodeError:
-    return EncodeError(f"{name} is {length} bytes, a string holds at most {MAX_STRING_BYTES}")
+    return UnfitValueError(f"{name} is {length} bytes, a string holds at most {MAX_STRING_BYTES}")

@@ -64,6 +64,11 @@ def test_text_that_a_terminal_obeys_is_escaped() -> None:
     assert read_envelope(line)[1] == "\x1b[2J\x7f\x9b2J".encode()
 
 
+def test_the_fields_of_kcat_are_known() -> None:
+    line = b'{"topic":"t","partition":0,"offset":1,"broker":2,"tstype":"create","ts":3,"key":null,"payload":"v"}'
+    assert read_envelope(line) == (None, b"v", (), 3)
+
+
 def test_a_null_payload_is_a_tombstone_and_a_missing_one_is_refused() -> None:
     assert read_envelope(b'{"key":"k","payload":null}') == (b"k", None, (), None)
     with pytest.raises(Failure, match='it has no "payload"') as refused:
@@ -87,6 +92,9 @@ def test_a_null_payload_is_a_tombstone_and_a_missing_one_is_refused() -> None:
         (b'{"payload":"","headers":[1,"a"]}', "names"),
         (b'{"payload":"","headers":["\\udfff","a"]}', "surrogate"),
         (b'{"payload":"","ts":"now"}', "milliseconds"),
+        (b'{"payload":"","timestamp":"zz"}', 'timestamp" is no field of a record: "ts" has the time'),
+        (b'{"payload":"","colour":1}', 'colour" is no field of a record'),
+        (b'{"payload":"","partition":77}', "choose a partition with -p"),
         (b'{"payload":"","ts":1e400}', "milliseconds"),
         (b'{"payload":"","ts":9223372036854775808}', "milliseconds"),
     ],

@@ -76,6 +76,7 @@ def test_unescape_leaves_what_it_does_not_know() -> None:
         (["stored"], Span(Stored())),
         (["7"], Span(Absolute(7))),
         (["-7"], Span(Last(7))),
+        (["9223372036854775807"], Span(Absolute(2**63 - 1))),
         (["s@1000"], Span(AtTime(1000))),
         (["s@1000", "e@2000"], Span(AtTime(1000), 2000)),
         (["e@2000"], Span(Beginning(), 2000)),
@@ -85,7 +86,13 @@ def test_offsets_are_read_as_kcat_reads_them(texts: list[str], expected: Span) -
     assert parse_span(texts, Beginning()) == expected
 
 
-@pytest.mark.parametrize("texts", [["nowhere"], ["1", "2"], ["s@yesterday"]])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        *[["nowhere"], ["1", "2"], ["s@yesterday"], ["9223372036854775808"], ["-99999999999999999999"]],
+        *[["s@9223372036854775808"], ["e@" + "9" * 5000]],
+    ],
+)
 def test_a_wrong_offset_is_refused(texts: list[str]) -> None:
     with pytest.raises(Failure):
         parse_span(texts, Beginning())

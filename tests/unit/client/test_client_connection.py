@@ -89,6 +89,19 @@ def test_what_the_broker_does_not_serve_is_refused_before_it_is_sent() -> None:
     run(scenario())
 
 
+def test_a_value_that_does_not_fit_into_its_field_is_told_as_such() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            broker.versions[60] = (1, 1)
+            async with connected(broker) as connection:
+                with pytest.raises(KafkaError, match="DescribeCluster can't be sent") as raised:
+                    await connection.request(DescribeClusterRequest(endpoint_type=1000))
+                assert raised.value.code is ErrorCode.INVALID_REQUEST
+                assert not connection.closed
+
+    run(scenario())
+
+
 def test_requests_may_overlap_and_get_their_own_answers() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.metadata_storage import StorageError
+from penstock.metadata.controller.assignments import has_directories
 from penstock.metadata.controller.broker_states import CORDONED_SINCE
 from penstock.metadata.controller.brokers import CONTROLLERS_REGISTER_SINCE
 from penstock.metadata.features import SUPPORTED_FEATURES
@@ -326,9 +327,28 @@ class Lifecycle:
             return AGAIN_S
         if answer.should_shut_down:
             self._may_shut_down.set()
+        if self._directories_untold():
+            await self._tell_directories()
         if self._wants_shut_down or answer.is_fenced:
             return SOON_S
         return interval_s
+
+    def _directories_untold(self) -> bool:
+        """True if this broker registered before the metadata.version was raised to one with directories."""
+        image = self._metadata.image
+        broker = image.brokers.get(self.identity.node_id)
+        is_mine = broker is not None and broker.epoch == self.broker_epoch
+        return broker is not None and is_mine and not broker.log_dirs and has_directories(image)
+
+    async def _tell_directories(self) -> None:
+        """The same registration once more; should it fail, the next heartbeat is followed by another.
+
+        It is not noted that this process asks: a later one must not take over this one's name and epoch.
+        """
+        answer = await self._channel.ask(self._registration(-1), timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
+        if answer.error_code:
+            code = ErrorCode(answer.error_code).name
+            logger.warning("the controller was not told of broker %d's directories: %s", self.identity.node_id, code)
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         directories = self._directories()

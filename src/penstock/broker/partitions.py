@@ -17,6 +17,7 @@ from penstock.broker.hosting import OPEN_SLICE_SECONDS, Hosting
 from penstock.broker.partition import Partition
 from penstock.broker.readers import Readers
 from penstock.metadata.configs.topic import effective_log_config
+from penstock.metadata.controller.assignments import has_directories
 from penstock.metadata.image import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, ResourceType, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
@@ -84,6 +85,8 @@ class Partitions:
             self._host(topic, {}, started=old is not None)
         for before, topic in changes.changed:
             self._host(topic, before.partitions, started=old is not None)
+        if old is not None and has_directories(new) and not has_directories(old):
+            self._tell_places()
         if self._unopened and self._opener is None:
             self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
 
@@ -112,6 +115,12 @@ class Partitions:
         del self._by_id[topic.topic_id, index]
         partition.stop()
         self._logs.delete(topic.name, index)
+
+    def _tell_places(self) -> None:
+        """The metadata.version was raised to one with directories: the controller hears where the replicas are."""
+        for partition in self._by_name.values():
+            if partition.is_open:
+                self.hosting.placed(partition, self._logs.directory_of(partition.log).directory_id)
 
     def put_strays_aside(self) -> None:
         """At start: logs of topics that the metadata no longer has are kept, renamed, for the operator to look at."""

@@ -21,7 +21,7 @@ from penstock.metadata.apply import apply
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.decision import Decision
 from penstock.metadata.framing import decode_record, encode_record, record_class
-from penstock.metadata.image import EMPTY_IMAGE, METADATA_VERSION, NO_LEADER
+from penstock.metadata.image import EMPTY_IMAGE, METADATA_VERSION, NO_LEADER, MetadataImage
 from penstock.metadata.snapshot import records_of
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
@@ -387,6 +387,34 @@ def test_a_node_runs_with_the_metadata_version_of_an_older_release(release: str)
             assert again.brokers == image.brokers  # nothing in the image that a snapshot of this level does not hold
             assert again.topics == image.topics
             await node.stop()
+
+    run(scenario)
+
+
+def test_directories_are_told_when_the_metadata_version_has_them() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=1)
+        plan = FormatPlan(node.settings.log_dirs, node.settings.node_id, release_version="3.6")
+        format_storage(disk, plan, random=random.Random(1), now_ms=1)
+        await node.start()
+        user, broker = Fixture(node), node.broker
+        await user.create("t", 2)
+        await broker.partitions.settle()
+        epoch = broker.lifecycle.broker_epoch
+        level = record_class(12)(name=METADATA_VERSION, feature_level=17)
+        await broker.metadata.submit(lambda _: Decision([level], None))
+        broker.lifecycle.beat_now()
+        ids = {each.directory_id for each in broker.logs.dirs}
+
+        def are_told(image: MetadataImage) -> bool:
+            placed = {one.directory(1) for one in image.topics["t"].partitions.values()}
+            return set(image.brokers[1].log_dirs) == placed == ids
+
+        assert await broker.lifecycle.sees(are_told, 120)
+        assert broker.lifecycle.broker_epoch == broker.metadata.image.brokers[1].epoch == epoch
+        assert await user.produce("t", 1, b"x") == (ErrorCode.NONE, 0)
+        await node.stop()
 
     run(scenario)
 

@@ -216,8 +216,6 @@ class Lifecycle:
         )
 
     async def _register_controller(self) -> None:
-        since = CONTROLLERS_REGISTER_SINCE
-        await self._until(lambda image: image.features.get(METADATA_VERSION, 0) >= since)
         me = self.identity
         request = api_70.ControllerRegistrationRequest(
             controller_id=me.node_id,
@@ -239,6 +237,8 @@ class Lifecycle:
             if not answer.error_code:
                 return
             logger.warning("controller %d is not registered: %s", me.node_id, ErrorCode(answer.error_code).name)
+            if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+                await self._until(lambda image: image.features.get(METADATA_VERSION, 0) >= CONTROLLERS_REGISTER_SINCE)
             await asyncio.sleep(1.0)
 
     async def _join_quorum(self) -> None:

@@ -34,12 +34,12 @@ PIECE_ELEMENTS = 500
 #: Requests of this kind that are decoded or encoded at the same time.
 IN_THREADS = 2
 
-PRODUCE, FETCH, METADATA = 0, 1, 3
+PRODUCE, FETCH, METADATA, OFFSET_FETCH = 0, 1, 3, 9
 #: Fewer where an element costs more: topics with 1,000 partitions. The handler of Fetch goes on in slices.
-SMALL = {PRODUCE: 2_000, FETCH: 2_000}
+SMALL = {PRODUCE: 2_000, FETCH: 2_000, OFFSET_FETCH: 1_000}
 #: Asked element by element: Produce, Metadata, OffsetFetch, FindCoordinator, DescribeGroups, DeleteRecords,
 #: OffsetForLeaderEpoch, DeleteGroups, DescribeProducers, DescribeTransactions, ConsumerGroupDescribe.
-IN_PIECES = frozenset({PRODUCE, METADATA, 9, 10, 15, 21, 23, 42, 61, 65, 69})
+IN_PIECES = frozenset({PRODUCE, METADATA, OFFSET_FETCH, 10, 15, 21, 23, 42, 61, 65, 69})
 #: What is decided as a whole is refused if it has more elements than `LARGEST`, or more than `WIDEST` topics, resources
 #: or the like: Kafka's controller makes 10,000 records for one request, and offsets have to fit into one batch.
 LARGEST, WIDEST = 50_000, 10_000

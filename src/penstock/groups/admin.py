@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.groups.classic.group import ClassicGroup, State
@@ -50,7 +51,7 @@ def describe(shard: GroupShard, group_id: str, api_version: int) -> DescribedGro
     )
 
 
-def list_groups(shard: GroupShard, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
+def list_groups(groups: Iterable[Group], states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
     """Filters are lower case; an empty one lets everything through."""
     return [
         ListedGroup(
@@ -59,7 +60,7 @@ def list_groups(shard: GroupShard, states: frozenset[str], types: frozenset[str]
             group_state=group.state,
             group_type=group_type(group),
         )
-        for group in shard.groups.values()
+        for group in groups
         if (not states or group.state.lower() in states) and (not types or group_type(group) in types)
     ]
 

@@ -330,6 +330,7 @@ def test_quotas_are_described_as_they_are_altered(broker: Any) -> None:
     [reply] = asyncio.run(api_49_alter_client_quotas.handle(broker, context(), request)).entries
     assert reply.error_code == 0
     shown = api_48_describe_client_quotas.handle(broker, context(), describe_quotas.DescribeClientQuotasRequest())
+    assert isinstance(shown, describe_quotas.DescribeClientQuotasResponse)
     assert shown.entries is not None
     [quota] = shown.entries
     assert [(each.key, each.value) for each in quota.values] == [("producer_byte_rate", 5.0)]
@@ -339,6 +340,7 @@ def test_a_filter_that_makes_no_sense_has_null_entries(broker: Any) -> None:
     component = describe_quotas.ComponentData(entity_type="user", match_type=9)
     request = describe_quotas.DescribeClientQuotasRequest(components=[component])
     response = api_48_describe_client_quotas.handle(broker, context(), request)
+    assert isinstance(response, describe_quotas.DescribeClientQuotasResponse)
     assert (response.error_code, response.entries) == (42, None)
 
 

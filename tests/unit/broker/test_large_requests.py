@@ -55,6 +55,12 @@ from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from penstock.protocol.messages.api_09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from penstock.protocol.messages.api_19_create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -199,6 +205,22 @@ def test_a_request_with_few_elements_is_answered_in_the_pass_that_brought_it(han
     dispatcher = Dispatcher(broker())
     assert isinstance(dispatcher(cast(Any, None), frame(3, 12, asked(["t"] * 100))), list)
     assert handler.collecting == [True]
+
+
+def test_offsets_of_many_groups_are_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group takes ten times as long as an element of other requests: 4,900 of them took 55 ms."""
+    sizes: list[int] = []
+
+    def handle(broker: Any, ctx: Any, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        sizes.append(len(request.groups))
+        return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id=each.group_id) for each in request.groups])
+
+    monkeypatch.setattr(dispatch, "load_handler", lambda key: handle)
+    groups = [OffsetFetchRequestGroup(group_id=f"g{number}", topics=[]) for number in range(4_900)]
+    _, reply = send(9, 9, OffsetFetchRequest(groups=groups))
+    told = decode(OffsetFetchResponse, 9, b"".join(reply[1:]))
+    assert [each.group_id for each in told.groups] == [each.group_id for each in groups]
+    assert max(sizes) <= PIECE_ELEMENTS
 
 
 def test_a_request_beyond_the_limit_of_elements_closes_its_connection(handler: MetadataHandler) -> None:

@@ -42,7 +42,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
     def listed(states: set[str], types: set[str]) -> list[tuple[str, str, str, str]]:
         return [
             (each.group_id, each.protocol_type, each.group_state, each.group_type)
-            for each in admin.list_groups(driver.shard, frozenset(states), frozenset(types))
+            for each in admin.list_groups(driver.shard.groups.values(), frozenset(states), frozenset(types))
         ]
 
     stable = ("stable", "consumer", "Stable", "classic")

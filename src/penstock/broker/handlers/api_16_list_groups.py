@@ -1,25 +1,46 @@
-"""ListGroups v0-5: what the coordinators of this node know, filtered by state since v4 and by type since v5."""
+"""ListGroups v0-5: what the coordinators of this node know, filtered by state since v4 and by type since v5.
+
+Many groups are gone through in several passes of the loop.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from penstock.broker.encoded import SMALL_ITEMS, Encoded, encoded_aside
+from penstock.broker.steps import Steps, run_steps
 from penstock.groups import admin
 from penstock.protocol.errors import KafkaError
-from penstock.protocol.messages.api_16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from penstock.protocol.messages.api_16_list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.context import RequestContext
 
 
-def handle(broker: Broker, ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+GROUPS_PER_STEP = 20
+
+
+def handle(
+    broker: Broker, ctx: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse | Encoded | Awaitable[ListGroupsResponse | Encoded]:
+    return run_steps(_steps(broker, ctx, request))
+
+
+def _steps(broker: Broker, ctx: RequestContext, request: ListGroupsRequest) -> Steps[ListGroupsResponse | Encoded]:
     states = frozenset(state.lower() for state in request.states_filter)
     types = frozenset(kind.lower() for kind in request.types_filter)
-    groups: list[ListedGroup] = []
-    try:
-        for coordinator in broker.groups.coordinators():
-            groups += admin.list_groups(coordinator.active(), states, types)
-    except KafkaError as error:
-        return ListGroupsResponse(error_code=error.code)
-    return ListGroupsResponse(groups=groups)
+    response = ListGroupsResponse()
+    for coordinator in list(broker.groups.coordinators()):
+        try:
+            groups = list(coordinator.active().groups.values())
+        except KafkaError as error:
+            return ListGroupsResponse(error_code=error.code)
+        for start in range(0, len(groups), GROUPS_PER_STEP):
+            response.groups += admin.list_groups(groups[start : start + GROUPS_PER_STEP], states, types)
+            yield None
+    if len(response.groups) <= SMALL_ITEMS:
+        return response
+    encoded: Encoded = yield encoded_aside(broker, ctx, response)
+    return encoded

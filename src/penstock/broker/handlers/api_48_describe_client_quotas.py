@@ -6,13 +6,17 @@ more parts than the filter names.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from penstock.broker.encoded import SMALL_ITEMS, Encoded, encoded_aside
+from penstock.broker.steps import Steps, run_steps
 from penstock.metadata.controller.quotas import describe_client_quotas
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_48_describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
+    EntryData,
 )
 
 if TYPE_CHECKING:
@@ -20,8 +24,24 @@ if TYPE_CHECKING:
     from penstock.broker.context import RequestContext
 
 
-def handle(broker: Broker, ctx: RequestContext, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
+def handle(
+    broker: Broker, ctx: RequestContext, request: DescribeClientQuotasRequest
+) -> DescribeClientQuotasResponse | Encoded | Awaitable[DescribeClientQuotasResponse | Encoded]:
+    return run_steps(_steps(broker, ctx, request))
+
+
+def _steps(
+    broker: Broker, ctx: RequestContext, request: DescribeClientQuotasRequest
+) -> Steps[DescribeClientQuotasResponse | Encoded]:
+    entries: list[EntryData] = []
     try:
-        return describe_client_quotas(broker.metadata.image, request)
+        for some in describe_client_quotas(broker.metadata.image, request):
+            entries += some
+            yield None
     except KafkaError as error:
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
+    response = DescribeClientQuotasResponse(entries=entries)
+    if len(entries) <= SMALL_ITEMS:
+        return response
+    encoded: Encoded = yield encoded_aside(broker, ctx, response)
+    return encoded

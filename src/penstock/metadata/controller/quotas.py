@@ -7,8 +7,9 @@ type.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from itertools import islice
 
 from penstock.metadata.configs.definition import ConfigType
 from penstock.metadata.decision import Decision
@@ -17,6 +18,9 @@ from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages import api_48_describe_client_quotas as describe
 from penstock.protocol.messages import api_49_alter_client_quotas as alter
 from penstock.protocol.persisted.metadata.client_quota_record import ClientQuotaRecord, EntityData
+
+#: Entities that are looked at in one step of DescribeClientQuotas.
+ENTITIES_AT_ONCE = 10
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 PRODUCER_BYTE_RATE = "producer_byte_rate"
@@ -147,17 +151,19 @@ def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None
 
 def describe_client_quotas(
     image: MetadataImage, request: describe.DescribeClientQuotasRequest
-) -> describe.DescribeClientQuotasResponse:
+) -> Iterator[list[describe.EntryData]]:
+    """The entries that match, of `ENTITIES_AT_ONCE` entities at a time."""
     exact, any_of = _filters(request.components)
-    entries = [
-        describe.EntryData(
-            entity=[describe.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
-            values=[describe.ValueData(key=key, value=value) for key, value in values.items()],
-        )
-        for entity, values in image.client_quotas.items()
-        if _matches(dict(entity), exact, any_of, strict=request.strict)
-    ]
-    return describe.DescribeClientQuotasResponse(entries=entries)
+    entities = iter(image.client_quotas.items())
+    while some := list(islice(entities, ENTITIES_AT_ONCE)):
+        yield [
+            describe.EntryData(
+                entity=[describe.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                values=[describe.ValueData(key=key, value=value) for key, value in values.items()],
+            )
+            for entity, values in some
+            if _matches(dict(entity), exact, any_of, strict=request.strict)
+        ]
 
 
 def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | None], set[str]]:

@@ -220,8 +220,8 @@ class Fetching:
         """
         reads: list[PartitionRead] = []
         urgent = False
-        room = self.max_bytes if self.unsent is None else self.unsent.room
-        max_bytes = min(self.max_bytes, room)
+        # A batch always comes: one who reads gets on whatever others leave unread, and the server cuts those.
+        max_bytes = self.max_bytes if self.unsent is None else min(self.max_bytes, self.unsent.share)
         now_ms = None if self.again else int(asyncio.get_running_loop().time() * 1000)
         for wanted in some:
             if wanted.quiet is not None and self._is_quiet(wanted, wanted.quiet, now_ms):
@@ -230,7 +230,7 @@ class Fetching:
             read = PartitionRead(wanted)
             reads.append(read)
             try:
-                self._read(read, max_bytes - total, whole_batch=total == 0 and room > 0)
+                self._read(read, max_bytes - total, whole_batch=total == 0)
             except KafkaError as error:
                 read.fail(error)
                 urgent = urgent or not read.unknown

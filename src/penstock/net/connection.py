@@ -238,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_since = self._server.loop.time()
             self._server.unsent.take(self._unsent_bytes)
             if self._server.unsent.overdrawn:
-                self._server.loop.call_soon(self._server.cut_slow_reader, self)  # not from inside its write
+                self._server.loop.call_soon(self._server.cut_slow_readers)  # not from inside its write
             self._server.watch_slow_readers()
 
     def _sent(self) -> None:
@@ -250,6 +250,10 @@ class Connection(asyncio.BufferedProtocol):
     def slow_reader_since(self) -> float | None:
         """When the answer began to wait that the peer has not taken."""
         return self._unsent_since if self._unsent_bytes else None
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._unsent_bytes
 
     def resume_writing(self) -> None:
         self._sent()

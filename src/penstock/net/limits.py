@@ -113,6 +113,8 @@ class ConnectionCounts:
 
 
 NO_BOUND = 2**63 - 1
+#: One answer gets this part of the room that is left.
+SHARES = 4
 
 
 class ByteBudget:
@@ -135,6 +137,11 @@ class ByteBudget:
     def room(self) -> int:
         """Bytes that may still be taken."""
         return max(0, self.limit - self.used) if self.limit > 0 else NO_BOUND
+
+    @property
+    def share(self) -> int:
+        """Bytes that one more answer may take: not all of the room, so that the answers after it have some, too."""
+        return self.room // SHARES
 
     @property
     def strained(self) -> bool:

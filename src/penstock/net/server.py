@@ -244,10 +244,24 @@ class Server:
         for connection in list(self.connections.values()):
             since = connection.slow_reader_since()
             if since is not None and since <= oldest:
-                self.cut_slow_reader(connection)
+                self._cut_slow_reader(connection)
         self.watch_slow_readers()
 
-    def cut_slow_reader(self, connection: Connection) -> None:
+    def cut_slow_readers(self) -> None:
+        """Once answers take twice their limit: those that were left unread the longest go, until the rest keep it."""
+        if not self.unsent.overdrawn:
+            return
+        excess = self.unsent.used - self.unsent.limit
+        waiting = [
+            (since, each) for each in self.connections.values() if (since := each.slow_reader_since()) is not None
+        ]
+        for _, connection in sorted(waiting, key=lambda entry: entry[0]):
+            if excess <= 0:
+                return
+            excess -= connection.unsent_bytes
+            self._cut_slow_reader(connection)
+
+    def _cut_slow_reader(self, connection: Connection) -> None:
         limit = f"penstock.queued.max.response.bytes={self.unsent.limit}"
         reason = f"it doesn't read its answer, and unread answers take {self.unsent.used} bytes: {limit}"
         self.log.warning("slow reader", f"{connection!r} closed: {reason}")

@@ -290,6 +290,25 @@ def test_an_answer_that_overdraws_the_memory_of_unread_answers_costs_its_connect
     run_on(loop, scenario())
 
 
+def test_answers_left_unread_the_longest_are_cut_and_not_the_one_that_overdraws(loop: str) -> None:
+    async def scenario() -> None:
+        async with serving(lambda *_: [bytes(20_000_000)], Limits(queued_max_response_bytes=20_000_000)) as harness:
+            clients = [await harness.client() for _ in range(3)]
+            server = harness.server
+            in_order = list(server.connections)
+            for client in clients:
+                held = server.unsent.used
+                client.transport.pause_reading()
+                client.send(b"much")
+                await until(lambda held=held: server.unsent.used != held)  # type: ignore[misc]
+            await until(lambda: len(server.connections) == 1)
+            assert list(server.connections) == in_order[2:]
+            clients[2].transport.resume_reading()
+            assert len(await clients[2].receive()) == 20_000_000
+
+    run_on(loop, scenario())
+
+
 def test_reading_pauses_when_enough_requests_wait_and_resumes(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()

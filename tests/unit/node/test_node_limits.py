@@ -7,25 +7,33 @@ from test_node_life import Fixture, node_on, run
 
 from penstock.broker.auto_topics import ensure_topic
 from penstock.disk.memory import MemoryDisk
+from penstock.net.limits import SHARES
 from penstock.protocol.errors import ErrorCode
+from penstock.records.build import build_batch
 
 
-def test_a_fetch_waits_for_room_while_slow_readers_hold_the_memory_of_answers() -> None:
+def test_a_fetch_gets_a_share_of_the_room_and_one_batch_when_slow_readers_hold_it_all() -> None:
     async def scenario() -> None:
         node = node_on(MemoryDisk())
         await node.start()
         user = Fixture(node)
         await user.create("t", 1)
-        for value in (b"a" * 1000, b"b" * 1000):
+        values = [bytes([letter]) * 1000 for letter in b"abcdefgh"]
+        for value in values:
             assert (await user.produce("t", 0, value))[0] is ErrorCode.NONE
         unsent = node.broker.unsent
         assert unsent.limit == 256 * 1024 * 1024
-        unsent.take(unsent.limit - 10)
-        assert await user.fetch("t", 0) == (ErrorCode.NONE, [b"a" * 1000])  # one batch, so that a consumer gets on
-        unsent.take(10)
-        assert await user.fetch("t", 0) == (ErrorCode.NONE, [])
-        unsent.give_back(unsent.limit)
-        assert await user.fetch("t", 0) == (ErrorCode.NONE, [b"a" * 1000, b"b" * 1000])
+        assert await user.fetch("t", 0) == (ErrorCode.NONE, values)
+        room = SHARES * 2 * len(build_batch([(node.clock.wall_ms(), None, values[0], ())]))
+        unsent.take(unsent.limit - room)
+        assert await user.fetch("t", 0) == (ErrorCode.NONE, values[:2])
+        unsent.take(room)
+        assert await user.fetch("t", 0) == (ErrorCode.NONE, values[:1])
+        unsent.take(unsent.limit)
+        assert await user.fetch("t", 0) == (ErrorCode.NONE, values[:1])
+        unsent.give_back(2 * unsent.limit)
+        assert await user.fetch("t", 0) == (ErrorCode.NONE, values)
+        assert unsent.used == 0
         await node.stop()
 
     run(scenario)

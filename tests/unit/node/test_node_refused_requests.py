@@ -60,6 +60,7 @@ class Frame(bytearray):
 
 @pytest.fixture(autouse=True)
 def _no_collection() -> Iterator[None]:
+    gc.collect()
     gc.disable()
     yield
     gc.enable()
@@ -184,7 +185,8 @@ REFUSED = {
 
 
 async def kept(node: Node, key: int, version: int, request: Any) -> int:
-    """How many bytes of its frame are still there when the request was answered, and errors with tracebacks."""
+    """Counts the bytes of its frame that are left when the request is answered, and new errors with tracebacks."""
+    before = errors_with_traceback()
     head = struct.pack(">hhih", key, version, 7, -1)
     if request_header_version(key, version) >= 2:
         head += b"\0"
@@ -200,9 +202,12 @@ async def kept(node: Node, key: int, version: int, request: Any) -> int:
     del reply, connection
     await asyncio.sleep(0)
     left = watched()
-    return (0 if left is None else len(left)) + sum(
-        1 for each in gc.get_objects() if isinstance(each, KafkaError) and each.__traceback__ is not None
-    )
+    return (0 if left is None else len(left)) + errors_with_traceback() - before
+
+
+def errors_with_traceback() -> int:
+    """Errors of other tests may be among them: pytest keeps those of a test that failed."""
+    return sum(1 for each in gc.get_objects() if isinstance(each, KafkaError) and each.__traceback__ is not None)
 
 
 async def _awaited(reply: Awaitable[Any]) -> Any:

@@ -41,19 +41,24 @@ class Node:
         logs = LogManager(MemoryDisk(), ("/logs",), ManualClock())
         asyncio.run(logs.open(node_id=1, cluster_id="cluster"))
         compacted = LogConfig(cleanup_policy=frozenset({"compact"}))
+        self.charged: list[int] = []
         self.logs = [logs.create("t", bytes(16), PLAIN, LogConfig()), logs.create("t", bytes(16), COMPACTED, compacted)]
 
     def produce(self, *batches: tuple[int, bytes], acks: int = 1) -> Any:
         partitions = [self._partition(log) for log in self.logs]
         broker: Any = SimpleNamespace(
             partitions=SimpleNamespace(get=lambda topic, index: partitions[index]),
-            quotas=SimpleNamespace(record_produce=lambda ctx, size: 0),
+            quotas=SimpleNamespace(record_produce=self._charge),
         )
         data = [PartitionProduceData(index=index, records=memoryview(batch)) for index, batch in batches]
         request = ProduceRequest(
             acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=data)]
         )
         return api.handle(broker, RequestContext(0, 9, 1, "c", cast(Any, None), NOW), request)
+
+    def _charge(self, ctx: RequestContext, size: int) -> int:
+        self.charged.append(size)
+        return 0
 
     @staticmethod
     def _partition(log: Log) -> Any:
@@ -89,6 +94,7 @@ def test_a_batch_that_unpacks_to_many_records_is_answered_later_and_in_its_place
     assert [each.error_code for each in (first, second, third)] == [0, 0, 0]
     assert (first.base_offset, second.base_offset, third.base_offset) == (1, 0, 0)
     assert node.logs[COMPACTED].log_end_offset == 1 + MANY
+    assert node.charged == [2 * len(many()) + len(small)]  # each batch once, also the one that was unpacked first
 
 
 def test_a_refusal_after_unpacking_names_the_records() -> None:

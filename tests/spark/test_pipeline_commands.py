@@ -42,7 +42,7 @@ def test_a_broker_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[st
 
 def test_a_topic_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Broker(config={"auto.create.topics.enable": "false"}) as broker:
-        for words in (["table", "orders", "/tmp/t"], ["backfill", "/tmp/t", "orders"]):
+        for words in (["table", "orders", "/tmp/t"], ["repartition", "orders", "other", "--checkpoint", "/tmp/c"]):
             assert main(["pipeline", *words, "-b", broker.bootstrap]) == Exit.NOT_FOUND
             assert capsys.readouterr().err.startswith("penstock: there is no topic orders: ")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator
 from itertools import count
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
@@ -170,7 +170,7 @@ def test_a_stream_goes_from_batch_to_batch_within_its_limit(broker: Broker, topi
     assert ends == [40, 80, 100]
     assert reader.reportLatestOffset() == {topic: {"0": 100, "1": 0}}
     # Executors get a copy, without the driver's connection.
-    assert pickle.loads(pickle.dumps(reader))._driver is None
+    assert cloudpickle.loads(cloudpickle.dumps(reader))._driver is None
     reader.stop()
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from penstock.broker.registry import HANDLERS, served_versions
+from penstock.broker.handlers.registry import HANDLERS, served_versions
 from penstock.protocol.apis import APIS, Api
 
 ROOT = Path(__file__).resolve().parent.parent

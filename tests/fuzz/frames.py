@@ -6,7 +6,7 @@ import random
 import struct
 from typing import Any
 
-from penstock.broker.registry import HANDLERS, served_versions
+from penstock.broker.handlers.registry import HANDLERS, served_versions
 from penstock.protocol.apis import request_class, request_header_version
 from penstock.protocol.codec import EncodeError, encode
 from penstock.protocol.schema import Field, Struct

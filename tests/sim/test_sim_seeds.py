@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from penstock.sim.plan import PROFILES, draw_plan
-from penstock.sim.world import Verdict, run_plan
+from penstock.sim.run.plan import PROFILES, draw_plan
+from penstock.sim.run.world import Verdict, run_plan
 
 
 def broken(verdict: Verdict) -> list[str]:

@@ -6,24 +6,24 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.broker.faults import Faults
-from penstock.broker.slices import Slices
+from penstock.broker.requests.fault_rules import Faults
+from penstock.broker.requests.slices import Slices
 from penstock.net.limits import ByteBudget
 
 if TYPE_CHECKING:
-    from penstock.broker.controller import Controller
-    from penstock.broker.controller_channel import ControllerChannel
-    from penstock.broker.fetch_sessions import FetchSessions
-    from penstock.broker.groups import Groups
-    from penstock.broker.lifecycle import Lifecycle
-    from penstock.broker.metadata_log import MetadataLog
-    from penstock.broker.partitions import Partitions
-    from penstock.broker.peers import Peers
-    from penstock.broker.producer_ids import ProducerIds
-    from penstock.broker.quotas import Quotas
-    from penstock.broker.replica_manager import ReplicaManager
+    from penstock.broker.controlplane.controller import Controller
+    from penstock.broker.controlplane.controller_channel import ControllerChannel
+    from penstock.broker.controlplane.lifecycle import Lifecycle
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.controlplane.producer_ids import ProducerIds
+    from penstock.broker.coordinators.groups import Groups
+    from penstock.broker.coordinators.transactions import Transactions
+    from penstock.broker.fetch.fetch_sessions import FetchSessions
+    from penstock.broker.limits.quotas import Quotas
+    from penstock.broker.peers.peers import Peers
+    from penstock.broker.replicas.partitions import Partitions
+    from penstock.broker.replicas.replica_manager import ReplicaManager
     from penstock.broker.telemetry import Telemetry
-    from penstock.broker.transactions import Transactions
     from penstock.clock import Clock
     from penstock.log.manager import LogManager
     from penstock.metadata.configs.settings import Settings

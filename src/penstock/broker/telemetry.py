@@ -27,7 +27,7 @@ from penstock.records.batches import crc32c
 from penstock.records.compression import Codec
 
 if TYPE_CHECKING:
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import finish, positive_float, positive_int
 
 if TYPE_CHECKING:
-    from penstock.sim.plan import Plan
-    from penstock.sim.world import Verdict
+    from penstock.sim.run.plan import Plan
+    from penstock.sim.run.world import Verdict
 
 PROFILES = ("calm", "network", "crash", "power", "disk", "elections", "late", "hostile")
 DEFAULT_SECONDS = 60.0
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list_plants(args: argparse.Namespace) -> int:
     """With a run that finds each."""
-    from penstock.sim.planted import FOUND_BY, PLANTS
+    from penstock.sim.faults.planted import FOUND_BY, PLANTS
 
     columns = ("name", "nodes", "profile", "seed", "seconds", "about")
     rows = [
@@ -100,7 +100,7 @@ def _list_plants(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace, seed: int) -> Plan:
-    from penstock.sim.plan import draw_plan
+    from penstock.sim.run.plan import draw_plan
 
     seconds = args.hours * 3600 if args.hours else args.seconds or DEFAULT_SECONDS
     whole = draw_plan(seed, args.profile, nodes=args.nodes, duration_s=seconds)
@@ -108,11 +108,11 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
 
 
 def _execute(plan: Plan, plant: str | None, *, trace: bool = False) -> Verdict:
-    from penstock.sim.world import run_plan
+    from penstock.sim.run.world import run_plan
 
     if plant is None:
         return run_plan(plan, keep_trace=trace)
-    from penstock.sim.planted import PLANTS
+    from penstock.sim.faults.planted import PLANTS
 
     if plant not in PLANTS:
         raise Failure(f"there is no planted bug {plant!r}: --plant list names them", Exit.USAGE)
@@ -129,7 +129,7 @@ def _run_one(args: argparse.Namespace) -> int:
     verdict = _execute(plan, args.plant, trace=args.trace)
     seconds = time.process_time() - began
     if args.report:
-        from penstock.sim.report import write_report
+        from penstock.sim.run.report import write_report
 
         write_report(verdict, args.report)
     if args.output == "json":
@@ -196,7 +196,7 @@ def _ids(ids: tuple[int, ...]) -> str:
 
 
 def _show_smaller(args: argparse.Namespace, verdict: Verdict) -> None:
-    from penstock.sim.shrink import command, shrink
+    from penstock.sim.run.shrink import command, shrink
 
     output.note("looking for a smaller run that fails alike …")
     small = shrink(verdict, run=lambda plan: _execute(plan, args.plant))
@@ -231,7 +231,7 @@ def _do(job: _Job) -> _Done:
     seconds = time.process_time() - began
     again = ""
     if not verdict.ok:
-        from penstock.sim.shrink import command, shrink
+        from penstock.sim.run.shrink import command, shrink
 
         small = verdict if args.no_shrink else shrink(verdict, run=lambda plan: _execute(plan, args.plant))
         again = command(small.plan) + (f" --plant {args.plant}" if args.plant else "")

@@ -20,7 +20,7 @@ from penstock.metadata.configs.topic import effective_log_config
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from penstock.broker.metadata_log import QuorumView
+    from penstock.broker.controlplane.metadata_log import QuorumView
     from penstock.metadata.image import BrokerImage, MetadataImage
 
 ASK_MAX_PARTITIONS = 5000

@@ -17,7 +17,7 @@ from penstock.http.overview import Overview, Row
 from penstock.http.pipelines import Pipeline
 
 if TYPE_CHECKING:
-    from penstock.broker.controller import Failover
+    from penstock.broker.controlplane.controller import Failover
 
 TOPICS_SHOWN = 100
 ATTENTION_SHOWN = 12

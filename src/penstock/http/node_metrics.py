@@ -15,7 +15,7 @@ from penstock.net.traffic import KNOWN
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.controller import Controller
+    from penstock.broker.controlplane.controller import Controller
     from penstock.http.pipelines import Pipeline
     from penstock.http.view import View
     from penstock.net.server import Server

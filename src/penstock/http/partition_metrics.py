@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.broker.coordinator import Phase
-from penstock.broker.replica_figures import figures_of
+from penstock.broker.coordinators.runtime import Phase
+from penstock.broker.replicas.replica_figures import figures_of
 from penstock.http.exposition import Family, gauge
 from penstock.http.view import breathe
 from penstock.protocol.errors import KafkaError

@@ -2,5 +2,5 @@
 
 Invariants: `apply` is the only code that makes a new image, live and on replay alike; an image never changes once made;
 a decision changes nothing, it only proposes records and a reply. No clock, file, socket or randomness in here.
-Callers: broker/metadata_log.py appends, commits and applies; handlers read the committed image.
+Callers: broker/controlplane/metadata_log.py appends, commits and applies; handlers read the committed image.
 """

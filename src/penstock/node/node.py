@@ -14,8 +14,8 @@ import random as random_module
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from penstock.broker.dispatch import Dispatcher
-from penstock.broker.lifecycle import Identity
+from penstock.broker.controlplane.lifecycle import Identity
+from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.log.checkpoints import Life
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager

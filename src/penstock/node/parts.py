@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from penstock.allowance import Allowance
 from penstock.broker.broker import Broker
-from penstock.broker.controller import Controller
-from penstock.broker.controller_channel import ControllerChannel
-from penstock.broker.fetch_sessions import FetchSessions
-from penstock.broker.groups import Groups
-from penstock.broker.lifecycle import Directories, Identity, Lifecycle
-from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
-from penstock.broker.metadata_storage import SnapshotStore, open_metadata_log
-from penstock.broker.partitions import Partitions
-from penstock.broker.peers import Peers
-from penstock.broker.producer_ids import ProducerIds
-from penstock.broker.quorum import Quorum
-from penstock.broker.quorum_files import QuorumFiles
-from penstock.broker.quotas import Quotas
-from penstock.broker.replica_manager import ReplicaManager
+from penstock.broker.controlplane.controller import Controller
+from penstock.broker.controlplane.controller_channel import ControllerChannel
+from penstock.broker.controlplane.lifecycle import Directories, Identity, Lifecycle
+from penstock.broker.controlplane.metadata_log import MetadataLog, SnapshotPolicy
+from penstock.broker.controlplane.metadata_storage import SnapshotStore, open_metadata_log
+from penstock.broker.controlplane.producer_ids import ProducerIds
+from penstock.broker.controlplane.quorum import Quorum
+from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.broker.coordinators.groups import Groups
+from penstock.broker.coordinators.transactions import Transactions
+from penstock.broker.fetch.fetch_sessions import FetchSessions
+from penstock.broker.limits.quotas import Quotas
+from penstock.broker.peers.peers import Peers
+from penstock.broker.replicas.partitions import Partitions
+from penstock.broker.replicas.replica_manager import ReplicaManager
 from penstock.broker.telemetry import Telemetry
-from penstock.broker.transactions import Transactions
 from penstock.log.cleaner import Cleaner
 from penstock.log.maintenance import Intervals
 from penstock.net.limits import Limits

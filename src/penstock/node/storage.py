@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.broker.metadata_storage import DIRECTORY, StorageError, bootstrap_records
+from penstock.broker.controlplane.metadata_storage import DIRECTORY, StorageError, bootstrap_records
 from penstock.disk.api import make_lasting
 from penstock.log.checkpoints import META_PROPERTIES_FILE, parse_properties, render_properties
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE, checkpoint_name, write_checkpoint

@@ -2,5 +2,5 @@
 and what a follower does with an answer.
 
 The high watermark never passes a replica that may be in sync; the set of those changes only as the controller commits
-it. Called by `penstock.broker.partition` and `penstock.broker.replica_fetcher`, which own the log and the time.
+it. Called by `penstock.broker.replicas`, which owns the logs and the time.
 """

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.sim.cluster import SimCluster as SimCluster
+    from penstock.sim.run.cluster import SimCluster as SimCluster
     from penstock.testing.broker import Broker as Broker
     from penstock.testing.cluster import Cluster as Cluster
 
@@ -22,7 +22,7 @@ __all__ = ["Broker", "Cluster", "SimCluster"]
 _PLACES = {
     "Broker": "penstock.testing.broker",
     "Cluster": "penstock.testing.cluster",
-    "SimCluster": "penstock.sim.cluster",
+    "SimCluster": "penstock.sim.run.cluster",
 }
 
 

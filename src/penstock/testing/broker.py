@@ -14,7 +14,7 @@ import os
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.broker.faults import Faults
+from penstock.broker.requests.fault_rules import Faults
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.node.arguments import Value, keyword_configs, partition_counts, properties, topic_configs

@@ -19,7 +19,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.broker.faults import Faults
+from penstock.broker.requests.fault_rules import Faults
 from penstock.disk.api import DIRECTORY_MODE, private
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk

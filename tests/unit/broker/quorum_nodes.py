@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.broker.metadata_storage import DIRECTORY, SnapshotStore, open_metadata_log
-from penstock.broker.quorum import Quorum
-from penstock.broker.quorum_files import QuorumFiles
+from penstock.broker.controlplane.metadata_storage import DIRECTORY, SnapshotStore, open_metadata_log
+from penstock.broker.controlplane.quorum import Quorum
+from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.disk.memory import MemoryDisk
 from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
 from penstock.metadata.features import MAX_METADATA_VERSION

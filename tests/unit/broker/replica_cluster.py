@@ -12,13 +12,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.fetch.fetch_sessions import FetchSessions
 from penstock.broker.handlers import api_01_fetch, api_02_list_offsets
-from penstock.broker.partition import Partition
-from penstock.broker.partitions import Partitions
-from penstock.broker.peers import Call, Peers
-from penstock.broker.replica_manager import ReplicaManager
-from penstock.broker.slices import Slices
+from penstock.broker.peers.peers import Call, Peers
+from penstock.broker.replicas.partition import Partition
+from penstock.broker.replicas.partitions import Partitions
+from penstock.broker.replicas.replica_manager import ReplicaManager
+from penstock.broker.requests.slices import Slices
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.log.manager import LogManager
@@ -45,7 +45,7 @@ from penstock.protocol.messages.api_73_assign_replicas_to_dirs import (
 )
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
-from penstock.sim.loop import Timeline
+from penstock.sim.engine.loop import Timeline
 
 T = TypeVar("T")
 TOPIC = "t"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.handlers.api_18_api_versions import api_keys
-from penstock.broker.registry import load_handler, served_versions
+from penstock.broker.handlers.registry import load_handler, served_versions
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_29_describe_acls import DescribeAclsRequest, DescribeAclsResponse

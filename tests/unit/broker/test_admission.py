@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from penstock.broker.admission import Admission
+from penstock.broker.coordinators.transaction_admission import Admission
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.encoded import Encoded
-from penstock.broker.faults import FaultRule, Faults
+from penstock.broker.requests.encoded_responses import Encoded
+from penstock.broker.requests.fault_rules import FaultRule, Faults
 from penstock.net.connection import Close
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode

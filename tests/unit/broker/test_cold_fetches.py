@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.fetching import Fetching, PartitionRead
+from penstock.broker.fetch.long_poll import Fetching, PartitionRead
 from penstock.net.limits import ByteBudget
 from penstock.protocol.errors import ErrorCode, KafkaError
 

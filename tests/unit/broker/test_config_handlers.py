@@ -9,9 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker import config_answers
-from penstock.broker.context import RequestContext
-from penstock.broker.encoded import Encoded
 from penstock.broker.handlers import (
     api_32_describe_configs,
     api_33_alter_configs,
@@ -20,7 +17,10 @@ from penstock.broker.handlers import (
     api_49_alter_client_quotas,
     api_50_describe_user_scram_credentials,
     api_74_list_config_resources,
+    config_answers,
 )
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.decision import Decision

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.context import RequestContext
-from penstock.broker.controller import Controller, rules_of
+from penstock.broker.controlplane.controller import Controller, rules_of
+from penstock.broker.requests.context import RequestContext
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.decision import Decision
@@ -22,7 +22,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_62_broker_registration as api_62
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
-from penstock.sim.loop import Timeline
+from penstock.sim.engine.loop import Timeline
 
 ID = bytes([1] * 16)
 CLUSTER = "a cluster"

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.controller_channel import ControllerChannel
-from penstock.broker.lifecycle import Directories, Identity, Lifecycle
+from penstock.broker.controlplane.controller_channel import ControllerChannel
+from penstock.broker.controlplane.lifecycle import Directories, Identity, Lifecycle
 from penstock.client.connection import BrokerConnection
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import METADATA_VERSION
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from penstock.sim.loop import Timeline
+from penstock.sim.engine.loop import Timeline
 
 FROZEN, WELL = 1, 2
 

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 from test_coordinator_runtime import MemoryPartition, commit, coordinate, join, offset_of, passes, run
 
-from penstock.broker.coordinator import Coordinator, Phase
-from penstock.broker.partition import Partition
+from penstock.broker.coordinators.runtime import Coordinator, Phase
+from penstock.broker.replicas.partition import Partition
 from penstock.clock import ManualClock
 from penstock.groups.shard import GroupShard
 from penstock.protocol.errors import ErrorCode, KafkaError

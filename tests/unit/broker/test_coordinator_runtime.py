@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from penstock.broker.coordinator import INLINE_LOAD_BYTES, Coordinator, Phase
-from penstock.broker.partition import Partition
+from penstock.broker.coordinators.runtime import INLINE_LOAD_BYTES, Coordinator, Phase
+from penstock.broker.replicas.partition import Partition
 from penstock.clock import ManualClock
 from penstock.groups import membership, offset_requests
 from penstock.groups.config import GroupConfig

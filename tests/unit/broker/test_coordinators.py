@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from test_coordinator_runtime import MemoryPartition, commit
 
-from penstock.broker.coordinator import Phase
-from penstock.broker.coordinators import Coordinators
+from penstock.broker.coordinators.partition_coordinators import Coordinators
+from penstock.broker.coordinators.runtime import Phase
 from penstock.clock import ManualClock
 from penstock.groups.config import GroupConfig
 from penstock.groups.shard import GroupShard

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker import dispatch
-from penstock.broker.dispatch import Dispatcher
-from penstock.broker.faults import Faults
+from penstock.broker.dispatch import dispatcher as dispatch
+from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.requests.fault_rules import Faults
 from penstock.clock import ManualClock
 from penstock.net.connection import Close, Connection
 from penstock.protocol.codec import decode, encode
@@ -110,7 +110,7 @@ def failing(error: Exception) -> Any:
 def test_a_handler_that_fails_is_answered_in_the_shape_of_its_api(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, code: ErrorCode
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "penstock.broker.dispatch")
+    caplog.set_level(logging.CRITICAL, "penstock.broker.dispatch.dispatcher")
     monkeypatch.setattr(dispatch, "load_handler", lambda key: failing(error))
     answer = send(frame(60, 1, FLEXIBLE_BODY))
     assert answer[0] == struct.pack(">i", 7) + b"\0"

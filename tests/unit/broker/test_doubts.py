@@ -9,13 +9,13 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.broker.doubts import HOLD_S, LINGER_S, Doubts
-from penstock.broker.faults import Faults
 from penstock.broker.handlers import api_03_metadata
+from penstock.broker.peers.suspected_nodes import HOLD_S, LINGER_S, Doubts
+from penstock.broker.requests.fault_rules import Faults
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import EMPTY_IMAGE, BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from penstock.sim.loop import Timeline
+from penstock.sim.engine.loop import Timeline
 
 LISTENER = "PLAINTEXT"
 TOPIC_ID = bytes([7] * 16)

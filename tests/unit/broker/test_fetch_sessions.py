@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from penstock.broker.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, Wanted
+from penstock.broker.fetch.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, Wanted
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from replica_cluster import TOPIC, Cluster, run
 
-from penstock.broker.encoded import Encoded
-from penstock.broker.fetch_sessions import FetchSessions, Wanted
-from penstock.broker.fetching import Fetching
+from penstock.broker.fetch.fetch_sessions import FetchSessions, Wanted
+from penstock.broker.fetch.long_poll import Fetching
 from penstock.broker.handlers import api_01_fetch
-from penstock.broker.slices import SLICE_PARTITIONS, Slices
+from penstock.broker.requests.encoded_responses import Encoded
+from penstock.broker.requests.slices import SLICE_PARTITIONS, Slices
 from penstock.disk.memory import MemoryDisk
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.codec import decode, encode

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.context import RequestContext
-from penstock.broker.encoded import Encoded
 from penstock.broker.handlers import api_16_list_groups as handler_16
 from penstock.broker.handlers import api_48_describe_client_quotas as handler_48
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.encoded_responses import Encoded
 from penstock.disk.memory import MemoryDisk
 from penstock.protocol.codec import decode
 from penstock.protocol.messages import api_48_describe_client_quotas

@@ -12,11 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker import dispatch
-from penstock.broker.dispatch import Dispatcher
-from penstock.broker.error_replies import error_response
-from penstock.broker.faults import Faults
-from penstock.broker.large_requests import (
+from penstock.broker.dispatch import dispatcher as dispatch
+from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.dispatch.large_requests import (
     IN_PIECES,
     LARGEST,
     PIECE_ELEMENTS,
@@ -24,10 +22,12 @@ from penstock.broker.large_requests import (
     SMALL_ELEMENTS,
     WIDEST,
 )
-from penstock.broker.pieces import cut, join
-from penstock.broker.registry import served_versions
-from penstock.broker.slices import Slices
-from penstock.broker.steps import STEPS_PER_PASS, Steps, run_steps
+from penstock.broker.handlers.registry import served_versions
+from penstock.broker.requests.error_replies import error_response
+from penstock.broker.requests.fault_rules import Faults
+from penstock.broker.requests.pieces import cut, join
+from penstock.broker.requests.slices import Slices
+from penstock.broker.requests.steps import STEPS_PER_PASS, Steps, run_steps
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.net.connection import Close
@@ -69,7 +69,7 @@ from penstock.protocol.messages.api_19_create_topics import (
     CreateTopicsResponse,
 )
 from penstock.protocol.schema import Struct
-from penstock.sim.loop import Timeline
+from penstock.sim.engine.loop import Timeline
 
 LARGE = 3 * SMALL_ELEMENTS
 

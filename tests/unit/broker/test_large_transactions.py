@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.context import RequestContext
+from penstock.broker.coordinators.marker_writer import Written
 from penstock.broker.handlers import api_24_add_partitions_to_txn as handler_24
 from penstock.broker.handlers import api_27_write_txn_markers as handler_27
-from penstock.broker.markers import Written
+from penstock.broker.requests.context import RequestContext
 from penstock.metadata.configs.settings import Settings
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_24_add_partitions_to_txn as api_24

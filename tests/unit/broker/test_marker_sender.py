@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.coordinator import Phase
+from penstock.broker.coordinators.marker_sender import Ending, MarkerSender
+from penstock.broker.coordinators.marker_writer import Written
+from penstock.broker.coordinators.runtime import Phase
 from penstock.broker.handlers.api_27_write_txn_markers import handle as write_txn_markers
-from penstock.broker.marker_sender import Ending, MarkerSender
-from penstock.broker.markers import Written
 from penstock.metadata.configs.settings import Settings
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_27_write_txn_markers import (

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.doubts import Doubts
-from penstock.broker.faults import Faults
+from penstock.broker.controlplane.metadata_log import QuorumView
 from penstock.broker.handlers import (
     api_03_metadata,
     api_19_create_topics,
@@ -20,7 +19,8 @@ from penstock.broker.handlers import (
     api_60_describe_cluster,
     api_75_describe_topic_partitions,
 )
-from penstock.broker.metadata_log import QuorumView
+from penstock.broker.peers.suspected_nodes import Doubts
+from penstock.broker.requests.fault_rules import Faults
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.decision import Decision

@@ -7,10 +7,16 @@ from random import Random
 
 import pytest
 
-from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
-from penstock.broker.metadata_storage import DIRECTORY, SnapshotStore, StorageError, open_metadata_log, replay
-from penstock.broker.quorum import Quorum
-from penstock.broker.quorum_files import QuorumFiles
+from penstock.broker.controlplane.metadata_log import MetadataLog, SnapshotPolicy
+from penstock.broker.controlplane.metadata_storage import (
+    DIRECTORY,
+    SnapshotStore,
+    StorageError,
+    open_metadata_log,
+    replay,
+)
+from penstock.broker.controlplane.quorum import Quorum
+from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.log.log import AppendOrigin
@@ -278,7 +284,7 @@ def test_a_change_larger_than_a_batch_is_one_transaction(monkeypatch: pytest.Mon
         again = await started(disk)
         assert again.image.topics == metadata.image.topics
 
-    monkeypatch.setattr("penstock.broker.metadata_batches.MAX_BATCH_BYTES", 4096)
+    monkeypatch.setattr("penstock.broker.controlplane.metadata_batches.MAX_BATCH_BYTES", 4096)
     run(scenario())
 
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.context import RequestContext
 from penstock.broker.handlers import api_00_produce as api
+from penstock.broker.requests.context import RequestContext
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.log.log import Log

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from quorum_nodes import CONFIG, Group
 
-from penstock.broker.quorum_peers import QuorumPeers
+from penstock.broker.controlplane.quorum_peers import QuorumPeers
 from penstock.metadata.checkpoint import checkpoint_name
 from penstock.net.network import RealNetwork
 from penstock.protocol.errors import ErrorCode, KafkaError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from penstock.broker.metadata_storage import SnapshotStore, open_metadata_log
-from penstock.broker.quorum_files import QuorumFiles
+from penstock.broker.controlplane.metadata_storage import SnapshotStore, open_metadata_log
+from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.log.log import AppendOrigin, Log

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from quorum_nodes import Group, Replica
 
+from penstock.broker.controlplane.metadata_log import MetadataLog, SnapshotPolicy
 from penstock.broker.handlers.api_55_describe_quorum import handle
-from penstock.broker.metadata_log import MetadataLog, SnapshotPolicy
 from penstock.metadata.controller.broker_states import unfence_broker
 from penstock.metadata.controller.brokers import Registration, register_broker
 from penstock.metadata.controller.topics import TopicDefaults, create_topics

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.context import RequestContext
-from penstock.broker.dispatch import Dispatcher
-from penstock.broker.encoded import Encoded
-from penstock.broker.quotas import NO_LIMIT, Quotas
-from penstock.broker.rates import Rate, TokenBucket, Window
+from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.limits.quotas import NO_LIMIT, Quotas
+from penstock.broker.limits.rates import Rate, TokenBucket, Window
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage, QuotaEntity
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -255,7 +255,7 @@ def test_connections_are_limited_by_address() -> None:
 
 
 def test_the_number_of_clients_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.quotas.MAX_TRACKED", 5)
+    monkeypatch.setattr("penstock.broker.limits.quotas.MAX_TRACKED", 5)
     enforced = quotas(
         {((CLIENT, None),): {"producer_byte_rate": 1.0}, ((IP, None),): {"connection_creation_rate": 1.0}}
     )

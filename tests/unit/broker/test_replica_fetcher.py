@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from replica_cluster import NOW_MS, TOPIC, TOPIC_ID, Cluster, batch, run, until
 
-from penstock.broker.partition import Partition
-from penstock.broker.replica_fetcher import ReplicaFetcher
+from penstock.broker.replicas.partition import Partition
+from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.log.log import Log
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -129,8 +129,8 @@ def test_without_a_session_who_got_something_asks_last() -> None:
 
 
 def test_the_logs_of_many_new_partitions_are_opened_a_few_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.replica_fetcher.OPEN_SLICE_SECONDS", 0.0)
-    monkeypatch.setattr("penstock.broker.partitions.Partitions._open_one", lambda self, partition: None)
+    monkeypatch.setattr("penstock.broker.replicas.replica_fetcher.OPEN_SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.broker.replicas.partitions.Partitions._open_one", lambda self, partition: None)
     resume, opened = ReplicaFetcher._resume, []
 
     def counted(self: ReplicaFetcher, now: float) -> float | None:

@@ -6,13 +6,13 @@ import asyncio
 import random
 from typing import Any, cast
 
-from penstock.broker.hosting import Hosting
-from penstock.broker.partition import Partition
-from penstock.broker.replica_places import ReplicaPlaces
+from penstock.broker.replicas.directory_assignments import ReplicaPlaces
+from penstock.broker.replicas.partition import Partition
+from penstock.broker.replicas.partition_host import Hosting
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_73_assign_replicas_to_dirs import AssignReplicasToDirsResponse
-from penstock.sim.loop import Timeline
+from penstock.sim.engine.loop import Timeline
 
 OLD, NEW, OTHER = b"o" * 16, b"n" * 16, b"x" * 16
 TOPIC = b"t" * 16

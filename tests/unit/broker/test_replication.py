@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from replica_cluster import TOPIC, TOPIC_ID, Cluster, run, until
 
-from penstock.broker.fetching import NO_REPLICA
-from penstock.broker.replica_figures import figures_of
+from penstock.broker.fetch.long_poll import NO_REPLICA
+from penstock.broker.replicas.replica_figures import figures_of
 from penstock.metadata.image import PartitionImage, ResourceType
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic

@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker import dispatch, slices
-from penstock.broker.dispatch import Dispatcher
-from penstock.broker.faults import Faults
-from penstock.broker.large_requests import SMALL_ELEMENTS
-from penstock.broker.slices import Slices
+from penstock.broker.dispatch import dispatcher as dispatch
+from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.dispatch.large_requests import SMALL_ELEMENTS
+from penstock.broker.requests import slices
+from penstock.broker.requests.fault_rules import Faults
+from penstock.broker.requests.slices import Slices
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.protocol.codec import encode

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.context import RequestContext
 from penstock.broker.handlers import (
     api_18_api_versions,
     api_71_get_telemetry_subscriptions,
     api_72_push_telemetry,
 )
+from penstock.broker.requests.context import RequestContext
 from penstock.broker.telemetry import Payload, Telemetry
 from penstock.metadata.configs.client_metrics import Subscription
 from penstock.metadata.configs.settings import Settings

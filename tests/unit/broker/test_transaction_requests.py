@@ -307,7 +307,7 @@ def test_what_was_decided_is_finished_by_the_next_coordinator(tmp_path: Any, mon
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
         with monkeypatch.context() as patched:
-            patched.setattr("penstock.broker.markers.MarkerWriter.write", write)
+            patched.setattr("penstock.broker.coordinators.marker_writer.MarkerWriter.write", write)
             assert producer.end(True) is NONE
             assert producer.describe().transaction_state == "PrepareCommit"
             assert producer.init() is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -329,7 +329,7 @@ def test_what_was_decided_is_finished_by_the_next_coordinator(tmp_path: Any, mon
 def test_markers_are_tried_again_until_they_are_written(
     broker: Broker, topic: str, producer: RawProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.broker.markers import MarkerWriter
+    from penstock.broker.coordinators.marker_writer import MarkerWriter
 
     really_write = MarkerWriter.write
     refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -353,7 +353,7 @@ def test_markers_are_tried_again_until_they_are_written(
 def test_a_look_up_that_the_marker_before_overtook_is_made_again(
     broker: Broker, topic: str, producer: RawProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.broker.transactions import Transactions
+    from penstock.broker.coordinators.transactions import Transactions
 
     really_admit = Transactions.admit
     overtaken: list[object] = []

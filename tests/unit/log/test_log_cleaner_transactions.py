@@ -15,7 +15,7 @@ from penstock.metadata.configs.topic import LogConfig
 from penstock.records.build import build_batch
 from penstock.records.control import EndTxn, build_end_txn, read_end_txn
 from penstock.records.record import read_records
-from penstock.sim.replicas import misindexed, read_copy
+from penstock.sim.checks.replica_rules import misindexed, read_copy
 
 NOW = 1_700_000_000_000
 COMPACT = LogConfig(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01, delete_retention_ms=1000)

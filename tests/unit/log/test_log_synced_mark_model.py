@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from log_harness import ROOT, TOPIC_ID, batch, produce
 
-from penstock.broker.hosting import Hosting
-from penstock.broker.partition import Partition
+from penstock.broker.replicas.partition import Partition
+from penstock.broker.replicas.partition_host import Hosting
 from penstock.clock import ManualClock
 from penstock.log.flush import make_countable
 from penstock.log.log import Log
@@ -30,10 +30,10 @@ from penstock.metadata.configs.topic import LogConfig
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import KafkaError
 from penstock.records.batches import split_batches
-from penstock.sim.disk import DiskConditions, SimDisk
-from penstock.sim.loop import ProcessKilled, SimulationError, Timeline
-from penstock.sim.platter import Directory, Inode, Platter, Severity
-from penstock.sim.trace import Trace
+from penstock.sim.engine.disk import DiskConditions, SimDisk
+from penstock.sim.engine.loop import ProcessKilled, SimulationError, Timeline
+from penstock.sim.engine.platter import Directory, Inode, Platter, Severity
+from penstock.sim.engine.trace import Trace
 
 HISTORIES = int(os.environ.get("PENSTOCK_EXAMPLES", "60"))
 PLAIN = LogConfig(retention_ms=-1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.controller_channel import principal_data
+from penstock.broker.controlplane.controller_channel import principal_data
 from penstock.client.connection import BrokerConnection
 from penstock.disk.memory import MemoryDisk
 from penstock.metadata.configs.definition import ConfigError
@@ -332,7 +332,7 @@ def contents(disk: MemoryDisk) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("node_id", [3, 4], ids=["a voter", "a broker that joins"])
 def test_a_disk_of_another_cluster_is_refused_and_left_alone(node_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.lifecycle.REGISTRATION_TRY_MS", 300)
+    monkeypatch.setattr("penstock.broker.controlplane.lifecycle.REGISTRATION_TRY_MS", 300)
 
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3, 4])
@@ -352,7 +352,7 @@ def test_a_disk_of_another_cluster_is_refused_and_left_alone(node_id: int, monke
 def test_a_controller_of_another_cluster_says_so_and_decides_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.broker.lifecycle.REGISTRATION_TRY_MS", 300)
+    monkeypatch.setattr("penstock.broker.controlplane.lifecycle.REGISTRATION_TRY_MS", 300)
 
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2])
@@ -363,12 +363,12 @@ def test_a_controller_of_another_cluster_says_so_and_decides_nothing(
         told = asyncio.Event()
         watch = logging.Handler()
         watch.emit = lambda record: told.set() if "stays out" in record.getMessage() else None  # type: ignore[method-assign]
-        logging.getLogger("penstock.broker.lifecycle").addHandler(watch)
+        logging.getLogger("penstock.broker.controlplane.lifecycle").addHandler(watch)
         try:
             await stranger.start()
             await told.wait()
         finally:
-            logging.getLogger("penstock.broker.lifecycle").removeHandler(watch)
+            logging.getLogger("penstock.broker.controlplane.lifecycle").removeHandler(watch)
         assert not stranger.broker.metadata.leading
         assert cluster.leader in (1, 2)
         await stranger.abandon()

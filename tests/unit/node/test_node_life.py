@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.controller_channel import ControllerChannel
-from penstock.broker.replica_places import ReplicaPlaces
+from penstock.broker.controlplane.controller_channel import ControllerChannel
+from penstock.broker.replicas.directory_assignments import ReplicaPlaces
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
@@ -49,8 +49,8 @@ class Fixture:
         self.client_id = client_id
 
     async def call(self, api_key: int, version: int, request: Any) -> Any:
-        from penstock.broker.context import RequestContext
-        from penstock.broker.registry import load_handler
+        from penstock.broker.handlers.registry import load_handler
+        from penstock.broker.requests.context import RequestContext
 
         now_ms = self.node.clock.wall_ms()
         context = RequestContext(api_key, version, 1, self.client_id, None, now_ms)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_node_life import Fixture, node_on, run
 
-from penstock.broker.auto_topics import ensure_topic
+from penstock.broker.controlplane.auto_topics import ensure_topic
 from penstock.disk.memory import MemoryDisk
 from penstock.net.limits import SHARES
 from penstock.protocol.errors import ErrorCode

@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 from test_node_life import Fixture, node_on, run
 
-from penstock.broker.auto_topics import ensure_topic
-from penstock.broker.dispatch import Dispatcher
-from penstock.broker.partition import Partition
+from penstock.broker.controlplane.auto_topics import ensure_topic
+from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.replicas.partition import Partition
 from penstock.disk.memory import MemoryDisk
 from penstock.log.log import Log
 from penstock.node.node import Node

@@ -7,9 +7,9 @@ from penstock.protocol.apis import request_header_version
 from penstock.protocol.codec import encode
 from penstock.protocol.messages.api_56_alter_partition import AlterPartitionRequest
 from penstock.protocol.messages.headers import RequestHeader
-from penstock.sim.aiming import request_in
-from penstock.sim.cluster import SimCluster
-from penstock.sim.connection import RESET, Endpoint
+from penstock.sim.engine.connection import RESET, Endpoint
+from penstock.sim.faults.aimed_faults import request_in
+from penstock.sim.run.cluster import SimCluster
 
 CREATE_TOPICS = 19
 

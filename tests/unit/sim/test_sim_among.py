@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from penstock.sim.among import isolated, ring, split
-from penstock.sim.links import Channel, Link
-from penstock.sim.loop import Timeline
-from penstock.sim.plan import FIRST_AIMED, PROFILES, draw_plan
-from penstock.sim.shape import draw_shape, simple_shape
+from penstock.sim.engine.links import Channel, Link
+from penstock.sim.engine.loop import Timeline
+from penstock.sim.faults.cluster_faults import isolated, ring, split
+from penstock.sim.run.cluster_layout import draw_shape, simple_shape
+from penstock.sim.run.plan import FIRST_AIMED, PROFILES, draw_plan
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
 

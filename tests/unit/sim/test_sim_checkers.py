@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from penstock.sim.checkers import judge
-from penstock.sim.history import (
+from penstock.sim.checks.history import (
     Commit,
     Committed,
     Deletion,
@@ -16,7 +15,8 @@ from penstock.sim.history import (
     Transaction,
     Write,
 )
-from penstock.sim.plan import Plan, TopicPlan
+from penstock.sim.checks.history_rules import judge
+from penstock.sim.run.plan import Plan, TopicPlan
 
 P = ("t", 0)
 PLAN = Plan(1, "calm", 1, 10, {}, (TopicPlan("t", 1, {}, fsync=False),), (), ())

@@ -10,7 +10,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.producer import Producer
 from penstock.client.retry import Retry
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.sim.platter import Severity
+from penstock.sim.engine.platter import Severity
 from penstock.testing import SimCluster
 
 HASTY = ConnectionSettings(request_timeout_s=2.0, connect_timeout_s=2.0)

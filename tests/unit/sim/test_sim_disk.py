@@ -10,10 +10,10 @@ import pytest
 
 from penstock.disk.api import DirectoryLockedError, DiskError, make_lasting
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
-from penstock.sim.disk import DiskConditions, SimDisk
-from penstock.sim.loop import ProcessKilled, Timeline
-from penstock.sim.platter import Platter, Severity
-from penstock.sim.trace import Trace
+from penstock.sim.engine.disk import DiskConditions, SimDisk
+from penstock.sim.engine.loop import ProcessKilled, Timeline
+from penstock.sim.engine.platter import Platter, Severity
+from penstock.sim.engine.trace import Trace
 
 
 class Rig:

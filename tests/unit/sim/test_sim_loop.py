@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from penstock.sim.loop import ProcessDied, ProcessKilled, SimulationError, Timeline, run_in
+from penstock.sim.engine.loop import ProcessDied, ProcessKilled, SimulationError, Timeline, run_in
 
 
 def timeline(seed: int = 1) -> Timeline:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.sim.losses import DISK, POWER, Losses
-from penstock.sim.plan import draw_plan
+from penstock.sim.faults.lost_machines import DISK, POWER, Losses
+from penstock.sim.run.plan import draw_plan
 
 
 @dataclass(eq=False)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.sim.links import Conditions
-from penstock.sim.loop import ProcessLoop, Timeline
-from penstock.sim.network import Fabric, SimNetwork
-from penstock.sim.trace import Trace
+from penstock.sim.engine.links import Conditions
+from penstock.sim.engine.loop import ProcessLoop, Timeline
+from penstock.sim.engine.network import Fabric, SimNetwork
+from penstock.sim.engine.trace import Trace
 
 
 @dataclass

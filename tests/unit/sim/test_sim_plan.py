@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.sim.plan import PROFILES, draw_plan
-from penstock.sim.shrink import command
+from penstock.sim.run.plan import PROFILES, draw_plan
+from penstock.sim.run.shrink import command
 
 
 def test_a_seed_draws_the_same_plan_every_time() -> None:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from penstock.client.admin import Admin, NewTopic
 from penstock.client.producer import Producer
-from penstock.sim.cluster import SimCluster
-from penstock.sim.history import TopicPartition
-from penstock.sim.plan import FaultPlan, Plan, draw_plan
-from penstock.sim.quorum_logs import QuorumLogs
-from penstock.sim.replicas import indexes_fit
-from penstock.sim.world import run_plan
+from penstock.sim.checks.history import TopicPartition
+from penstock.sim.checks.quorum_logs import QuorumLogs
+from penstock.sim.checks.replica_rules import indexes_fit
+from penstock.sim.run.cluster import SimCluster
+from penstock.sim.run.plan import FaultPlan, Plan, draw_plan
+from penstock.sim.run.world import run_plan
 
 
 def test_metadata_logs_that_differ_and_leaders_that_lack_something_are_found() -> None:

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from penstock.sim.checkers import Violation
-from penstock.sim.history import History, Outcome, Read, Write
-from penstock.sim.plan import draw_plan
-from penstock.sim.report import render, write_report
-from penstock.sim.world import Event, Verdict, run_plan
+from penstock.sim.checks.history import History, Outcome, Read, Write
+from penstock.sim.checks.history_rules import Violation
+from penstock.sim.run.plan import draw_plan
+from penstock.sim.run.report import render, write_report
+from penstock.sim.run.world import Event, Verdict, run_plan
 
 
 def verdict(*violations: Violation) -> Verdict:

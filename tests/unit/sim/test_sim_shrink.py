@@ -1,11 +1,11 @@
 """Shrinking, on runs that are pretended and on one with a planted bug: what is left is what it takes to fail."""
 
-from penstock.sim.checkers import Violation
-from penstock.sim.history import History
-from penstock.sim.plan import Plan, draw_plan
-from penstock.sim.planted import PLANTS
-from penstock.sim.shrink import command, shrink, whole
-from penstock.sim.world import Verdict, run_plan
+from penstock.sim.checks.history import History
+from penstock.sim.checks.history_rules import Violation
+from penstock.sim.faults.planted import PLANTS
+from penstock.sim.run.plan import Plan, draw_plan
+from penstock.sim.run.shrink import command, shrink, whole
+from penstock.sim.run.world import Verdict, run_plan
 
 
 def verdict(plan: Plan, *rules: str) -> Verdict:

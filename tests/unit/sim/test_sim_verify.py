@@ -1,7 +1,7 @@
 """What a clean restart may change, and what not."""
 
-from penstock.sim.history import Deletion, FinalView, History, Stored
-from penstock.sim.verify import changes
+from penstock.sim.checks.final_read import changes
+from penstock.sim.checks.history import Deletion, FinalView, History, Stored
 
 PART = ("t", 0)
 

@@ -8,8 +8,8 @@ from penstock.log.txn_index import AbortedTransaction
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
 from penstock.records.build import build_batch
 from penstock.records.control import EndTxn, build_end_txn
-from penstock.sim.replicas import Copy, compare, ended_twice, misindexed
-from penstock.sim.watching import Watcher
+from penstock.sim.checks.replica_rules import Copy, compare, ended_twice, misindexed
+from penstock.sim.checks.watcher import Watcher
 
 TOPIC = b"t" * 16
 FIRST = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=0, partition_epoch=0)

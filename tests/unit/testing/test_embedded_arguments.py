@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.faults import Faults
-from penstock.sim.cluster import SimCluster
+from penstock.broker.requests.fault_rules import Faults
+from penstock.sim.run.cluster import SimCluster
 from penstock.testing import Broker, Cluster
 
 NOTHING: Any = None

@@ -182,9 +182,9 @@ def test_pytest_does_not_rewrite_the_broker_because_its_distribution_has_a_plugi
     (site / "penstock").symlink_to(Path(penstock_package.__file__).parent)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock\nVersion: 0.1.0\n")
     (installed / "entry_points.txt").write_text("[pytest11]\npenstock = penstock.testing.plugin\n")
-    (installed / "RECORD").write_text("penstock/__init__.py,,\npenstock/broker/faults.py,,\n")
+    (installed / "RECORD").write_text("penstock/__init__.py,,\npenstock/broker/requests/fault_rules.py,,\n")
     (project / "test_it.py").write_text(
-        "import penstock.broker.faults as module\n"
+        "import penstock.broker.requests.fault_rules as module\n"
         "def test_it(): assert type(module.__loader__).__name__ == 'SourceFileLoader'\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -17,9 +17,9 @@ import asyncio
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
-from penstock.broker import verification
-from penstock.broker.deferred import Deferred
-from penstock.broker.hints import LeaderHints
+from penstock.broker.handlers import transaction_verification as verification
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.requests.deferred import Deferred
 from penstock.metadata.names import INTERNAL_TOPICS
 from penstock.net.connection import Close
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
-    from penstock.broker.partition import Partition
+    from penstock.broker.replicas.partition import Partition
+    from penstock.broker.requests.context import RequestContext
     from penstock.log.log import AppendInfo
     from penstock.log.producers import Verification
 

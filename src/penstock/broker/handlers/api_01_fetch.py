@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.encoded import Encoded
-from penstock.broker.fetch_sessions import NO_SESSION, FetchSession, Wanted
-from penstock.broker.fetching import (
+from penstock.broker.fetch.fetch_sessions import NO_SESSION, FetchSession, Wanted
+from penstock.broker.fetch.large_fetch import SMALL_FETCH_PARTITIONS, LargeFetching
+from penstock.broker.fetch.long_poll import (
     ANY_CONSUMER,
     NO_REPLICA,
     READ_COMMITTED,
@@ -25,9 +25,9 @@ from penstock.broker.fetching import (
     PartitionRead,
     Reader,
 )
-from penstock.broker.hints import LeaderHints
-from penstock.broker.large_fetching import SMALL_FETCH_PARTITIONS, LargeFetching
-from penstock.broker.slices import SLICE_PARTITIONS
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.requests.encoded_responses import Encoded
+from penstock.broker.requests.slices import SLICE_PARTITIONS
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
@@ -44,7 +44,7 @@ from penstock.replication.leader import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 FIRST_VERSION_WITH_RACK = 11
 FIRST_VERSION_WITH_IDS = 13

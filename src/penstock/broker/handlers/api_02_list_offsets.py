@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.broker.fetching import READ_COMMITTED
-from penstock.broker.steps import Steps, run_steps
+from penstock.broker.fetch.long_poll import READ_COMMITTED
+from penstock.broker.requests.steps import Steps, run_steps
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsPartition,
@@ -25,8 +25,8 @@ from penstock.protocol.messages.api_02_list_offsets import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
-    from penstock.broker.partition import Partition
+    from penstock.broker.replicas.partition import Partition
+    from penstock.broker.requests.context import RequestContext
     from penstock.log.timestamps import TimestampedOffset
 
 LATEST = -1

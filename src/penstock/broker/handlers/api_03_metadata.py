@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from penstock.broker.auto_topics import create_missing
-from penstock.broker.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
-from penstock.broker.encoded import Encoded
+from penstock.broker.controlplane.auto_topics import create_missing
+from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
+from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.image import Endpoint, TopicImage
 from penstock.metadata.names import INTERNAL_TOPICS, name_problem
 from penstock.protocol.codec import encode
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 FIRST_VERSION_BY_ID = 12
 FIRST_VERSION_WITH_LISTENER_ERROR = 6

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.group_calls import finish
+from penstock.broker.handlers.group_calls import finish
 from penstock.groups import offset_requests
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_08_offset_commit import (
@@ -21,7 +21,7 @@ from penstock.protocol.messages.api_08_offset_commit import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
     from penstock.metadata.image import MetadataImage
 
 TOPIC_IDS_SINCE = 10

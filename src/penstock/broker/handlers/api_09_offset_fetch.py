@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import committed
+from penstock.broker.handlers.group_calls import committed
 from penstock.groups import offset_requests
 from penstock.groups.offsets import no_offset
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -26,7 +26,7 @@ from penstock.protocol.messages.api_09_offset_fetch import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
     from penstock.metadata.image import MetadataImage
 
 BATCHED_SINCE = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.auto_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, ensure_topic
+from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, ensure_topic
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_10_find_coordinator import (
     Coordinator,
@@ -18,7 +18,7 @@ from penstock.protocol.messages.api_10_find_coordinator import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import caller
+from penstock.broker.handlers.group_calls import caller
 from penstock.groups import membership
 from penstock.protocol.messages.api_11_join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 NULL_PROTOCOL_SINCE = 7
 

@@ -10,7 +10,7 @@ from penstock.protocol.messages.api_12_heartbeat import HeartbeatRequest, Heartb
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 def handle(broker: Broker, ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.group_calls import finish
+from penstock.broker.handlers.group_calls import finish
 from penstock.groups import membership
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 BATCHED_SINCE = 3
 

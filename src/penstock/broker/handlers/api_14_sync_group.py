@@ -14,7 +14,7 @@ from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest, SyncG
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 PROTOCOL_REQUIRED_SINCE = 5

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.broker.encoded import SMALL_ITEMS, Encoded, encoded_aside
-from penstock.broker.steps import Steps, run_steps
+from penstock.broker.requests.encoded_responses import SMALL_ITEMS, Encoded, encoded_aside
+from penstock.broker.requests.steps import Steps, run_steps
 from penstock.groups import admin
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_16_list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 GROUPS_PER_STEP = 20

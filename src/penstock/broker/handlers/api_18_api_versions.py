@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from penstock.broker.registry import HANDLERS, TELEMETRY, UNSTABLE, Role, served_versions, serves_unstable
+from penstock.broker.handlers.registry import HANDLERS, TELEMETRY, UNSTABLE, Role, served_versions, serves_unstable
 from penstock.metadata.features import SERVED_FEATURES
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_18_api_versions import (
@@ -24,7 +24,7 @@ from penstock.protocol.messages.api_18_api_versions import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3

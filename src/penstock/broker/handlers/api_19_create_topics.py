@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.broker.auto_topics import topic_defaults
+from penstock.broker.controlplane.auto_topics import topic_defaults
 from penstock.metadata.configs.describe import created_topic_configs
 from penstock.metadata.controller.topics import create_topics
 from penstock.protocol.messages.api_19_create_topics import (
@@ -17,7 +17,7 @@ from penstock.protocol.messages.api_19_create_topics import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 FIRST_VERSION_WITH_CONFIGS = 5
 

@@ -14,7 +14,7 @@ from penstock.protocol.messages.api_20_delete_topics import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 FIRST_VERSION_WITH_DISABLED_ERROR = 3
 FIRST_VERSION_BY_ID = 6

@@ -21,8 +21,8 @@ from penstock.protocol.messages.api_21_delete_records import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
-    from penstock.broker.partition import Partition
+    from penstock.broker.replicas.partition import Partition
+    from penstock.broker.requests.context import RequestContext
 
 TO_HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import committed
+from penstock.broker.handlers.group_calls import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.transactions.initialize import initialize
@@ -20,7 +20,7 @@ from penstock.transactions.turn import Answer
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 FENCED_SINCE = 4
 TWO_PHASE_SINCE = 6

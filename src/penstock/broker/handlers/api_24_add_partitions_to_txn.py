@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import committed
+from penstock.broker.handlers.group_calls import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -27,7 +27,7 @@ from penstock.transactions.transaction import EPOCH_PER_TRANSACTION, TopicPartit
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 FENCED_SINCE = 2
 BATCHED_SINCE = 4

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.auto_topics import CONSUMER_OFFSETS, ensure_topic
-from penstock.broker.group_calls import committed
+from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS, ensure_topic
+from penstock.broker.handlers.group_calls import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.transactions import partitions as decide
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 FENCED_SINCE = 2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import committed
+from penstock.broker.handlers.group_calls import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_26_end_txn import EndTxnRequest, EndTxnResponse
 from penstock.transactions.ending import end
@@ -18,7 +18,7 @@ from penstock.transactions.turn import Answer
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 FENCED_SINCE = 2
 EPOCH_BUMP_SINCE = 5

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.broker.steps import Steps, run_steps
+from penstock.broker.requests.steps import Steps, run_steps
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_27_write_txn_markers import (
     WritableTxnMarker,
@@ -26,8 +26,8 @@ from penstock.records.control import EndTxn
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
-    from penstock.broker.markers import Written
+    from penstock.broker.coordinators.marker_writer import Written
+    from penstock.broker.requests.context import RequestContext
 
 #: An append to a log takes as long as some steps of other requests: 50 of them in a pass of the loop, about 4 ms.
 STEPS_PER_MARKER = 4

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import committed
-from penstock.broker.verification import UNREACHABLE, ask, start
+from penstock.broker.handlers.group_calls import committed
+from penstock.broker.handlers.transaction_verification import UNREACHABLE, ask, start
 from penstock.groups.txn_offsets import commit_in_transaction
 from penstock.log.producers import NO_SEQUENCE, Verification
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -24,8 +24,8 @@ from penstock.protocol.messages.api_28_txn_offset_commit import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
-    from penstock.broker.groups import GroupCoordinator
+    from penstock.broker.coordinators.groups import GroupCoordinator
+    from penstock.broker.requests.context import RequestContext
 
 LOADING_SINCE = 2
 ABORTABLE_SINCE = 4

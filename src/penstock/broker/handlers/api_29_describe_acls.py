@@ -9,7 +9,7 @@ from penstock.protocol.messages.api_29_describe_acls import DescribeAclsRequest,
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 NO_AUTHORIZER = "No authorizer is configured: there are no ACLs, and every client may do everything."
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.broker.config_answers import ConfigAnswer
-from penstock.broker.encoded import Encoded
-from penstock.broker.loggers import logger_levels
-from penstock.broker.steps import Steps, run_steps
+from penstock.broker.handlers.config_answers import ConfigAnswer
+from penstock.broker.handlers.loggers import logger_levels
+from penstock.broker.requests.encoded_responses import Encoded
+from penstock.broker.requests.steps import Steps, run_steps
 from penstock.metadata.configs.describe import (
     Described,
     describe_broker,
@@ -40,7 +40,7 @@ from penstock.protocol.messages.api_32_describe_configs import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 RESOURCE_TYPES = frozenset(ResourceType)
 #: Configs that are described and encoded as one step.

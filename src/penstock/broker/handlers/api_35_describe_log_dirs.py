@@ -17,7 +17,7 @@ from penstock.protocol.messages.api_35_describe_log_dirs import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
     from penstock.log.manager import LogDir
 
 

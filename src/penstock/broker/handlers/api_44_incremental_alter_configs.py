@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.loggers import alter_loggers
+from penstock.broker.handlers.loggers import alter_loggers
 from penstock.metadata.controller.configs import incremental_alter_configs, own_refusal, refused_resources
 from penstock.metadata.image import ResourceType
 from penstock.protocol.errors import KafkaError, without_frames
@@ -19,7 +19,7 @@ from penstock.protocol.messages.api_44_incremental_alter_configs import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.controller import rules_of
+from penstock.broker.controlplane.controller import rules_of
 from penstock.metadata.controller.reassignments import alter_reassignments
 from penstock.protocol.messages.api_45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -13,7 +13,7 @@ from penstock.protocol.messages.api_45_alter_partition_reassignments import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(

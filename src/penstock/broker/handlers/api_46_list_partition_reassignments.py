@@ -12,7 +12,7 @@ from penstock.protocol.messages.api_46_list_partition_reassignments import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 def handle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.group_calls import finish
+from penstock.broker.handlers.group_calls import finish
 from penstock.groups import offset_requests
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_47_offset_delete import (
@@ -16,7 +16,7 @@ from penstock.protocol.messages.api_47_offset_delete import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
     from penstock.metadata.image import MetadataImage
 
 

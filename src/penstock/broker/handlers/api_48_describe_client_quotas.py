@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.broker.encoded import SMALL_ITEMS, Encoded, encoded_aside
-from penstock.broker.steps import Steps, run_steps
+from penstock.broker.requests.encoded_responses import SMALL_ITEMS, Encoded, encoded_aside
+from penstock.broker.requests.steps import Steps, run_steps
 from penstock.metadata.controller.quotas import describe_client_quotas
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_48_describe_client_quotas import (
@@ -21,7 +21,7 @@ from penstock.protocol.messages.api_48_describe_client_quotas import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 def handle(

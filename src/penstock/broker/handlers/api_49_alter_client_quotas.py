@@ -1,6 +1,6 @@
 """AlterClientQuotas, versions 0 to 1: sets and removes quotas of users, client ids and addresses, validate-only too.
 
-Errors are by entity. Brokers enforce a change as soon as they have applied it: see `broker/quotas.py`.
+Errors are by entity. Brokers enforce a change as soon as they have applied it: see `broker/limits/quotas.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.protocol.messages.api_49_alter_client_quotas import AlterClientQuo
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:

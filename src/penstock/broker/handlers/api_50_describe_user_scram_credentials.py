@@ -19,7 +19,7 @@ from penstock.protocol.messages.api_50_describe_user_scram_credentials import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 def handle(

@@ -21,8 +21,8 @@ from penstock.protocol.messages.api_55_describe_quorum import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
-    from penstock.broker.metadata_log import QuorumView
+    from penstock.broker.controlplane.metadata_log import QuorumView
+    from penstock.broker.requests.context import RequestContext
     from penstock.raft.describe import ReplicaView
 
 FIRST_VERSION_WITH_DIRECTORY = 2

@@ -9,7 +9,7 @@ from penstock.protocol.messages.api_57_update_features import UpdateFeaturesRequ
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:

@@ -6,11 +6,11 @@ import ipaddress
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.broker.context import RequestContext
-from penstock.broker.controller_channel import LocalConnection, says_not_controller
-from penstock.broker.error_replies import error_response
-from penstock.broker.forwarding import CONTROLLER_APIS
-from penstock.broker.registry import load_handler, served_versions
+from penstock.broker.controlplane.controller_channel import LocalConnection, says_not_controller
+from penstock.broker.handlers.forwarding import CONTROLLER_APIS
+from penstock.broker.handlers.registry import load_handler, served_versions
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.error_replies import error_response
 from penstock.net.connection import Close
 from penstock.protocol.apis import request_class, request_header_version, response_header_version
 from penstock.protocol.codec import DecodeError, decode, decode_prefix, encode, encode_parts

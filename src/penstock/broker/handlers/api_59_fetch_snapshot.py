@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.quorum_calls import answered
+from penstock.broker.handlers.quorum_calls import answered
 from penstock.protocol.messages.api_59_fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: FetchSnapshotRequest) -> FetchSnapshotResponse:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED
+from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_60_describe_cluster import (
     DescribeClusterBroker,
@@ -18,7 +18,7 @@ from penstock.protocol.messages.api_60_describe_cluster import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 BROKERS, CONTROLLERS = 1, 2
 

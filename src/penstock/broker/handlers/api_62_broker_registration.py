@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
     from penstock.protocol.messages.api_62_broker_registration import (
         BrokerRegistrationRequest,
         BrokerRegistrationResponse,

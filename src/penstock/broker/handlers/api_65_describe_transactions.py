@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import committed
+from penstock.broker.handlers.group_calls import committed
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_65_describe_transactions import (
     DescribeTransactionsRequest,
@@ -15,7 +15,7 @@ from penstock.transactions.queries import describe, describe_error
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import committed
+from penstock.broker.handlers.group_calls import committed
 from penstock.metadata.patterns import Pattern, Work
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_66_list_transactions import (
@@ -24,7 +24,7 @@ from penstock.transactions.states import BY_LABEL
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:

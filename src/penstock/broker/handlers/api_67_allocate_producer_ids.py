@@ -12,7 +12,7 @@ from penstock.protocol.messages.api_67_allocate_producer_ids import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(

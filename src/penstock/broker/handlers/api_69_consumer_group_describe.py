@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.group_calls import ALL_OPERATIONS, committed
+from penstock.broker.handlers.group_calls import ALL_OPERATIONS, committed
 from penstock.groups.consumer_requests import describe_consumer_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_69_consumer_group_describe import (
@@ -16,7 +16,7 @@ from penstock.protocol.messages.api_69_consumer_group_describe import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
     from penstock.groups.shard import GroupShard
     from penstock.groups.turn import Turn
 

@@ -13,7 +13,7 @@ from penstock.protocol.messages.api_70_controller_registration import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(

@@ -13,7 +13,7 @@ from penstock.protocol.messages.api_72_push_telemetry import PushTelemetryReques
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 def handle(broker: Broker, ctx: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:

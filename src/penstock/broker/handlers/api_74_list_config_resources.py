@@ -19,7 +19,7 @@ from penstock.protocol.messages.api_74_list_config_resources import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 def handle(broker: Broker, ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:

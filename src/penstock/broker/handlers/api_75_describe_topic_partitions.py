@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.cluster_view import TOPIC_OPERATIONS, ClusterView
+from penstock.broker.handlers.cluster_view import TOPIC_OPERATIONS, ClusterView
 from penstock.metadata.image import TopicImage
 from penstock.metadata.names import INTERNAL_TOPICS, name_problem
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -22,7 +22,7 @@ from penstock.protocol.messages.api_75_describe_topic_partitions import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 def handle(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.quorum_calls import answered
+from penstock.broker.handlers.quorum_calls import answered
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.context import RequestContext
+    from penstock.broker.requests.context import RequestContext
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:

@@ -1,0 +1,196 @@
+"""The way to the active controller, wherever it is: on this node its handlers are called, elsewhere it is asked.
+
+Who leads changes while a request is under way. Then it is sent again, to whoever leads now, until its time is up; what
+the controller does must bear that, as it must bear a client that asks twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.broker.handlers.registry import load_handler
+from penstock.broker.peers.links import Links
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.error_replies import error_response
+from penstock.net.server import Listener
+from penstock.protocol.apis import APIS, request_header_version, response_class, response_header_version
+from penstock.protocol.codec import DecodeError, decode, decode_prefix, encode, encode_parts
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_58_envelope import EnvelopeRequest, EnvelopeResponse
+from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
+from penstock.protocol.schema import Message, Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.broker.broker import Broker
+    from penstock.net.network import Network
+
+DEFAULT_TIMEOUT_MS = 30_000
+FIRST_PAUSE_S = 0.01
+LONGEST_PAUSE_S = 0.1
+#: Errors after which another try, perhaps at another node, may well succeed.
+TRY_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE})
+
+
+class LocalConnection:
+    """What a handler sees as the connection of a request that came over none. It never closes."""
+
+    id = 0
+    peer_host = "127.0.0.1"
+    peer_port = 0
+    closed = False
+
+    def __init__(self, listener: str, principal: Any = None, client_host: str = "127.0.0.1") -> None:
+        self.listener = Listener(listener)
+        self.principal = principal
+        self.peer_host = client_host
+        self.client_id: str | None = None
+        self.state: dict[str, Any] = {}
+
+    def mute_for(self, seconds: float) -> None: ...
+
+    def on_close(self, callback: Callable[[], None]) -> None: ...
+
+
+class ControllerChannel:
+    def __init__(self, network: Network, node_id: int, listener: str) -> None:
+        """`listener` is what controllers call theirs."""
+        self._links = Links(network, f"broker-{node_id}-to-controller")
+        self._connection = LocalConnection(listener)
+        self._broker: Broker
+
+    def attach(self, broker: Broker) -> None:
+        """Whose handlers answer while this node is the active controller."""
+        self._broker = broker
+
+    def controller_changed(self, node_id: int) -> None:
+        """Another node is the active controller. One that stands still never says so: nobody waits for it any more."""
+        self._links.keep_only(node_id)
+
+    async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:
+        """The active controller's answer, its other error codes unread. KafkaError(REQUEST_TIMED_OUT) without any."""
+        return await self._until_answered(lambda left_s: self._once(request, lane, left_s), timeout_ms, request)
+
+    async def forward(self, ctx: RequestContext, request: Message) -> Any:
+        """A client's request in an envelope: the active controller does it in the client's name."""
+        header = RequestHeader(
+            request_api_key=ctx.api_key,
+            request_api_version=ctx.api_version,
+            correlation_id=ctx.correlation_id,
+            client_id=ctx.client_id,
+        )
+        parts = [
+            encode(header, request_header_version(ctx.api_key, ctx.api_version)),
+            *encode_parts(request, ctx.api_version),
+        ]
+        envelope = EnvelopeRequest(
+            request_data=b"".join(parts),
+            request_principal=principal_data(ctx.principal),
+            client_host_address=host_bytes(ctx.connection.peer_host),
+        )
+
+        async def once(left_s: float) -> Any:
+            if self._broker.metadata.leading:  # it became so while this waited
+                handler = load_handler(ctx.api_key)
+                answer = handler(self._broker, ctx, request)
+                return await answer if isinstance(answer, Awaitable) else answer
+            return _unpacked(await self._elsewhere(envelope, "forward", left_s), ctx)
+
+        timeout_ms = getattr(request, "timeout_ms", 0)
+        return await self._until_answered(once, timeout_ms if timeout_ms > 0 else None, request)
+
+    def close(self) -> None:
+        self._links.close()
+
+    async def _until_answered(
+        self, once: Callable[[float], Awaitable[Any]], timeout_ms: int | None, request: Message
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000
+        pause_s = FIRST_PAUSE_S
+        why = "there is none"
+        while (left_s := deadline - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    answer = await once(left_s)
+                if not says_not_controller(answer):
+                    return answer
+                why = "who was asked is not it"
+            except TimeoutError:
+                why = "it did not answer in time"
+            except KafkaError as error:
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT and error.code not in TRY_AGAIN:
+                    raise
+                why = error.message or error.code.name
+            await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"{APIS[request.API_KEY].name} got no answer from the active controller: {why.rstrip('.')}. Try again.",
+        )
+
+    async def _once(self, request: Message, lane: str, left_s: float) -> Any:
+        broker = self._broker
+        if not broker.metadata.leading:
+            return await self._elsewhere(request, lane, left_s)
+        api_key, version = request.API_KEY, APIS[request.API_KEY].latest_stable
+        connection = cast(Any, self._connection)
+        ctx = RequestContext(api_key, version, 0, f"node-{broker.node_id}", connection, broker.clock.wall_ms())
+        try:
+            answer = load_handler(api_key)(broker, ctx, request)
+            return await answer if isinstance(answer, Awaitable) else answer
+        except KafkaError as error:
+            return error_response(api_key, version, request, error.code, error.message)
+
+    async def _elsewhere(self, request: Message, lane: str, left_s: float) -> Any:
+        node_id, address = self._broker.metadata.active_controller()
+        if address is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The quorum has no leader now.")
+        return await self._links.request((node_id, lane), address, request, left_s)
+
+
+def _unpacked(envelope: EnvelopeResponse, ctx: RequestContext) -> Any:
+    code = ErrorCode(envelope.error_code)
+    if code or envelope.response_data is None:
+        raise KafkaError(code or ErrorCode.UNKNOWN_SERVER_ERROR, "The active controller refused a forwarded request.")
+    data = envelope.response_data
+    try:
+        _, start = decode_prefix(ResponseHeader, response_header_version(ctx.api_key, ctx.api_version), data)
+        return decode(response_class(ctx.api_key), ctx.api_version, data, start)
+    except DecodeError as error:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"The active controller's answer can't be read: {error}."
+        ) from None
+
+
+def says_not_controller(answer: Any) -> bool:
+    """Whether an answer says so at the top, or of the first of what was asked: then it says it of all."""
+    if not isinstance(answer, Struct):
+        return False
+    for field in type(answer).FIELDS:
+        value = getattr(answer, field.name)
+        if field.name.endswith("error_code") and value == ErrorCode.NOT_CONTROLLER:
+            return True
+        if field.kind == "array" and value and says_not_controller(value[0]):
+            return True
+    return False
+
+
+def principal_data(principal: str) -> bytes:
+    """Kafka's form of a principal: type and name, in version 0 of DefaultPrincipalData."""
+    from penstock.protocol.messages.default_principal_data import DefaultPrincipalData
+
+    kind, _, name = principal.partition(":")
+    return b"\0\0" + encode(DefaultPrincipalData(type=kind, name=name, token_authenticated=False), 0)
+
+
+def host_bytes(host: str) -> bytes:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).packed
+    except ValueError:
+        return bytes(4)

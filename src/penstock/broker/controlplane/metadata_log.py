@@ -1,0 +1,423 @@
+"""`__cluster_metadata-0`: the log that all metadata comes from, agreed on by the `Quorum` behind it.
+
+    submit(decide)   decide on the image with every record appended so far → append → committed → publish → reply
+
+Committed is what a majority of the voters has fsynced; a node alone is a quorum of one. Only its leader decides, and
+every node publishes what is committed, in the order of the log.
+
+Two images are kept: `_pending` has every appended record and is what decisions read, so that two requests under way
+can't both create a topic; `image` has what is committed and is what everyone else reads. A refusal, too, waits until
+what it was based on is committed. The records of a decision become visible together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.broker.controlplane.metadata_batches import first_records, metadata_version, split
+from penstock.broker.controlplane.metadata_storage import SnapshotStore, read_bootstrap, replay
+from penstock.check import InvariantError, check
+from penstock.metadata.apply import apply
+from penstock.metadata.decision import Decision
+from penstock.metadata.framing import encode_record, record_class
+from penstock.metadata.image import (
+    EMPTY_IMAGE,
+    METADATA_VERSION,
+    ImageChanges,
+    MetadataImage,
+)
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.raft.log_view import OffsetAndEpoch
+from penstock.records.build import build_batch
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.quorum import Quorum
+    from penstock.clock import Clock
+    from penstock.disk.api import Disk
+    from penstock.log.log import Log
+    from penstock.metadata.voters import Voter
+    from penstock.raft.describe import ReplicaView
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Listener = Callable[[MetadataImage, MetadataImage], None]
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumView:
+    """What DescribeQuorum tells. Only a leader of several knows how far they are, by times on the wall."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    log_end_offset: int
+    voters: tuple[Voter, ...]
+    replicas: tuple[ReplicaView, ...] = ()
+    observers: tuple[ReplicaView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPolicy:
+    """When the log is cut: after so many bytes of records, or so long after the first one.
+
+    Kafka waits for `bytes_between`. Here the log may grow to the size of the last snapshot, so that a start replays at
+    most about twice what there is to know, but never less than `bytes_at_least`.
+    """
+
+    bytes_between: int = 20 * 1024 * 1024
+    interval_ms: int = 3_600_000
+    bytes_at_least: int = 1024 * 1024
+
+    def due_bytes(self, last_snapshot_bytes: int) -> int:
+        return min(self.bytes_between, max(self.bytes_at_least, last_snapshot_bytes))
+
+
+class MetadataLog:
+    """Open with `start`. `answers` is a cache for handlers: emptied whenever the image changes."""
+
+    def __init__(
+        self,
+        log: Log,
+        disk: Disk,
+        clock: Clock,
+        voter: Voter,
+        quorum: Quorum,
+        *,
+        policy: SnapshotPolicy | None = None,
+        on_fatal: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self.image = EMPTY_IMAGE
+        self.leader_epoch = 0
+        self._quorum = quorum
+        self._leading = False
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._first: Callable[[], list[Any]] = list
+        self.answers: dict[Any, Any] = {}
+        self._log = log
+        self._disk = disk
+        self._clock = clock
+        self.voter = voter
+        self._policy = policy or SnapshotPolicy()
+        self._on_fatal = on_fatal
+        self._snapshots = SnapshotStore(disk, log.path)
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._bytes_since_snapshot = 0
+        self._snapshot_due_ms = clock.wall_ms() + self._policy.interval_ms
+        self._pending = EMPTY_IMAGE
+        self._unpublished: deque[MetadataImage] = deque()
+        self._listeners: list[Listener] = []
+        self._leadership: list[Callable[[bool], None]] = []
+        self._controller: list[Callable[[int], None]] = []
+        self._failure: KafkaError | None = None
+
+    # --- start and stop -------------------------------------------------------------------------------
+
+    async def start(self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1) -> None:
+        """Begin with the newest snapshot; the rest comes as the quorum commits it. StorageError where that can't be.
+
+        An empty log gets its first records from the node that leads it first.
+        """
+        read = partial(read_bootstrap, self._disk, bootstrap_path)
+        if self._log.log_end_offset == 0:
+            read()  # a file that can't be used is refused here, not when this node is elected
+        self._first = lambda: first_records(read(), min_insync_replicas)
+        self.image = self._pending = self._snapshots.latest()
+        self._quorum.start(self)
+
+    def _append_first(self) -> None:
+        """What a new leader finds missing."""
+        if self._pending.open_transaction is not None:
+            # A leader before this one died inside it; nobody will end it now.
+            self._append([record_class(25)(reason="the leader that began it is gone")])
+        if METADATA_VERSION not in self._pending.features:
+            self._append(self._first())
+
+    async def hand_over(self) -> None:
+        """If this node leads others, one of them does when this returns, or soon after."""
+        if self._leading and len(self._quorum.describe().voter_set) > 1:
+            await self._quorum.hand_over()
+
+    async def abandon(self) -> None:
+        """Stop as a crash does."""
+        if self._snapshot_task is not None:
+            self._snapshot_task.cancel()
+        await self._quorum.abandon()
+
+    async def close(self) -> None:
+        """Nothing is left half-written: what was submitted is on disk, a snapshot under way has ended."""
+        if self._snapshot_task is not None:
+            await asyncio.wait([self._snapshot_task])
+        await self._quorum.close()
+        if self._failure is None:
+            try:
+                await self._log.flush()
+            except KafkaError as error:  # everything committed is on disk; a start without its indexes makes them anew
+                logger.error("the metadata log could not be flushed once more: %s", error)
+        self._log.close()
+
+    # --- changes ----------------------------------------------------------------------------------------
+
+    async def submit(self, decide: Callable[[MetadataImage], Decision[R]]) -> R:
+        """The reply, once everything it says is committed. KafkaError from `decide` comes out after the same wait."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._leading:
+            raise self._not_controller()
+        try:
+            decision = decide(self._pending)
+        except KafkaError:
+            await self._commit()
+            raise
+        if decision.records:
+            self._append(decision.records)
+        await self._commit()
+        return decision.reply
+
+    def subscribe(self, listener: Listener) -> None:
+        """Called with the image before and after, in the order of the log, before the submitter gets its reply."""
+        self._listeners.append(listener)
+
+    @property
+    def log(self) -> Log:
+        """What it is kept in, for those who look at it from outside."""
+        return self._log
+
+    @property
+    def leading(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._leading
+
+    def watch_leadership(self, listener: Callable[[bool], None]) -> None:
+        """Called with True once this node leads and can decide, and with False when that is over."""
+        self._leadership.append(listener)
+        if self._leading:
+            listener(True)
+
+    def watch_controller(self, listener: Callable[[int], None]) -> None:
+        """Called with the id of the active controller whenever this node hears of one."""
+        self._controller.append(listener)
+
+    def active_controller(self) -> tuple[int, tuple[str, int] | None]:
+        """Its id, -1 while there is none, and where it can be asked."""
+        return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
+
+    @property
+    def among_strangers(self) -> bool:
+        """Whether whoever answers says that it is another cluster."""
+        return bool(self._quorum.strangers)
+
+    async def answer_peer(self, request: Any) -> Any:
+        """What another replica of the quorum, or somebody about its voters, gets for an answer."""
+        return await self._quorum.answer(request)
+
+    def _tell_leadership(self) -> None:
+        for listener in self._leadership:
+            try:
+                listener(self._leading)
+            except Exception:
+                logger.exception("a listener failed when this node's leadership changed")
+
+    def quorum(self) -> QuorumView:
+        view = self._quorum.describe()
+        return QuorumView(
+            view.leader_id,
+            view.epoch,
+            view.high_watermark,
+            self._log.log_end_offset,
+            view.voter_set.voters,
+            tuple(map(self._on_the_wall, view.voters)),
+            tuple(map(self._on_the_wall, view.observers)),
+        )
+
+    def _on_the_wall(self, view: ReplicaView) -> ReplicaView:
+        """The quorum's times are the loop's."""
+        shift = self._clock.wall_ms() - int(asyncio.get_running_loop().time() * 1000)
+        fetch_ms, caught_up_ms = (t + shift if t >= 0 else -1 for t in (view.last_fetch_ms, view.last_caught_up_ms))
+        return replace(view, last_fetch_ms=fetch_ms, last_caught_up_ms=caught_up_ms)
+
+    def _append(self, records: Sequence[Any]) -> None:
+        """All of a decision's records. Applied first: what can't be applied must not get into the log."""
+        version = metadata_version(self._pending, records)
+        values = [encode_record(record, version) for record in records]
+        groups = split(values)
+        if len(groups) > 1:
+            records = [record_class(23)(name="large change"), *records, record_class(24)()]
+            values = [encode_record(record, version) for record in records]
+            groups = split(values)
+        now_ms, epoch = self._clock.wall_ms(), self.leader_epoch
+        offset = self._log.log_end_offset + len(values) - 1
+        new = apply(self._pending, records, offset=offset, epoch=epoch, timestamp_ms=now_ms)
+        batches = [build_batch([(now_ms, None, value, ()) for value in group], leader_epoch=epoch) for group in groups]
+        counted = [(len(group), batch) for group, batch in zip(groups, batches)]
+        last_offset = self._quorum.propose(epoch, counted) - 1
+        self._bytes_since_snapshot += sum(map(len, batches))
+        check(last_offset == new.offset, "metadata records stand at the offsets that their image says")
+        self._pending = new
+        self._unpublished.append(new)
+
+    async def _commit(self) -> None:
+        """Until what is pending now is committed and published. Those who wait share an fsync."""
+        goal = self._pending.offset
+        if goal > self.image.offset:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((goal, future))
+            await future
+
+    def _publish(self, offset: int) -> None:
+        if not self._unpublished or self._unpublished[0].offset > offset:
+            return  # whoever shared the fsync has done it
+        changes = ImageChanges(self.image.version)
+        new = self.image
+        while self._unpublished and self._unpublished[0].offset <= offset:
+            new = self._unpublished.popleft()
+            changes = changes.then(new.changes)
+        self._log.update_high_watermark(new.offset + 1)
+        self._show(replace(new, changes=changes))
+
+    def _show(self, new: MetadataImage) -> None:
+        old, self.image = self.image, new
+        self.answers.clear()
+        for listener in self._listeners:
+            try:
+                listener(old, self.image)
+            except Exception:
+                logger.exception("a listener of the metadata log failed at offset %d", new.offset)
+        self._consider_snapshot()
+
+    def _fatal(self, error: KafkaError) -> KafkaError:
+        """Without its metadata log a node can't decide anything: it says so once, and refuses from then on."""
+        if self._failure is None:
+            self._failure = KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed ({error.message}): restart the node."
+            )
+            logger.critical("the metadata log failed: %s", error)
+            if self._on_fatal is not None:
+                self._on_fatal(error)
+        return self._failure
+
+    # --- what the quorum tells ------------------------------------------------------------------------------
+
+    def role_changed(self, role: str, epoch: int, leader_id: int) -> None:
+        """A leader decides on everything in its log, committed or not: it will be, or this node won't lead."""
+        if self._leading:
+            self._step_down()
+        for listener in self._controller if leader_id >= 0 else ():
+            listener(leader_id)
+        if role != "leader" or self._failure is not None:
+            return
+        self._leading, self.leader_epoch = True, epoch
+        try:
+            self._pending = replay(self._log, self.image, self._log.log_end_offset).image
+            self._unpublished.append(self._pending)
+            self._append_first()
+        except KafkaError as error:
+            if error.code is not ErrorCode.NOT_CONTROLLER:
+                raise
+            logger.info("led epoch %d too shortly to decide anything", epoch)
+            return
+        self._tell_leadership()
+
+    def _step_down(self) -> None:
+        """Whoever waits can't know whether its change will be committed: it has to look, at the next leader."""
+        led, self._leading = self._leading, False
+        self._unpublished.clear()
+        self._pending = self.image
+        while self._waiting:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(self._not_controller())
+        if led:
+            self._tell_leadership()
+
+    def _not_controller(self) -> KafkaError:
+        leader_id = self._quorum.leader_id
+        where = f"Node {leader_id} is: ask it." if leader_id >= 0 else "There is none yet: ask again."
+        return KafkaError(ErrorCode.NOT_CONTROLLER, f"This node is not the active controller. {where}")
+
+    def committed(self, high_watermark: int) -> None:
+        if self._unpublished and self._leading:
+            self._publish(high_watermark - 1)
+        elif high_watermark - 1 > self.image.offset:
+            loaded = replay(self._log, self.image, high_watermark)
+            self._bytes_since_snapshot += loaded.replayed_bytes
+            self._unpublished.append(loaded.image)
+            if not self._leading or self._pending.offset < loaded.image.offset:
+                self._pending = loaded.image
+            self._publish(high_watermark - 1)
+        while self._waiting and self._waiting[0][0] <= self.image.offset:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
+        """The log was too far ahead to be followed record by record. Everything may differ."""
+        old, new = self.image, self._snapshots.latest()
+        check(new.offset == snapshot.offset - 1, "the snapshot that was installed is the newest")
+        changes = ImageChanges(
+            old.version,
+            frozenset({*old.topics, *new.topics}),
+            frozenset({*old.configs, *new.configs}),
+            frozenset({*old.brokers, *new.brokers}),
+            client_quotas=True,
+            features=True,
+        )
+        self._unpublished.clear()
+        self._pending = replace(new, version=max(old.version, new.version) + 1, changes=changes)
+        self._bytes_since_snapshot = 0
+        self._show(self._pending)
+
+    def snapshot_damaged(self) -> None:
+        """Peers get a new one: what it holds is in memory."""
+        self._start_snapshot()
+
+    def failed(self, error: Exception) -> None:
+        reason = error if isinstance(error, KafkaError) else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        self._fatal(reason)
+        self._step_down()
+
+    # --- snapshots ----------------------------------------------------------------------------------------
+
+    def _consider_snapshot(self) -> None:
+        due = self._bytes_since_snapshot >= self._policy.due_bytes(self._snapshots.last_bytes) or (
+            self._bytes_since_snapshot > 0 and self._clock.wall_ms() >= self._snapshot_due_ms
+        )
+        if due:
+            self._start_snapshot()
+
+    def _start_snapshot(self) -> None:
+        if self._snapshot_task is None and self.image.open_transaction is None:
+            self._snapshot_task = asyncio.get_running_loop().create_task(
+                self._snapshot_and_log(), name="metadata-snapshot"
+            )
+
+    async def _snapshot_and_log(self) -> None:
+        try:
+            await self.snapshot()
+        except (OSError, KafkaError, InvariantError) as error:
+            logger.error("the metadata log could not be snapshotted and keeps growing: %s", error)
+        finally:
+            self._snapshot_task = None
+
+    async def snapshot(self) -> str:
+        """Write the committed image to a checkpoint and drop the log below it. Returns the file's name."""
+        image = self.image
+        self._bytes_since_snapshot = 0
+        self._snapshot_due_ms = self._clock.wall_ms() + self._policy.interval_ms
+        if self._log.active.size:
+            self._log.roll()  # before anything else is appended, so that all of the old segment is in the snapshot
+        end_offset = image.offset + 1
+        name = await self._snapshots.write(image, self._quorum.voters_before(end_offset), self._clock.wall_ms())
+        if end_offset < self._log.log_start_offset:
+            return name  # the leader's, which came meanwhile, is newer
+        self._log.advance_log_start_offset(end_offset)
+        self._quorum.snapshot_taken(OffsetAndEpoch(end_offset, image.epoch), self._log.log_start_offset)
+        self._log.delete_old_segments(self._clock.wall_ms())
+        self._snapshots.remove_before(end_offset)
+        return name

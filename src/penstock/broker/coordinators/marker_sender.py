@@ -1,0 +1,267 @@
+"""Gets the markers of decided transactions into their partitions, whoever leads them, again and again until it is done.
+
+Partitions led here are written to at once; a node that leads others gets one request at a time, with everything that
+has come together for it meanwhile. A partition counts as told when its marker is committed there: one that a new leader
+lacks is sent to that leader again. Who finds that a later coordinator of the same transactions has been at work stops;
+so does who has lost the coordinator's partition: the next coordinator reads in its log what is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.broker.coordinators.runtime import Phase
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_27_write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from penstock.records.control import EndTxn
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.coordinators.marker_writer import MarkerWriter, Written
+    from penstock.broker.coordinators.runtime import Coordinator
+    from penstock.protocol.schema import Message
+    from penstock.transactions.shard import TransactionShard
+    from penstock.transactions.transaction import TopicPartition
+    from penstock.transactions.turn import Markers
+
+logger = logging.getLogger(__name__)
+
+LANE = "markers"
+MARKERS_AT_ONCE = 100  # how many partitions are written to before the loop gets its turn
+PARTITIONS_IN_A_REQUEST = 10_000
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
+
+
+class PeerCalls(Protocol):
+    async def ask(self, node_id: int, request: Message, *, lane: str = "") -> Any: ...
+
+
+@dataclass(slots=True, eq=False)
+class Ending:
+    """One decided transaction and the partitions that don't have its marker yet."""
+
+    markers: Markers
+    coordinator: Coordinator[TransactionShard]
+    left: set[TopicPartition]
+    over: bool = False
+
+    @property
+    def alive(self) -> bool:
+        return not self.over and self.coordinator.phase is Phase.ACTIVE
+
+
+class MarkerSender:
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        metadata: MetadataLog,
+        writer: MarkerWriter,
+        peers: PeerCalls | None,
+        done: Callable[[Ending], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """`done` is called once for each transaction, when all its partitions have their marker."""
+        self._node_id = node_id
+        self._metadata = metadata
+        self._writer = writer
+        self._peers = peers
+        self._done = done
+        self._spawn = spawn
+        self._queues: dict[int, dict[Ending, list[TopicPartition]]] = {}
+        self._busy: set[int] = set()
+        self._again: dict[Ending, list[TopicPartition]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._rounds = 0
+
+    def send(self, markers: Markers, coordinator: Coordinator[TransactionShard]) -> None:
+        """Most transactions touch a few partitions here: they are done before their producer hears of the end."""
+        ending = Ending(markers, coordinator, set(markers.partitions))
+        self._route(ending, sorted(markers.partitions))
+
+    def image_changed(self) -> None:
+        """Leaders may have changed: what waits for one is tried at once."""
+        if self._again:
+            self._retry()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._again.clear()
+        self._queues.clear()
+
+    # --- to whom
+
+    def _route(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
+        image = self._metadata.image
+        here: list[TopicPartition] = []
+        for partition in partitions:
+            known = image.partition(*partition)
+            if known is None:
+                ending.left.discard(partition)  # deleted since, and its records with it
+            elif known.leader == self._node_id:
+                here.append(partition)
+            elif known.leader < 0 or self._peers is None:
+                self._later(ending, partition)
+            else:
+                self._queues.setdefault(known.leader, {}).setdefault(ending, []).append(partition)
+        if len(here) <= MARKERS_AT_ONCE:
+            self._write(ending, here)
+        else:
+            self._spawn(self._write_in_slices(ending, here))
+        for node in sorted(self._queues.keys() - self._busy):
+            self._busy.add(node)
+            self._spawn(self._talk(node))
+        self._finish(ending)
+
+    def _finish(self, ending: Ending) -> None:
+        if not ending.left and not ending.over:
+            ending.over = True
+            self._done(ending)
+
+    def _told(self, ending: Ending, partition: TopicPartition, code: ErrorCode) -> None:
+        """A partition's answer. One that knows a newer epoch of the producer has ended the transaction before."""
+        if code in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
+            ending.left.discard(partition)
+            self._rounds = 0
+        elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            if not ending.over:
+                logger.warning("%s: its end is left to a newer coordinator", ending.markers.transactional_id)
+            ending.over = True
+        else:
+            logger.info("%s: its end waits for %s-%d: %s", ending.markers.transactional_id, *partition, code.name)
+            self._later(ending, partition)
+
+    # --- here
+
+    async def _write_in_slices(self, ending: Ending, partitions: list[TopicPartition]) -> None:
+        for start in range(0, len(partitions), MARKERS_AT_ONCE):
+            if not ending.alive:
+                return
+            self._write(ending, partitions[start : start + MARKERS_AT_ONCE])
+            await asyncio.sleep(0)
+        self._finish(ending)
+
+    def _write(self, ending: Ending, partitions: list[TopicPartition]) -> None:
+        markers = ending.markers
+        marker = EndTxn(markers.committed, ending.coordinator.epoch)
+        uncommitted: list[tuple[TopicPartition, Written]] = []
+        for partition in partitions:
+            try:
+                written = self._writer.write(
+                    *partition, markers.producer_id, markers.producer_epoch, marker, markers.client_version
+                )
+            except KafkaError as error:
+                self._told(ending, partition, error.code)
+                continue
+            if written.end_offset <= written.partition.log.high_watermark:
+                self._told(ending, partition, ErrorCode.NONE)
+            else:
+                uncommitted.append((partition, written))
+        if uncommitted:
+            self._spawn(self._await_committed(ending, uncommitted))
+
+    async def _await_committed(self, ending: Ending, uncommitted: list[tuple[TopicPartition, Written]]) -> None:
+        for name, written in uncommitted:
+            try:
+                await written.partition.committed(written.end_offset, written.leader_epoch)
+                self._told(ending, name, ErrorCode.NONE)
+            except KafkaError as error:
+                self._told(ending, name, error.code)
+        self._finish(ending)
+
+    # --- elsewhere
+
+    async def _talk(self, node: int) -> None:
+        try:
+            while self._queues.get(node):
+                batch = self._next_batch(node)
+                if batch:
+                    await self._ask(node, batch)
+        finally:
+            self._busy.discard(node)
+            self._queues.pop(node, None)
+
+    def _next_batch(self, node: int) -> dict[Ending, list[TopicPartition]]:
+        """A producer has one transaction in a request, as answers name the producer only."""
+        queue, batch = self._queues[node], {}
+        producers: set[int] = set()
+        size = 0
+        for ending, partitions in list(queue.items()):
+            if size >= PARTITIONS_IN_A_REQUEST:
+                break
+            if not ending.alive:
+                del queue[ending]
+            elif ending.markers.producer_id not in producers:
+                producers.add(ending.markers.producer_id)
+                batch[ending] = queue.pop(ending)
+                size += len(partitions)
+        return batch
+
+    async def _ask(self, node: int, batch: dict[Ending, list[TopicPartition]]) -> None:
+        assert self._peers is not None
+        answers: dict[tuple[int, str, int], ErrorCode] = {}
+        missing = ErrorCode.UNKNOWN_SERVER_ERROR
+        try:
+            request = WriteTxnMarkersRequest(markers=[_marker(*each) for each in batch.items()])
+            answers = _codes(await self._peers.ask(node, request, lane=LANE))
+        except KafkaError as error:
+            missing = error.code
+        except Exception:  # a marker that is forgotten leaves its transaction open
+            logger.exception("markers for node %d: once more", node)
+        for ending, partitions in batch.items():
+            for partition in partitions:
+                self._told(ending, partition, answers.get((ending.markers.producer_id, *partition), missing))
+            self._finish(ending)
+
+    # --- again
+
+    def _later(self, ending: Ending, partition: TopicPartition) -> None:
+        self._again.setdefault(ending, []).append(partition)
+        if self._timer is None:
+            pause = min(RETRY_SECONDS * 2 ** min(self._rounds, 10), MAX_RETRY_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(pause, self._retry)
+
+    def _retry(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._rounds += 1
+        again, self._again = self._again, {}
+        for ending, partitions in again.items():
+            if ending.alive:
+                self._route(ending, partitions)
+
+
+def _marker(ending: Ending, partitions: list[TopicPartition]) -> WritableTxnMarker:
+    markers = ending.markers
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return WritableTxnMarker(
+        producer_id=markers.producer_id,
+        producer_epoch=markers.producer_epoch,
+        transaction_result=markers.committed,
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=indexes) for name, indexes in topics.items()],
+        coordinator_epoch=ending.coordinator.epoch,
+        transaction_version=markers.client_version,
+    )
+
+
+def _codes(answer: WriteTxnMarkersResponse) -> dict[tuple[int, str, int], ErrorCode]:
+    return {
+        (marker.producer_id, topic.name, result.partition_index): ErrorCode(result.error_code)
+        for marker in answer.markers
+        for topic in marker.topics
+        for result in topic.partitions
+    }

@@ -1,0 +1,76 @@
+"""Writes the marker that ends a producer's transaction into a partition: for the coordinator and for WriteTxnMarkers.
+
+On `__consumer_offsets` the group coordinator has to know of it: offsets that the transaction committed count from the
+marker on. A marker is written when it is committed. That includes one that is there already, because somebody has sent
+it twice: its sender may not count on it before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS
+from penstock.broker.replicas.partition import NO_EPOCH
+from penstock.log.log import AppendOrigin
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.control import EndTxn, build_end_txn
+
+if TYPE_CHECKING:
+    from penstock.broker.coordinators.groups import Groups
+    from penstock.broker.replicas.partition import Partition
+    from penstock.broker.replicas.partitions import Partitions
+    from penstock.clock import Clock
+
+
+class Written(NamedTuple):
+    """Where a marker is, which high watermark it waits for, and in which epoch that counts."""
+
+    partition: Partition
+    end_offset: int
+    leader_epoch: int = NO_EPOCH
+
+
+class MarkerWriter:
+    __slots__ = ("_clock", "_groups", "_partitions")
+
+    def __init__(self, partitions: Partitions, groups: Groups, clock: Clock) -> None:
+        self._partitions = partitions
+        self._groups = groups
+        self._clock = clock
+
+    def write(
+        self,
+        topic: str,
+        index: int,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTxn,
+        transaction_version: int,
+    ) -> Written:
+        """Raises what the partition answers, or that its group coordinator isn't ready."""
+        partition = self._partitions.get(topic, index)
+        try:
+            self._write(partition, producer_id, producer_epoch, marker, transaction_version)
+        except KafkaError as error:
+            if error.code is not ErrorCode.INVALID_PRODUCER_EPOCH:
+                raise
+            if partition.log.high_watermark >= partition.log.log_end_offset:
+                raise
+        return Written(partition, partition.log.log_end_offset, partition.leader_epoch)
+
+    def _write(
+        self, partition: Partition, producer_id: int, producer_epoch: int, marker: EndTxn, transaction_version: int
+    ) -> None:
+        now_ms = self._clock.wall_ms()
+        batch = build_end_txn(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
+        if partition.topic == CONSUMER_OFFSETS:
+            coordinator = self._groups.at(partition.index)
+            coordinator.write_marker(batch, producer_id, marker.committed, transaction_version)
+            return
+        partition.append(
+            batch,
+            now_ms=now_ms,
+            origin=AppendOrigin.COORDINATOR,
+            required_acks=-1,
+            transaction_version=transaction_version,
+        )

@@ -1,0 +1,46 @@
+"""A piece of a coordinator's log, applied to its machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.records.batches import split_batches
+from penstock.records.control import read_end_txn
+from penstock.records.record import Record, read_records
+
+if TYPE_CHECKING:
+    from penstock.broker.coordinators.state_machine import Machine
+    from penstock.log.log import Log
+
+NO_PRODUCER_ID = -1
+
+
+def replay(machine: Machine[Any], log: Log, offset: int, data: Any) -> int:
+    """The offset after it."""
+    next_offset = log.log_end_offset  # nothing there: compaction has emptied the rest
+    latest: dict[bytes | None, Record] = {}  # only the last record of a key counts, as compaction has it
+    for header, batch in split_batches(data, allow_partial=True):
+        next_offset = max(header.next_offset, offset + 1)
+        if header.is_control or header.is_transactional:
+            _apply_all(machine, latest, NO_PRODUCER_ID)
+            latest = {}
+        if header.is_control:
+            marker = read_end_txn(batch)
+            if marker is not None:
+                machine.apply_marker(header.producer_id, marker.committed)
+            continue
+        for record in read_records(batch):
+            latest.pop(record.key, None)
+            latest[record.key] = record
+        if header.is_transactional:
+            _apply_all(machine, latest, header.producer_id)
+            latest = {}
+    _apply_all(machine, latest, NO_PRODUCER_ID)
+    return next_offset
+
+
+def _apply_all(machine: Machine[Any], records: dict[bytes | None, Record], producer_id: int) -> None:
+    for record in records.values():
+        decoded = machine.decode(record.key, record.value)
+        if decoded is not None:
+            machine.apply(decoded, record.offset, producer_id)

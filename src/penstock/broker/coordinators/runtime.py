@@ -1,0 +1,500 @@
+"""The runtime of everything that is remembered in a partition: group, transaction and share coordinators alike.
+
+    decide(machine, turn) → records, replies      pure; the caller's function
+    apply(record)                                 pure; at once, so that the next decision sees it
+    append                                        what one pass of the loop decided goes into the log as one batch
+    reply                                         when the high watermark has passed the last record
+
+State may thus be ahead of the log for the rest of a pass, and of the high watermark for longer, but nobody is told so:
+an append that fails drops the state, and everybody who waits is sent to look for the coordinator again. Loading is
+`apply` over the whole log. What a new leader finds in it counts as this epoch's once the high watermark has passed it:
+until then nothing that was loaded is told or acted on either.
+
+A coordinator belongs to one leader epoch. Every append names it, so one that has lost its partition writes nothing
+more; the next epoch gets a coordinator of its own, loaded anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock.broker.coordinators.replay import replay
+from penstock.broker.coordinators.state_machine import M, Turn
+from penstock.log.log import AppendOrigin
+from penstock.protocol.codec import DecodeError
+from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
+from penstock.records.build import build_batch
+
+if TYPE_CHECKING:
+    from penstock.broker.replicas.partition import Partition
+    from penstock.clock import Clock
+    from penstock.log.log import Log
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Record = tuple[Any, Any | None]
+
+LOAD_CHUNK_BYTES = 1 << 20  # `offsets.load.buffer.size` of Kafka is 5 MiB; a smaller one keeps the loop responsive
+INLINE_LOAD_BYTES = 1 << 18  # a log this small is replayed within the request that asks for it
+COMMIT_TIMEOUT_SECONDS = 5.0  # how long an answer waits for replicas, as `offsets.commit.timeout.ms` has it
+UNDER_MIN_ISR_PAUSE_SECONDS = 0.1
+TIMER_RETRY_SECONDS = 0.5
+RECORD_OVERHEAD_BYTES = 32  # varints and lengths around a key and a value, rounded up
+BATCH_OVERHEAD_BYTES = 128
+NO_PRODUCER_ID = -1
+LOOK_AGAIN = "The coordinator could not write: look it up again."
+NOT_YET = "The replicas of the coordinator's partition don't follow: try again soon."
+
+
+UNDER_MIN_ISR = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+
+
+class Phase(Enum):
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class _Commit:
+    """A decision whose records are on their way."""
+
+    __slots__ = ("end_offset", "expires", "future", "result", "turn")
+
+    def __init__(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
+        self.turn = turn
+        self.result = result
+        self.future = future
+        self.end_offset = -1  # not appended yet
+        self.expires = math.inf
+
+
+class Coordinator(Generic[M]):
+    """One machine and the partition it remembers in. Replies to tokens go through `deliver`."""
+
+    def __init__(
+        self,
+        machine: M,
+        partition: Partition,
+        clock: Clock,
+        *,
+        compression: int = 0,
+        deliver: Callable[[Any, Any], None] | None = None,
+        commit_timeout_s: float = COMMIT_TIMEOUT_SECONDS,
+    ) -> None:
+        self.machine = machine
+        self.partition = partition
+        self.epoch = partition.leader_epoch
+        self.phase = Phase.UNLOADED
+        self.failure: str | None = None  # why it could not be loaded: for good, until somebody mends the log
+        self._loading: asyncio.Task[None] | None = None
+        self._clock = clock
+        self._compression = compression
+        self._deliver = deliver or set_result
+        self._loop = asyncio.get_running_loop()
+        self._batch: list[tuple[int, bytes, bytes | None, tuple[()]]] = []
+        self._batch_bytes = 0
+        self._undecided: list[_Commit] = []  # their records are in the batch
+        self._commits: deque[_Commit] = deque()  # appended, waiting for the high watermark
+        self._flush_scheduled = False
+        self._commit_timeout_s = commit_timeout_s
+        self._following: asyncio.Task[None] | None = None
+        self._overdue: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = -1
+
+    # --- the four steps
+
+    @property
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def active(self) -> M:
+        """The machine, for a look at it that needs no durability. Raises while it isn't there."""
+        if self.phase is not Phase.ACTIVE:
+            self._wake()
+        return self.machine
+
+    def run(self, decide: Callable[[M, Any], R]) -> R | asyncio.Future[R]:
+        """Decide now; the result comes at once if nothing has to be written or waited for, else as a future."""
+        self.active()
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        result = decide(self.machine, turn)
+        if not turn.records and not self._waits():
+            self._settle(turn, ErrorCode.NONE)
+            self._arm()
+            return result
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._take(turn, result, future)
+        self._arm()
+        return future
+
+    def post(self, decide: Callable[[M, Any], None]) -> None:
+        """Decide now; whoever is answered, now or later, is answered through tokens."""
+        self.active()
+        self._follow_up(decide)
+
+    def write_marker(self, marker: bytes, producer_id: int, commit: bool, transaction_version: int) -> None:
+        """End a producer's transaction here, between decisions. Raises what the log raises; the coordinator goes on."""
+        self.active()
+        self._flush()
+        self.active()
+        self.partition.leader_log(self.epoch)
+        self.partition.append(
+            marker,
+            now_ms=self._clock.wall_ms(),
+            origin=AppendOrigin.COORDINATOR,
+            required_acks=-1,
+            transaction_version=transaction_version,
+        )
+        self.machine.apply_marker(producer_id, commit)
+        # nobody is told of the outcome before it is committed
+        self._undecided.append(_Commit(self.machine.turn(self.now_ms, self._clock.wall_ms()), None, None))
+        self._flush()
+
+    def _waits(self) -> bool:
+        """Whether something that this decision may have seen isn't committed yet."""
+        return bool(self._undecided or self._commits)
+
+    def _take(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
+        encoded = [self.machine.encode(record) for record in turn.records]
+        try:
+            self._check_sizes(encoded)
+            if encoded:
+                self._check_replicas()
+        except KafkaError as error:
+            without_frames(error)
+            turn.replies = [(token, error) for token, _ in turn.replies]
+            self._settle(turn, error.code)
+            if future is not None:
+                future.set_exception(error)
+            return
+        if turn.producer is not None:
+            self._flush()
+        if self.phase is Phase.CLOSED:
+            self._abort(_Commit(turn, result, future))
+            return
+        offset = self.partition.log.log_end_offset + len(self._batch)
+        producer_id = turn.producer[0] if turn.producer is not None else NO_PRODUCER_ID
+        for index, record in enumerate(turn.records):
+            self.machine.apply(record, offset + index, producer_id)
+        self._undecided.append(_Commit(turn, result, future))
+        self._enqueue(encoded)
+        if turn.producer is not None:
+            self._flush(turn.producer)
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _check_sizes(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> None:
+        limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
+        if any(_size(key, value) > limit for key, value in encoded):
+            # Kafka's word for a group that doesn't fit into one record: nothing a client could retry
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The coordinator's record exceeds max.message.bytes.")
+
+    def _check_replicas(self) -> None:
+        """Before anything is applied: an append that is refused later costs the whole state."""
+        image = self.partition.image
+        have, need = len(self.partition.isr), min(self.partition.log.config.min_insync_replicas, len(image.replicas))
+        if have < need:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{have} in-sync replicas, {need} are needed: wait.")
+
+    def _enqueue(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> None:
+        limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
+        now_ms = self._clock.wall_ms()
+        for key, value in encoded:
+            size = _size(key, value)
+            if self._batch and self._batch_bytes + size > limit:
+                self._append()
+            self._batch.append((now_ms, key, value, ()))
+            self._batch_bytes += size
+
+    def _append(self, producer: tuple[int, int] | None = None) -> None:
+        """Write the batch; several may go out for one decision. Raises what the log raises."""
+        records, self._batch, self._batch_bytes = self._batch, [], 0
+        if not records or self.phase is Phase.CLOSED:
+            return
+        producer_id, epoch = producer if producer is not None else (-1, -1)
+        batch = build_batch(
+            records,
+            compression=self._compression,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transactional=producer is not None,
+        )
+        try:
+            self.partition.leader_log(self.epoch)  # a leader of another epoch has a coordinator of its own
+            self.partition.append(
+                batch, now_ms=self._clock.wall_ms(), origin=AppendOrigin.COORDINATOR, required_acks=-1
+            )
+        except KafkaError as error:
+            logger.error("%s: the coordinator stops, its records can't be written: %s", self.partition, error)
+            self.close(_as_coordinator_error(error.code))
+
+    def _flush(self, producer: tuple[int, int] | None = None) -> None:
+        self._flush_scheduled = False
+        self._append(producer)
+        if self.phase is Phase.CLOSED:
+            return
+        end_offset = self.partition.log.log_end_offset
+        expires = self._loop.time() + self._commit_timeout_s
+        for commit in self._undecided:
+            commit.end_offset, commit.expires = end_offset, expires
+        self._commits.extend(self._undecided)
+        self._undecided.clear()
+        self._complete()
+
+    def _complete(self) -> None:
+        """Answer what is committed; if something isn't, see to it that this is called again."""
+        if self.phase is Phase.CLOSED:
+            return
+        high_watermark = self.partition.log.high_watermark
+        while self._commits and self._commits[0].end_offset <= high_watermark:
+            commit = self._commits.popleft()
+            self._settle(commit.turn, ErrorCode.NONE)
+            if commit.future is not None and not commit.future.done():
+                commit.future.set_result(commit.result)
+        if self._commits and self._following is None:
+            self._following = self._loop.create_task(self._follow(), name=f"commits of {self.partition}")
+
+    async def _follow(self) -> None:
+        """One waiter for all decisions in flight: they are committed in order."""
+        try:
+            while self._commits:
+                self._watch_overdue()
+                end_offset = self._commits[0].end_offset
+                await self.partition.committed(end_offset)
+                if self.partition.log.high_watermark < end_offset:
+                    await asyncio.sleep(0)
+                self._complete()
+        except KafkaError as error:
+            await self._commit_failed(error)
+        finally:
+            self._following = None
+        self._complete()
+
+    async def _commit_failed(self, error: KafkaError) -> None:
+        if error.code in UNDER_MIN_ISR:
+            # Written, not lost: it counts when replicas come back, and whoever waited for it asks again.
+            self._answer_early(math.inf)
+            await asyncio.sleep(UNDER_MIN_ISR_PAUSE_SECONDS)
+            return
+        logger.info("%s: the coordinator stops: %s", self.partition, error)
+        self.close(_as_coordinator_error(error.code))
+
+    def _watch_overdue(self) -> None:
+        if self._overdue is None:
+            expires = next((commit.expires for commit in self._commits if commit.expires < math.inf), None)
+            if expires is not None:
+                self._overdue = self._loop.call_at(expires, self._on_overdue)
+
+    def _on_overdue(self) -> None:
+        self._overdue = None
+        self._answer_early(self._loop.time())
+        self._watch_overdue()
+
+    def _answer_early(self, until: float) -> None:
+        """Whoever waits too long hears so. The decision stands, and its other effects come when it is committed."""
+        for commit in self._commits:
+            if commit.expires == math.inf:
+                continue  # has heard, or waits as long as it takes
+            if commit.expires > until:
+                break
+            commit.expires = math.inf
+            error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
+            waiting = [token for token, _ in commit.turn.replies if isinstance(token, asyncio.Future)]
+            commit.turn.replies = [each for each in commit.turn.replies if not isinstance(each[0], asyncio.Future)]
+            for token in waiting:
+                self._deliver(token, error)
+            if commit.future is not None and not commit.future.done():
+                commit.future.set_exception(error)
+
+    def _settle(self, turn: Turn, code: ErrorCode) -> None:
+        for token, response in turn.replies:
+            self._deliver(token, response)
+        for after in turn.after:
+            if self.phase is Phase.ACTIVE:
+                self._follow_up(partial(_call_after, after, code))
+
+    def _follow_up(self, decide: Callable[[M, Any], None]) -> None:
+        """A decision that nobody asked for: a timer, or the consequence of a commit."""
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        decide(self.machine, turn)
+        if turn.records or self._waits():
+            self._take(turn, None, None)
+        else:
+            self._settle(turn, ErrorCode.NONE)
+        self._arm()
+
+    # --- time
+
+    def arm(self) -> None:
+        """For who looked at the machine directly and may have brought a deadline forward."""
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline = self.machine.next_deadline()
+        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = self._loop.call_at(deadline / 1000 + 0.001, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.phase is not Phase.ACTIVE:
+            return
+        try:
+            self._check_replicas()
+        except KafkaError:  # time does not stop, but what it would have us write can't be written
+            self._timer = self._loop.call_later(TIMER_RETRY_SECONDS, self._on_timer)
+            self._timer_ms = self.now_ms + int(TIMER_RETRY_SECONDS * 1000)
+            return
+        self._follow_up(lambda machine, turn: machine.on_timers(turn))
+
+    # --- coming and going
+
+    def _wake(self) -> None:
+        if self.failure is not None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure)
+        if self.phase is Phase.CLOSED:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "Another node coordinates this: look it up again.")
+        if self.phase is Phase.UNLOADED and self.partition.log.size <= INLINE_LOAD_BYTES:
+            self.load_now()
+            return
+        if self.phase is Phase.UNLOADED:
+            self._loading = self._loop.create_task(self.load())
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator is loading: try again soon.")
+
+    def load_now(self) -> None:
+        log = self._own_log()
+        offset = log.log_start_offset
+        try:
+            while offset < log.log_end_offset:
+                part = log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset)
+                offset = replay(self.machine, log, offset, part.read_now())
+        except (KafkaError, DecodeError) as error:
+            self._fail_to_load(error)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure) from error
+        self._start()
+
+    def _own_log(self) -> Log:
+        try:
+            return self.partition.leader_log(self.epoch)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"Look the coordinator up again: {error.message}") from error
+
+    def _fail_to_load(self, error: Exception) -> None:
+        """A log that can't be read as a whole is not served in part: offsets would be missing and nobody would know."""
+        self.failure = f"{self.partition} can't be loaded: {error}"
+        logger.error("%s", self.failure)
+        self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async def load(self) -> None:
+        """Replay in slices, with the loop free in between; appends by others (transaction markers) wait for the end."""
+        if self.phase is not Phase.UNLOADED:
+            return
+        try:
+            log = self._own_log()
+        except KafkaError:
+            self.close()
+            return
+        self.phase = Phase.LOADING
+        started, offset = self._loop.time(), log.log_start_offset
+        try:
+            while offset < log.log_end_offset and self.phase is Phase.LOADING:
+                data = await log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset).read()
+                offset = replay(self.machine, log, offset, data)
+                await asyncio.sleep(0)
+        except (KafkaError, DecodeError) as error:
+            self._fail_to_load(error)
+            return
+        if self.phase is Phase.LOADING:
+            self._start()
+            seconds = self._loop.time() - started
+            logger.debug("%s: coordinator loaded up to offset %d in %.3f s", self.partition, offset, seconds)
+
+    def _start(self) -> None:
+        self.phase = Phase.ACTIVE
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        self.machine.loaded(turn)
+        if turn.records:
+            self._take(turn, None, None)
+        else:
+            # what was loaded is told, and acted on, when it is committed
+            self._undecided.append(_Commit(turn, None, None))
+            self._flush()
+        self._arm()
+
+    def close(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Leadership is gone, or the log is: answer all who wait, forget the rest."""
+        if self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.CLOSED
+        if self._loading is not None and self._loading is not asyncio.current_task():
+            self._loading.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        if self._following is not None and self._following is not asyncio.current_task():
+            self._following.cancel()
+        waiting = [*self._commits, *self._undecided]
+        self._commits.clear()
+        self._undecided.clear()
+        for commit in waiting:
+            self._abort(commit, code)
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        self.machine.abandon(turn)
+        for token, response in turn.replies:
+            self._deliver(token, response)
+
+    def _abort(self, commit: _Commit, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        error = KafkaError(code, LOOK_AGAIN)
+        for token, _ in commit.turn.replies:
+            self._deliver(token, error)
+        if commit.future is not None and not commit.future.done():
+            commit.future.set_exception(error)
+
+
+def _call_after(after: Callable[[Any, ErrorCode], None], code: ErrorCode, _machine: Any, turn: Any) -> None:
+    after(turn, code)
+
+
+def _size(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+
+
+def set_result(token: Any, response: Any) -> None:
+    """Tokens are futures; who has gone away meanwhile needs no answer."""
+    if not token.done():
+        if isinstance(response, Exception):
+            token.set_exception(response)
+        else:
+            token.set_result(response)
+
+
+def _as_coordinator_error(code: ErrorCode) -> ErrorCode:
+    """What clients understand of a log's complaint."""
+    match code:
+        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION | ErrorCode.REQUEST_TIMED_OUT:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case _ if code in UNDER_MIN_ISR:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case ErrorCode.FENCED_LEADER_EPOCH | ErrorCode.UNKNOWN_LEADER_EPOCH:
+            return ErrorCode.NOT_COORDINATOR
+        case _:
+            return ErrorCode.UNKNOWN_SERVER_ERROR

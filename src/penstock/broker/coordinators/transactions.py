@@ -1,0 +1,203 @@
+"""Transaction coordinators of this node: one per partition of `__transaction_state` that it leads.
+
+Decisions are `penstock.transactions`'; here they get their records written. The markers that a decided transaction
+needs go out through the `MarkerSender`, questions about transactions coordinated elsewhere through `Admission`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.allowance import Allowance
+from penstock.broker.controlplane.auto_topics import TRANSACTION_STATE
+from penstock.broker.coordinators.marker_sender import Ending, MarkerSender, PeerCalls
+from penstock.broker.coordinators.partition_coordinators import Coordinators
+from penstock.broker.coordinators.runtime import Coordinator, Phase, set_result
+from penstock.broker.coordinators.transaction_admission import Admission
+from penstock.broker.handlers.group_calls import committed
+from penstock.broker.tasks import Tasks
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.transactions import ending
+from penstock.transactions import partitions as decide
+from penstock.transactions.config import TransactionConfig
+from penstock.transactions.shard import TransactionShard
+from penstock.transactions.transaction import EPOCH_PER_TRANSACTION, TopicPartition
+from penstock.transactions.turn import TO_PARTITIONS, Markers, Turn
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.controlplane.producer_ids import ProducerIds
+    from penstock.broker.coordinators.groups import Groups
+    from penstock.broker.coordinators.marker_writer import MarkerWriter
+    from penstock.broker.replicas.partitions import Partitions
+    from penstock.clock import Clock
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import MetadataImage
+
+logger = logging.getLogger(__name__)
+
+TRANSACTION_VERSION = "transaction.version"
+SLICE_SECONDS = 0.005  # how long background work may hold the loop
+COMPLETE_RETRY_SECONDS = 0.5
+COMMIT_TIMEOUT_SECONDS = 30.0  # as long as producers wait for an answer
+
+TransactionCoordinator = Coordinator[TransactionShard]
+
+
+class Transactions:
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        settings: Settings,
+        clock: Clock,
+        partitions: Partitions,
+        metadata: MetadataLog,
+        producer_ids: ProducerIds,
+        groups: Groups,
+        peers: PeerCalls | None = None,
+        allowance: Allowance | None = None,
+    ) -> None:
+        """Without `peers` there is no other node to speak to."""
+        from penstock.broker.coordinators.marker_writer import MarkerWriter
+
+        allowance = allowance or Allowance()
+        allowance.counted_by(lambda: sum(each.machine.held_bytes for each in self.coordinators))
+        self._node_id = node_id
+        self._settings = settings
+        self._metadata = metadata
+        self._producer_ids = producer_ids
+        self._config = TransactionConfig.from_settings(settings)
+        self.markers: MarkerWriter = MarkerWriter(partitions, groups, clock)
+        self.coordinators: Coordinators[TransactionShard] = Coordinators(
+            TRANSACTION_STATE,
+            node_id=node_id,
+            partitions=partitions,
+            metadata=metadata,
+            clock=clock,
+            make=lambda: TransactionShard(self._config, producer_ids.take, self.server_version, allowance),
+            deliver=self._deliver,
+            commit_timeout_s=COMMIT_TIMEOUT_SECONDS,
+        )
+        self._tasks = Tasks()
+        self.sender = MarkerSender(
+            node_id, metadata=metadata, writer=self.markers, peers=peers, done=self._complete, spawn=self._tasks.start
+        )
+        self._elsewhere = Admission(peers, self._tasks.start) if peers is not None else None
+
+    # --- life
+
+    def start(self) -> None:
+        """Call when `partitions` and `groups` follow the image: this listens after them."""
+        self._metadata.subscribe(self.apply)
+        self.apply(None, self._metadata.image)
+        self._tasks.start(self._expire_forever())
+
+    async def close(self) -> None:
+        self.coordinators.close()
+        self.sender.close()
+        await self._tasks.close()
+
+    def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
+        if self.coordinators.apply(new):
+            self._tasks.start(self.coordinators.load())
+        self.sender.image_changed()
+
+    def server_version(self) -> int:
+        return self._metadata.image.features.get(TRANSACTION_VERSION, 0)
+
+    # --- requests
+
+    async def coordinator(self, transactional_id: str) -> TransactionCoordinator:
+        """The coordinator of an id, if it is here, with a producer id at hand for the decision that may need one."""
+        found = self.coordinators.of(transactional_id)
+        await self._producer_ids.ready()
+        return found
+
+    async def admit(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        asked: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether these partitions belong to the producer's transaction; `add` makes them, for clients that rely on it.
+
+        NONE, or why not, for each.
+        """
+        who = (transactional_id, producer_id, producer_epoch)
+        try:
+            elsewhere = self._led_elsewhere(transactional_id)
+            if elsewhere is not None and self._elsewhere is not None:
+                return await self._elsewhere.ask(elsewhere, *who, asked, add=add)
+            coordinator = self.coordinators.of(transactional_id)
+            if not add:
+                return await committed(coordinator.run(lambda shard, turn: decide.verify(shard, *who, asked)))
+            code = await committed(
+                coordinator.run(lambda shard, turn: decide.add(shard, turn, *who, asked, EPOCH_PER_TRANSACTION))
+            )
+        except KafkaError as error:
+            code = error.code
+        return dict.fromkeys(asked, code)
+
+    def _led_elsewhere(self, transactional_id: str) -> int | None:
+        """The node to ask, if it isn't this one. Raises while there is none."""
+        index = self.coordinators.partition_of(transactional_id)
+        partition = self._metadata.image.partition(TRANSACTION_STATE, index)
+        if partition is None or partition.leader < 0:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator's partition has no leader: wait.")
+        return partition.leader if partition.leader != self._node_id else None
+
+    # --- markers
+
+    def _deliver(self, token: Any, response: Any) -> None:
+        if token is not TO_PARTITIONS:
+            set_result(token, response)
+        elif isinstance(response, Markers):  # else the decision was not written: there is nothing to tell
+            self.sender.send(response, self.coordinators.of(response.transactional_id))
+
+    def _complete(self, ended: Ending) -> None:
+        """All partitions know. If that can't be written down now it is later, or by the coordinator that comes next."""
+        if ended.coordinator.phase is not Phase.ACTIVE:
+            return
+        written = ended.coordinator.run(partial(_complete, ended.markers))
+        if isinstance(written, asyncio.Future):
+            written.add_done_callback(partial(self._completed, ended))
+
+    def _completed(self, ended: Ending, written: asyncio.Future[None]) -> None:
+        if not written.cancelled() and written.exception() is not None:
+            asyncio.get_running_loop().call_later(COMPLETE_RETRY_SECONDS, self._complete, ended)
+
+    # --- background work
+
+    async def _expire_forever(self) -> None:
+        interval = self._settings.int("transaction.remove.expired.transaction.cleanup.interval.ms") / 1000
+        while True:
+            await asyncio.sleep(interval)
+            for coordinator in self.coordinators:
+                await self._expire(coordinator)
+
+    async def _expire(self, coordinator: TransactionCoordinator) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SLICE_SECONDS
+        for transactional_id in list(coordinator.machine.transactions):
+            if coordinator.phase is not Phase.ACTIVE:
+                return
+            coordinator.post(partial(_expire, transactional_id))
+            if loop.time() > deadline:
+                await asyncio.sleep(0)
+                deadline = loop.time() + SLICE_SECONDS
+
+
+def _complete(markers: Markers, shard: TransactionShard, turn: Turn) -> None:
+    ending.complete(shard, turn, markers)
+
+
+def _expire(transactional_id: str, shard: TransactionShard, turn: Turn) -> None:
+    shard.expire(turn, transactional_id)

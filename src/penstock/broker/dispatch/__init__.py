@@ -1,0 +1,5 @@
+"""The dispatcher turns a frame into a handler call and the handler's answer into a frame.
+
+Layer: above the handlers. It decodes headers and bodies, routes by API key and version, splits very large requests, and
+encodes answers. Called by the listeners that `node` opens.
+"""

@@ -1,0 +1,262 @@
+"""From a frame to a handler and back: header, route, decode, handle, encode.
+
+A frame that can't be understood closes its connection with a logged reason and nothing else; an exception in a
+handler is logged with its stack and answered with UNKNOWN_SERVER_ERROR in the shape of that API. Synchronous answers
+take no task and no future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.broker.dispatch.large_requests import REQUEST_MAX_ELEMENTS, SMALL, SMALL_ELEMENTS, LargeRequests
+from penstock.broker.handlers.forwarding import CONTROLLER_APIS, by_the_controller
+from penstock.broker.handlers.registry import Role, load_handler, served_versions, serves_unstable
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.deferred import Deferred
+from penstock.broker.requests.encoded_responses import Encoded
+from penstock.broker.requests.error_replies import error_response
+from penstock.net.connection import Close, Connection, Later, Reply
+from penstock.net.limits import LimitedLog
+from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
+from penstock.protocol.codec import DecodeError, TooManyElementsError, reader, writer
+from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
+from penstock.protocol.primitives import read_uvarint
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+API_VERSIONS = 18
+FIXED_HEADER = struct.Struct(">hhih")  # api key, version, correlation id, length of the client id
+CORRELATION = struct.Struct(">i")
+FLEXIBLE_REQUEST_HEADER = 2
+FLEXIBLE_RESPONSE_HEADER = 1
+#: Tagged fields of a request header: Kafka defines none, and no client sends more than a few.
+MAX_HEADER_TAGS = 100
+
+
+class Route(NamedTuple):
+    handle: Callable[[Broker, RequestContext, Any], Any]
+    read: Callable[[memoryview, int, int], tuple[Any, int]]
+    write: Callable[[Any], list[Any]]
+    response: type
+    flexible_request: bool
+    flexible_response: bool
+    small: int
+
+
+class Dispatcher:
+    """For the listeners of one role: a controller's listener serves other APIs than a client's."""
+
+    def __init__(self, broker: Broker, role: Role = "BROKER") -> None:
+        self._broker = broker
+        self._role: Role = role
+        self._routes: dict[int, Route] = {}
+        self._large = LargeRequests(broker)
+        self._log = LimitedLog(logger, lambda: broker.clock.wall_ms() / 1000)
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+        try:
+            api_key, version, correlation_id, name_length = FIXED_HEADER.unpack_from(frame)
+        except struct.error:
+            return Close("a frame is shorter than a request header")
+        route = self._routes.get(api_key << 16 | version)
+        if route is None:
+            route = self._find_route(api_key, version)
+            if route is None:
+                return self._refuse(api_key, version, correlation_id)
+        try:
+            client_id, position = _client_id(frame, name_length)
+            if route.flexible_request:
+                position = _skip_tags(frame, position)
+            request, _ = route.read(frame, position, route.small)
+        except TooManyElementsError as error:
+            if len(frame) - position <= route.small:
+                return _undecodable(api_key, version, error)
+            now_ms = self._broker.clock.wall_ms()
+            ctx = RequestContext(api_key, version, correlation_id, client_id, connection, now_ms, large=True)
+            return self._serve_large(route, ctx, frame, position)
+        except DecodeError as error:
+            return _undecodable(api_key, version, error)
+        ctx = RequestContext(api_key, version, correlation_id, client_id, connection, self._broker.clock.wall_ms())
+        return self._run(route, ctx, request)
+
+    async def _serve_large(self, route: Route, ctx: RequestContext, frame: memoryview, position: int) -> Reply:
+        answer = await self._broker.slices.serve(self._large_answer(route, ctx, frame, position))
+        return self._encode(route, ctx, answer)
+
+    async def _large_answer(
+        self, route: Route, ctx: RequestContext, frame: memoryview, position: int
+    ) -> Encoded | Close | None:
+        large = self._large
+        try:
+            request, _ = await large.aside(route.read, frame, position, REQUEST_MAX_ELEMENTS)
+        except DecodeError as error:
+            return _undecodable(ctx.api_key, ctx.api_version, error)
+        try:
+            response = await large.answer(ctx, request, partial(self._handle, route))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            response = await large.refusal(ctx, request, *self._told(ctx, error))
+        if response is None or isinstance(response, Close | Encoded):
+            return response
+        box = [response, request]
+        del response, request  # the thread is the last to hold them: letting go of so many takes long, too
+        return await large.aside(_written, route, box)
+
+    def _handle(self, route: Route, ctx: RequestContext, request: Any) -> Any:
+        broker = self._broker
+        if broker.faults.rules:
+            return broker.faults.apply(broker, ctx, request, route.handle)
+        if broker.quotas.request.limits:
+            return self._handle_timed(route, ctx, request)
+        return route.handle(broker, ctx, request)
+
+    def _run(self, route: Route, ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
+        try:
+            response = self._handle(route, ctx, request)
+        except Exception as error:
+            return self._failed(route, ctx, request, error)
+        if type(response) is route.response or not hasattr(response, "__await__"):
+            return self._encode(route, ctx, response)
+        if type(response) is Deferred:
+            return Later(response.future, partial(self._finish, route, ctx, request, response.make))
+        if isinstance(response, asyncio.Future) and not isinstance(response, asyncio.Task):
+            return Later(response, partial(self._finish, route, ctx, request, response.result))
+        return self._finish_later(route, ctx, request, response)
+
+    def _finish(
+        self, route: Route, ctx: RequestContext, request: Any, make: Callable[[], Any], _: asyncio.Future[Any]
+    ) -> Reply:
+        try:
+            response = make()
+        except Exception as error:
+            return self._failed(route, ctx, request, error)
+        return self._encode(route, ctx, response)
+
+    def _handle_timed(self, route: Route, ctx: RequestContext, request: Any) -> Any:
+        """Under a request quota: the time that a handler holds the loop counts, the time that it waits doesn't."""
+        quotas = self._broker.quotas
+        began = quotas.nanoseconds()
+        response = route.handle(self._broker, ctx, request)
+        throttle_ms = quotas.record_request(ctx, quotas.nanoseconds() - began)
+        if throttle_ms and type(response) is route.response and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = max(response.throttle_time_ms, throttle_ms)
+        elif throttle_ms:
+            ctx.connection.mute_for(throttle_ms / 1000)
+        return response
+
+    async def _finish_later(self, route: Route, ctx: RequestContext, request: Any, pending: Awaitable[Any]) -> Reply:
+        try:
+            response = await pending
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            return self._failed(route, ctx, request, error)
+        return self._encode(route, ctx, response)
+
+    def _encode(self, route: Route, ctx: RequestContext, response: Any) -> Reply:
+        if response is None or isinstance(response, Close):
+            return response
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms:
+            ctx.connection.mute_for(throttle_ms / 1000)
+        head = CORRELATION.pack(ctx.correlation_id)
+        parts = [response.body] if type(response) is Encoded else route.write(response)
+        parts.insert(0, head + b"\0" if route.flexible_response else head)
+        return parts
+
+    def _failed(self, route: Route, ctx: RequestContext, request: Any, error: Exception) -> Reply:
+        code, message = self._told(ctx, error)
+        return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
+
+    def _told(self, ctx: RequestContext, error: Exception) -> tuple[ErrorCode, str | None]:
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
+        if isinstance(error, KafkaError):
+            code, message = error.code, error.message
+        else:
+            name = APIS[ctx.api_key].name
+            self._log.exception(name, f"{name} v{ctx.api_version} failed", error)
+        without_frames(error)  # it may be kept by a future that one of them holds
+        return code, message
+
+    def _find_route(self, api_key: int, version: int) -> Route | None:
+        unstable = serves_unstable(api_key, self._broker)
+        if version not in served_versions(api_key, self._role, unstable=unstable):
+            return None
+        route = self._routes[api_key << 16 | version] = Route(
+            self._handler(api_key),
+            reader(request_class(api_key), version),
+            writer(response_class(api_key), version),
+            response_class(api_key),
+            request_header_version(api_key, version) >= FLEXIBLE_REQUEST_HEADER,
+            response_header_version(api_key, version) >= FLEXIBLE_RESPONSE_HEADER,
+            SMALL.get(api_key, SMALL_ELEMENTS),
+        )
+        return route
+
+    def _handler(self, api_key: int) -> Callable[[Broker, RequestContext, Any], Any]:
+        if self._role == "CONTROLLER":
+            return load_handler(api_key, self._role)
+        handler = load_handler(api_key)
+        return by_the_controller(handler) if api_key in CONTROLLER_APIS else handler
+
+    def _refuse(self, api_key: int, version: int, correlation_id: int) -> Reply:
+        if api_key == API_VERSIONS:
+            from penstock.broker.handlers.api_18_api_versions import unsupported_version
+
+            return [CORRELATION.pack(correlation_id), *writer(response_class(API_VERSIONS), 0)(unsupported_version())]
+        name = APIS[api_key].name if api_key in APIS else f"API key {api_key}"
+        return Close(f"{name} v{version} is not served here")
+
+
+def _written(route: Route, box: list[Any]) -> Encoded:
+    encoded = Encoded(b"".join(route.write(box[0])), getattr(box[0], "throttle_time_ms", 0))
+    box.clear()
+    return encoded
+
+
+def _undecodable(api_key: int, version: int, error: DecodeError) -> Close:
+    return Close(f"a {APIS[api_key].name} v{version} request can't be decoded: {without_frames(error)}")
+
+
+def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:
+    start = FIXED_HEADER.size
+    if length < 0:
+        if length == -1:
+            return None, start
+        raise DecodeError("the client id has a negative length")
+    end = start + length
+    if end > len(frame):
+        raise DecodeError("the client id is longer than the frame")
+    try:
+        return str(frame[start:end], "utf-8"), end
+    except UnicodeDecodeError:
+        raise DecodeError("the client id is not UTF-8") from None
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    """Nothing in a header's tagged fields is for us."""
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    try:
+        count, position = read_uvarint(frame, position)
+        if count > MAX_HEADER_TAGS:
+            raise DecodeError(f"the header has {count} tagged fields, more than {MAX_HEADER_TAGS}")
+        for _ in range(count):
+            _, position = read_uvarint(frame, position)
+            size, position = read_uvarint(frame, position)
+            position += size
+    except IndexError:
+        raise DecodeError("the header's tagged fields end before they should") from None
+    if position > len(frame):
+        raise DecodeError("a tagged field of the header is longer than the frame")
+    return position

@@ -1,0 +1,120 @@
+"""Requests with more elements than one pass of the loop has time for.
+
+They are legal: a tool may ask for the configs of a hundred thousand topics. Decoding and encoding them, which needs
+nothing of the broker, runs in a thread, a few at a time. What is asked element by element is cut into pieces, and a
+piece is handled in a pass of its own. What changes many things together is refused, with Kafka's codes where Kafka has
+the limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.broker.handlers.forwarding import CONTROLLER_APIS
+from penstock.broker.requests.error_replies import error_response
+from penstock.broker.requests.pieces import cut, join, size
+from penstock.net.connection import Close
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.requests.context import RequestContext
+    from penstock.protocol.schema import Struct
+
+T = TypeVar("T")
+
+#: Array elements and tags of a request that is decoded, handled and encoded at once.
+SMALL_ELEMENTS = 5_000
+#: Elements of a request that is served at all; one with more closes its connection.
+REQUEST_MAX_ELEMENTS = 200_000
+#: Elements of the deepest arrays that one piece of a request has.
+PIECE_ELEMENTS = 500
+#: Requests of this kind that are decoded or encoded at the same time.
+IN_THREADS = 2
+
+PRODUCE, FETCH, METADATA, OFFSET_FETCH = 0, 1, 3, 9
+#: Fewer where an element costs more: topics with 1,000 partitions. The handler of Fetch goes on in slices.
+SMALL = {PRODUCE: 2_000, FETCH: 2_000, OFFSET_FETCH: 1_000}
+#: Asked element by element: Produce, Metadata, OffsetFetch, FindCoordinator, DescribeGroups, DeleteRecords,
+#: OffsetForLeaderEpoch, DeleteGroups, DescribeProducers, DescribeTransactions, ConsumerGroupDescribe.
+IN_PIECES = frozenset({PRODUCE, METADATA, OFFSET_FETCH, 10, 15, 21, 23, 42, 61, 65, 69})
+#: What is decided as a whole is refused if it has more elements than `LARGEST`, or more than `WIDEST` topics, resources
+#: or the like: Kafka's controller makes 10,000 records for one request, and offsets have to fit into one batch.
+LARGEST, WIDEST = 50_000, 10_000
+#: OffsetCommit and TxnOffsetCommit; AddPartitionsToTxn; JoinGroup, LeaveGroup, SyncGroup, OffsetDelete,
+#: ConsumerGroupHeartbeat.
+REFUSED = {
+    **dict.fromkeys(CONTROLLER_APIS, ErrorCode.POLICY_VIOLATION),
+    **dict.fromkeys((8, 28), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    24: ErrorCode.POLICY_VIOLATION,
+    **dict.fromkeys((11, 13, 14, 47, 68), ErrorCode.INVALID_REQUEST),
+}
+
+Handle = Callable[["RequestContext", Any], Any]
+
+
+class LargeRequests:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._slots = asyncio.Semaphore(IN_THREADS)
+
+    async def aside(self, function: Callable[..., T], *args: Any) -> T:
+        """Pure work that takes long; its objects belong to this request alone."""
+        async with self._slots:
+            with self._broker.slices.uncollected():
+                return await self._broker.logs.environment.disk.run(function, *args)
+
+    async def answer(self, ctx: RequestContext, request: Any, handle: Handle) -> Any:
+        """The response; KafkaError if the request is refused as a whole."""
+        code = REFUSED.get(ctx.api_key)
+        if code is not None and await self.aside(_is_too_large, request):
+            raise KafkaError(code, f"One request may have {LARGEST} elements, {WIDEST} at the top: send several.")
+        if ctx.api_key not in IN_PIECES:
+            return await _awaited(handle(ctx, request))
+        response: Any = None
+        ends = asyncio.get_running_loop().time() + getattr(request, "timeout_ms", 0) / 1000
+        for piece in await self.aside(_pieces, ctx, request):
+            answer = await _piece(ctx, piece, handle, ends)
+            if isinstance(answer, Close):
+                return answer
+            await self._broker.slices.turn()
+            if response is None:
+                response = answer
+            else:
+                _add(response, answer, ctx, type(request))
+        return response
+
+    async def refusal(self, ctx: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
+        return await self.aside(error_response, ctx.api_key, ctx.api_version, request, code, message)
+
+
+def _pieces(ctx: RequestContext, request: Any) -> list[Any]:
+    if ctx.api_key == METADATA:
+        request.topics = list({(topic.topic_id, topic.name): topic for topic in request.topics}.values())
+        request.allow_auto_topic_creation = False  # as many are refused to CreateTopics, too
+    return list(cut(request, ctx.api_version, PIECE_ELEMENTS))
+
+
+def _is_too_large(request: Any) -> bool:
+    wide, elements = size(request)
+    return wide > WIDEST or elements > LARGEST
+
+
+def _add(response: Any, answer: Any, ctx: RequestContext, request_type: type[Struct]) -> None:
+    join(response, answer, ctx.api_key, request_type, ctx.api_version)
+    response.throttle_time_ms = max(response.throttle_time_ms, answer.throttle_time_ms)
+    if ctx.api_key == PRODUCE:
+        told = {node.node_id for node in response.node_endpoints}
+        response.node_endpoints += [node for node in answer.node_endpoints if node.node_id not in told]
+
+
+async def _piece(ctx: RequestContext, piece: Any, handle: Handle, ends: float) -> Any:
+    if ctx.api_key == PRODUCE:  # its pieces wait one after the other, and all together as long as it says
+        piece.timeout_ms = max(0, int((ends - asyncio.get_running_loop().time()) * 1000))
+    return await _awaited(handle(ctx, piece))
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer if isinstance(answer, Awaitable) else answer

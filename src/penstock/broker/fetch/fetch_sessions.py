@@ -1,0 +1,240 @@
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that a poll names only what changed.
+
+A session is (id, epoch, partitions in fetch order). Epoch 0 opens one, -1 closes or avoids one, and any other must be
+exactly the one expected: a lost or repeated request shows as INVALID_FETCH_SESSION_EPOCH and the client starts anew.
+Partitions that gave data move to the back, so that a busy one can't starve the rest. The cache is bounded in sessions
+and in partitions; a full one evicts the sessions that were idle longest, if they were idle for `EVICTION_MS`, else the
+client goes without a session.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from penstock.broker.replicas.partition import NO_EPOCH, Partition
+from penstock.broker.requests.error_replies import clone
+from penstock.broker.requests.slices import SLICE_PARTITIONS, Slices, starts
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from penstock.protocol.uuid import ZERO_UUID
+
+if TYPE_CHECKING:
+    from penstock.disk.api import Disk
+
+EVICTION_MS = 120_000
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+NOT_INCREMENTAL = (INITIAL_EPOCH, FINAL_EPOCH)
+NO_SESSION = 0
+DEFAULT_MAX_PARTITIONS = 500_000
+
+Key = tuple[bytes | str, int]  # topic id (or name before v13), partition
+
+
+class Wanted:
+    """One partition that a client fetches, and what it was last told of it."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "last_high_watermark",
+        "last_log_start_offset",
+        "log_start_offset",
+        "max_bytes",
+        "name",
+        "partition",
+        "quiet",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, spec: FetchPartition) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.name: str | None = None  # what a topic asked for by id was called when it was last seen
+        self.partition = spec.partition
+        self.last_high_watermark = -1
+        self.last_log_start_offset = -1
+        self.quiet: Partition | None = None  # where a follower had nothing to learn, as long as it names nothing else
+        self.update(spec)
+
+    def update(self, spec: FetchPartition) -> None:
+        self.quiet = None
+        self.fetch_offset = spec.fetch_offset
+        self.log_start_offset = spec.log_start_offset  # a follower's own
+        self.max_bytes = spec.partition_max_bytes
+        self.current_leader_epoch = max(NO_EPOCH, spec.current_leader_epoch)  # any negative one is none
+        self.last_fetched_epoch = max(NO_EPOCH, spec.last_fetched_epoch)
+
+    @property
+    def key(self) -> Key:
+        return (self.topic or self.topic_id, self.partition)
+
+
+class FetchSession:
+    __slots__ = ("busy", "counted", "epoch", "id", "last_used_ms", "partitions")
+
+    def __init__(self, session_id: int, partitions: dict[Key, Wanted], now_ms: int) -> None:
+        self.id = session_id
+        self.epoch = INITIAL_EPOCH + 1
+        self.partitions = partitions
+        self.counted = len(partitions)
+        self.last_used_ms = now_ms
+        self.busy = False  # a large one is served slice by slice, and for one request at a time
+
+    def advance(self) -> None:
+        self.epoch = 1 if self.epoch == 0x7FFFFFFF else self.epoch + 1
+
+    def rotate(self, served: Iterable[Wanted]) -> None:
+        for wanted in served:
+            key = wanted.key
+            known = self.partitions.pop(key, None)
+            if known is not None:  # it may have been forgotten during a long poll
+                self.partitions[key] = known
+
+
+def wanted_partitions(request: FetchRequest) -> dict[Key, Wanted]:
+    found: dict[Key, Wanted] = {}
+    for topic in request.topics:
+        for spec in topic.partitions:
+            wanted = Wanted(topic.topic, topic.topic_id, spec)
+            found[wanted.key] = wanted
+    return found
+
+
+def _update(session: FetchSession, topics: list[FetchTopic], forgotten: list[ForgottenTopic]) -> None:
+    for gone in forgotten:
+        for partition in gone.partitions:
+            session.partitions.pop((gone.topic or gone.topic_id, partition), None)
+    for topic in topics:
+        for spec in topic.partitions:
+            known = session.partitions.get((topic.topic or topic.topic_id, spec.partition))
+            if known is not None:
+                known.update(spec)
+            else:
+                wanted = Wanted(topic.topic, topic.topic_id, spec)
+                session.partitions[wanted.key] = wanted
+
+
+async def _update_in_slices(session: FetchSession, request: FetchRequest, slices: Slices) -> None:
+    done = 0
+    changes: list[FetchTopic | ForgottenTopic] = [*request.forgotten_topics_data, *request.topics]
+    for topic in changes:
+        for start in starts(len(topic.partitions)):
+            part = clone(topic)
+            part.partitions = topic.partitions[start : start + SLICE_PARTITIONS]
+            if isinstance(part, FetchTopic):
+                _update(session, [part], [])
+            else:
+                _update(session, [], [part])
+            done += len(part.partitions)
+            if done >= SLICE_PARTITIONS:
+                done = 0
+                await slices.turn()
+
+
+Opened = tuple[FetchSession | None, list[Wanted], bool]
+
+
+class FetchSessions:
+    def __init__(self, slots: int, rng: random.Random, max_partitions: int = DEFAULT_MAX_PARTITIONS) -> None:
+        """`max_partitions` is for all sessions together."""
+        self._slots = slots
+        self._max_partitions = max_partitions
+        self.partitions = 0
+        self._random = rng
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: FetchRequest, now_ms: int) -> Opened:
+        """The session to answer in, what to read, and whether the answer names only what changed."""
+        if request.session_epoch in NOT_INCREMENTAL:
+            return self._start(request, wanted_partitions(request), now_ms)
+        session = self._found(request, now_ms)
+        _update(session, request.topics, request.forgotten_topics_data)
+        return self._updated(session)
+
+    async def open_in_slices(self, request: FetchRequest, now_ms: int, slices: Slices, disk: Disk) -> Opened:
+        """The same for a request with very many partitions. Nobody else uses the session meanwhile."""
+        if request.session_epoch in NOT_INCREMENTAL:
+            return self._start(request, await disk.run(wanted_partitions, request), now_ms)
+        session = self._found(request, now_ms)
+        session.busy = True
+        try:
+            await _update_in_slices(session, request, slices)
+        finally:
+            session.busy = False
+        return self._updated(session)
+
+    def _start(self, request: FetchRequest, partitions: dict[Key, Wanted], now_ms: int) -> Opened:
+        self._drop(self._sessions.get(request.session_id))
+        session = None
+        if request.session_epoch == INITIAL_EPOCH:
+            session = self._create(partitions, now_ms)
+        return session, list(partitions.values()), False
+
+    def _found(self, request: FetchRequest, now_ms: int) -> FetchSession:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "The fetch session was evicted.")
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"Expected epoch {session.epoch}.")
+        if session.busy:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, "The session still serves another request.")
+        self._check_id_use(session, request)
+        session.advance()
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(session.id)
+        return session
+
+    def _updated(self, session: FetchSession) -> Opened:
+        if self._sessions.get(session.id) is not session:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "The fetch session was closed meanwhile.")
+        grown = len(session.partitions) - session.counted
+        session.counted += grown
+        self.partitions += grown
+        if self.partitions > self._max_partitions and grown > 0:
+            self._drop(session)
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"Fetch sessions hold {self._max_partitions} partitions, as many as they may: fetch without one.",
+            )
+        return session, list(session.partitions.values()), True
+
+    @staticmethod
+    def _check_id_use(session: FetchSession, request: FetchRequest) -> None:
+        """A session speaks of topics by id or by name, never both: a client that changed its mind starts anew."""
+        if not request.topics or not session.partitions:
+            return
+        by_id = next(iter(session.partitions.values())).topic_id != ZERO_UUID
+        if any((topic.topic_id != ZERO_UUID) != by_id for topic in request.topics):
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "Topic ids and names were mixed in one session.")
+
+    def _create(self, partitions: dict[Key, Wanted], now_ms: int) -> FetchSession | None:
+        if len(partitions) > self._max_partitions:
+            return None
+        while len(self._sessions) >= self._slots or self.partitions + len(partitions) > self._max_partitions:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.last_used_ms < EVICTION_MS:
+                return None
+            self._drop(oldest)
+        self.partitions += len(partitions)
+        session_id = self._new_id(lambda: self._random.randint(1, 0x7FFFFFFF))
+        session = self._sessions[session_id] = FetchSession(session_id, partitions, now_ms)
+        return session
+
+    def _drop(self, session: FetchSession | None) -> None:
+        if session is not None:
+            del self._sessions[session.id]
+            self.partitions -= session.counted
+
+    def _new_id(self, draw: Callable[[], int]) -> int:
+        while (session_id := draw()) in self._sessions:
+            pass
+        return session_id

@@ -1,0 +1,115 @@
+"""A Fetch of more partitions than one pass of the loop has time for: the same passes and long poll, slice by slice.
+
+Partitions park as soon as their slice is done, so that what is appended during the rest of the first pass wakes the
+poll, too. A slice finds its records in the segments; they are read when all slices are done, as in a small fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.fetch.long_poll import MAX_WAIT_MS, Fetching, PartitionRead
+from penstock.broker.requests.slices import SLICE_PARTITIONS, Slices, starts
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.replicas.partition import Partition
+
+#: Partitions of a Fetch that is answered in one go.
+SMALL_FETCH_PARTITIONS = 2_000
+
+
+class LargeFetching:
+    __slots__ = ("_fetching", "_missing", "_parked", "_slices", "_woken")
+
+    def __init__(self, fetching: Fetching, slices: Slices) -> None:
+        self._fetching = fetching
+        self._slices = slices
+        self._missing = fetching.min_bytes
+        self._parked: list[Partition] = []
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def locate(self, max_wait_ms: int) -> list[PartitionRead]:
+        """What there is to read, after a wait if that is too little."""
+        try:
+            reads, waits = await self._pass(waits=max_wait_ms > 0)
+            if waits and self._missing > 0:
+                reads = []
+                await asyncio.wait((self._woken,), timeout=min(max_wait_ms, MAX_WAIT_MS) / 1000)
+        finally:
+            self._unpark()
+        if waits:
+            self._fetching.again = True
+            reads, _ = await self._pass(waits=False)
+        return reads
+
+    async def read(self, reads: list[PartitionRead]) -> list[Any]:
+        unsent = self._fetching.unsent
+        size = sum(read.size for read in reads)
+        if unsent is not None:
+            unsent.take(size)
+        try:
+            chunks: list[Any] = []
+            for start in starts(len(reads)):
+                await self._slices.turn()
+                chunks += [await _chunk(read) for read in reads[start : start + SLICE_PARTITIONS]]
+            return chunks
+        finally:
+            if unsent is not None:
+                unsent.give_back(size)
+
+    def notify(self, appended_bytes: int) -> None:
+        self._missing -= appended_bytes
+        if self._missing <= 0:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Stop waiting."""
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def _pass(self, *, waits: bool) -> tuple[list[PartitionRead], bool]:
+        """What can be read now, and whether more is worth waiting for: its partitions are parked then."""
+        fetching = self._fetching
+        fetching.quiet = []
+        reads: list[PartitionRead] = []
+        total = 0
+        known = False
+        for start in starts(len(fetching.wanted)):
+            await self._slices.turn()
+            quiet = len(fetching.quiet)
+            found, total, urgent = fetching.pass_over(fetching.wanted[start : start + SLICE_PARTITIONS], total)
+            reads += found
+            known = known or len(fetching.quiet) > quiet or not all(read.unknown for read in found)
+            waits = waits and not urgent and total < fetching.min_bytes
+            if waits:
+                self._park([read.partition for read in found if read.partition is not None])
+                self._park(fetching.quiet[quiet:])
+        self._missing -= total
+        return reads, waits and known
+
+    def _park(self, partitions: list[Partition]) -> None:
+        from_follower = self._fetching.reader.replica_id >= 0
+        for partition in partitions:
+            if from_follower:
+                partition.park_follower(self)
+            else:
+                partition.park(self)
+        self._parked += partitions
+
+    def _unpark(self) -> None:
+        for partition in self._parked:
+            partition.unpark(self)
+        self._parked = []
+
+
+async def _chunk(read: PartitionRead) -> Any:
+    if not read.size or read.slice is None:
+        return b""
+    try:
+        data = read.slice.read_cached()
+        return await read.slice.read() if data is None else data
+    except KafkaError as error:
+        read.fail(error)
+        return b""

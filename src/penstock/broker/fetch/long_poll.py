@@ -1,0 +1,374 @@
+"""Reading for a Fetch: a pass over the wanted partitions, and the long poll that repeats it when enough has been
+appended.
+
+A pass decides and locates (segment, position, size); bytes are read once, when the answer is certain. What the page
+cache holds is read on the spot; the rest is read in a thread and the answer follows. Consumers read up to the high
+watermark (or the last stable offset) and wait for it; followers read up to the end of the log and wait for that, and
+what they have by now counts before they are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.replicas.partition import NO_EPOCH, Partition
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.replication.leader import NO_BROKER_EPOCH
+
+if TYPE_CHECKING:
+    from penstock.broker.fetch.fetch_sessions import Wanted
+    from penstock.broker.replicas.partitions import Partitions
+    from penstock.log.log import Log, LogSlice
+    from penstock.log.txn_index import AbortedTransaction
+    from penstock.net.limits import ByteBudget
+
+READ_COMMITTED = 1
+CONSUMER = -1
+NO_REPLICA = -1
+NOWHERE = -1  # as the end of what may be read: nothing
+UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+MAX_WAIT_MS = 600_000  # a longer poll than this is answered empty; the client polls again
+
+
+class PartitionRead:
+    """What one pass found for one partition."""
+
+    __slots__ = (
+        "aborted",
+        "diverging",
+        "error",
+        "has_news",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition",
+        "preferred",
+        "slice",
+        "wanted",
+    )
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.partition: Partition | None = None
+        self.error = ErrorCode.NONE
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.slice: LogSlice | None = None
+        self.aborted: list[AbortedTransaction] | None = None
+        self.diverging: tuple[int, int] | None = None
+        self.preferred = NO_REPLICA
+        self.has_news = False
+
+    def fail(self, error: KafkaError) -> None:
+        """The disk failed, or what it holds is damaged: this partition's error, not the fetch's."""
+        self.error, self.slice = error.code, None
+
+    def found(self, log: Log, piece: LogSlice | None) -> None:
+        self.slice = piece
+        self.high_watermark = log.high_watermark
+        self.last_stable_offset = log.last_stable_offset
+        self.log_start_offset = log.log_start_offset
+
+    @property
+    def unknown(self) -> bool:
+        """There is no such partition. That alone doesn't end a poll of others: the client would ask in a tight loop."""
+        return self.partition is None and self.error in UNKNOWN
+
+    @property
+    def size(self) -> int:
+        return self.slice.size if self.slice is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who fetches: a consumer, perhaps one that may be sent to a closer replica, or a follower."""
+
+    replica_id: int = CONSUMER
+    broker_epoch: int = NO_BROKER_EPOCH
+    any_replica: bool = False
+    #: The replica that a consumer should rather read from at this offset, if any (KIP-392).
+    prefer: Callable[[Partition, int], int] | None = None
+    #: A follower hears of a high watermark that it doesn't know without delay: consumers read there.
+    wants_marks: bool = False
+    #: Whether a follower gets nothing of this partition for now.
+    holds_back: Callable[[Partition, int], bool] | None = None
+    #: Why this fetch doesn't count as a follower's, whatever replica it names.
+    refusal: KafkaError | None = None
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0 and self.refusal is None
+
+
+ANY_CONSUMER = Reader()
+
+
+class Fetching:
+    """One Fetch from its first pass to its answer."""
+
+    __slots__ = (
+        "_finish",
+        "_future",
+        "_missing",
+        "_parked",
+        "_timer",
+        "_woken",
+        "again",
+        "by_id",
+        "isolation",
+        "max_bytes",
+        "min_bytes",
+        "partitions",
+        "quiet",
+        "reader",
+        "unsent",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        wanted: Sequence[Wanted],
+        *,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: int,
+        by_id: bool = False,
+        reader: Reader = ANY_CONSUMER,
+        unsent: ByteBudget | None = None,
+    ) -> None:
+        """`unsent` is the room that the answer has to fit into; None is any."""
+        self.partitions = partitions
+        self.wanted = wanted
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.isolation = isolation
+        self.by_id = by_id
+        self.reader = reader
+        self.unsent = unsent
+        self.again = False  # the poll ends, and followers have no more than at its beginning
+        self._woken = False
+        self._finish: Callable[[list[PartitionRead], list[Any]], Any] | None = None
+        self._future: asyncio.Future[Any] | None = None
+        self._parked: list[Partition] = []
+        self.quiet: list[Partition] = []  # followed to the end, with nothing to tell of
+        self._timer: asyncio.TimerHandle | None = None
+        self._missing = 0
+
+    def run(self, max_wait_ms: int, finish: Callable[[list[PartitionRead], list[Any]], Any]) -> Any:
+        """The answer, which `finish` makes, or an awaitable of it."""
+        self._finish = finish
+        reads, total, urgent = self.pass_over(self.wanted)
+        nothing_there = not self.quiet and all(read.unknown for read in reads)
+        if urgent or total >= self.min_bytes or max_wait_ms <= 0 or nothing_there:
+            return self._answer(reads)
+        loop = asyncio.get_running_loop()
+        future = self._future = loop.create_future()
+        self.again = True
+        self._missing = self.min_bytes - total
+        self._parked = [read.partition for read in reads if read.partition is not None] + self.quiet
+        from_follower = self.reader.replica_id >= 0
+        for partition in self._parked:
+            if from_follower:
+                partition.park_follower(self)
+            else:
+                partition.park(self)
+        self._timer = loop.call_later(min(max_wait_ms, MAX_WAIT_MS) / 1000, self.abandon)
+        future.add_done_callback(self._unpark)
+        return future
+
+    def notify(self, appended_bytes: int) -> None:
+        """Enough has come. The answer follows after what is being handled now: it may append to others of these too."""
+        self._missing -= appended_bytes
+        if self._missing <= 0 and not self._woken:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self.abandon)
+
+    def abandon(self) -> None:
+        """Stop waiting: read again and answer with what there is."""
+        future = self._future
+        if future is None or future.done():
+            return
+        self._unpark()
+        self.quiet = []
+        try:
+            answer = self._answer(self.pass_over(self.wanted)[0])
+        except Exception as error:  # this fetch's end, and not that of whoever woke it
+            future.set_exception(error)
+            return
+        if asyncio.iscoroutine(answer):
+            task = asyncio.ensure_future(answer)
+            task.add_done_callback(lambda done: _copy(done, future))
+        else:
+            future.set_result(answer)
+
+    def _unpark(self, _: object = None) -> None:
+        for partition in self._parked:
+            partition.unpark(self)
+        self._parked = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def pass_over(self, some: Sequence[Wanted], total: int = 0) -> tuple[list[PartitionRead], int, bool]:
+        """What can be read now of some partitions, how many bytes that makes with those of the partitions before, and
+        whether something must be told without waiting. `quiet` has the others.
+        """
+        reads: list[PartitionRead] = []
+        urgent = False
+        # A batch always comes: one who reads gets on whatever others leave unread, and the server cuts those.
+        max_bytes = self.max_bytes if self.unsent is None else min(self.max_bytes, self.unsent.share)
+        now_ms = None if self.again else int(asyncio.get_running_loop().time() * 1000)
+        for wanted in some:
+            if wanted.quiet is not None and self._is_quiet(wanted, wanted.quiet, now_ms):
+                self.quiet.append(wanted.quiet)
+                continue
+            read = PartitionRead(wanted)
+            reads.append(read)
+            try:
+                self._read(read, max_bytes - total, whole_batch=total == 0)
+            except KafkaError as error:
+                read.fail(error)
+                urgent = urgent or not read.unknown
+            total += read.size
+            urgent = urgent or read.diverging is not None or read.preferred != NO_REPLICA or read.has_news
+        return reads, total, urgent
+
+    def _read(self, read: PartitionRead, budget: int, *, whole_batch: bool) -> None:
+        wanted = read.wanted
+        if self.by_id:
+            partition = self._by_id(wanted)
+        else:
+            partition = self.partitions.get(wanted.topic, wanted.partition)
+        read.partition = partition
+        reader = self.reader
+        if reader.replica_id >= 0:
+            self._read_as_follower(read, partition, budget, whole_batch=whole_batch)
+            return
+        log = (partition.replica_log if reader.any_replica else partition.leader_log)(wanted.current_leader_epoch)
+        if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, partition):
+            return
+        upper = log.last_stable_offset if self.isolation == READ_COMMITTED else log.high_watermark
+        limit = max(0, min(wanted.max_bytes, budget))
+        if reader.prefer is not None:
+            read.preferred = reader.prefer(partition, wanted.fetch_offset)
+            if read.preferred != NO_REPLICA:
+                upper, limit = NOWHERE, 0
+        found = log.read(wanted.fetch_offset, limit, upper_bound=upper, min_one_batch=whole_batch)
+        read.found(log, found)
+        if self.isolation == READ_COMMITTED and found.size:
+            read.aborted = found.aborted(wanted.fetch_offset, upper)
+
+    def _read_as_follower(self, read: PartitionRead, partition: Partition, budget: int, *, whole_batch: bool) -> None:
+        wanted, reader = read.wanted, self.reader
+        log = partition.leader_log(wanted.current_leader_epoch)
+        if reader.refusal is not None:
+            raise KafkaError(reader.refusal.code, reader.refusal.message)
+        if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, partition):
+            return  # what it has is not ours: it counts for nothing
+        end = log.log_end_offset
+        limit = max(0, min(wanted.max_bytes, budget))
+        if reader.holds_back is not None and reader.holds_back(partition, reader.replica_id):
+            end, limit = NOWHERE, 0
+        found = log.read(wanted.fetch_offset, limit, upper_bound=end, min_one_batch=whole_batch)
+        if not partition.has_follower(reader.replica_id) and wanted.current_leader_epoch != NO_EPOCH:
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "This node has not heard yet of that replica.")
+        if not self.again:
+            partition.on_replica_fetch(
+                reader.replica_id, reader.broker_epoch, wanted.fetch_offset, wanted.log_start_offset
+            )
+        read.found(log, found)
+
+        read.has_news = reader.wants_marks and log.high_watermark > wanted.last_high_watermark
+        if not found.size and reader.holds_back is None:
+            wanted.quiet = partition
+
+    def _is_quiet(self, wanted: Wanted, partition: Partition, now_ms: int | None) -> bool:
+        log_start, reader = wanted.last_log_start_offset, self.reader
+        return (
+            reader.refusal is None
+            and partition.leader_epoch == wanted.current_leader_epoch
+            and wanted.last_high_watermark == wanted.fetch_offset
+            and partition.is_quiet(reader.replica_id, reader.broker_epoch, wanted.fetch_offset, log_start, now_ms)
+        )
+
+    def _by_id(self, wanted: Wanted) -> Partition:
+        try:
+            partition = self.partitions.get_by_id(wanted.topic_id, wanted.partition)
+        except KafkaError as error:
+            if wanted.name is None or error.code is not ErrorCode.UNKNOWN_TOPIC_ID:
+                raise
+            # A session knew the topic: it was deleted, or deleted and made again.
+            self.partitions.get(wanted.name, wanted.partition)
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, "The topic was made again: refresh its id.") from None
+        wanted.name = partition.topic
+        return partition
+
+    @staticmethod
+    def _diverged(read: PartitionRead, partition: Partition) -> bool:
+        wanted, log = read.wanted, partition.log
+        epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
+        if epoch == -1 or end_offset == -1:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "The last fetched epoch is unknown here.")
+        if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+            if not partition.is_leader and end_offset >= log.high_watermark:
+                # A replica that lags, or has records to cut off: only the leader can tell.
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "This replica has not come that far: ask the leader.")
+            read.diverging = (epoch, end_offset)
+            read.found(log, None)
+            return True
+        return False
+
+    def _answer(self, reads: list[PartitionRead]) -> Any:
+        chunks: list[Any] = []
+        for read in reads:
+            if not read.size:
+                chunks.append(b"")
+                continue
+            assert read.slice is not None
+            try:
+                data = read.slice.read_cached()
+            except KafkaError as error:
+                read.fail(error)
+                data = b""
+            if data is None:
+                return self._answer_cold(reads)
+            chunks.append(data)
+        assert self._finish is not None
+        return self._finish(reads, chunks)
+
+    async def _answer_cold(self, reads: list[PartitionRead]) -> Any:
+        if self.unsent is None:
+            return await self._read_cold(reads)
+        size = sum(read.size for read in reads)
+        self.unsent.take(size)
+        try:
+            return await self._read_cold(reads)
+        finally:
+            self.unsent.give_back(size)
+
+    async def _read_cold(self, reads: list[PartitionRead]) -> Any:
+        chunks: list[Any] = []
+        for read in reads:
+            try:
+                chunks.append(await read.slice.read() if read.size and read.slice is not None else b"")
+            except KafkaError as error:
+                read.fail(error)
+                chunks.append(b"")
+        assert self._finish is not None
+        return self._finish(reads, chunks)
+
+
+def _copy(done: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
+    if future.done():
+        return
+    if done.cancelled():
+        future.cancel()
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())

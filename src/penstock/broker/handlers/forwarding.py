@@ -1,0 +1,55 @@
+"""Requests that only the active controller can do. Any broker takes them, and passes them on unless it is that one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.requests.error_replies import merge
+from penstock.metadata.controller.configs import own_refusal
+from penstock.metadata.image import ResourceType
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.handlers.registry import Handler
+    from penstock.broker.requests.context import RequestContext
+
+INCREMENTAL_ALTER_CONFIGS = 44
+#: CreateTopics, DeleteTopics, AlterConfigs, CreatePartitions, ElectLeaders, IncrementalAlterConfigs,
+#: AlterPartitionReassignments, ListPartitionReassignments, AlterClientQuotas, AlterUserScramCredentials,
+#: DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter, RemoveRaftVoter.
+CONTROLLER_APIS = frozenset({19, 20, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81})
+
+
+def by_the_controller(handler: Handler) -> Handler:
+    """The handler where this node is the active controller, the way there where it isn't."""
+
+    def handle(broker: Broker, ctx: RequestContext, request: Any) -> Any:
+        if broker.metadata.leading:
+            return handler(broker, ctx, request)
+        if ctx.api_key == INCREMENTAL_ALTER_CONFIGS:
+            return _forward_configs(handler, broker, ctx, request)
+        return broker.channel.forward(ctx, request)
+
+    return handle
+
+
+async def _forward_configs(handler: Handler, broker: Broker, ctx: RequestContext, request: Any) -> Any:
+    """Levels of loggers are this process's own, and set here, and what it knows to be wrong is refused here.
+
+    Everything else is the controller's to set.
+    """
+    is_own = [
+        resource.resource_type == ResourceType.BROKER_LOGGER or own_refusal(resource, broker.settings) is not None
+        for resource in request.resources
+    ]
+    if not any(is_own):
+        return await broker.channel.forward(ctx, request)
+    everything = request.resources
+    request.resources = [resource for resource, here in zip(everything, is_own) if here]
+    answer = handler(broker, ctx, request)
+    response = await answer if isinstance(answer, Awaitable) else answer
+    if not all(is_own):
+        request.resources = [resource for resource, here in zip(everything, is_own) if not here]
+        response = merge(response, await broker.channel.forward(ctx, request), ctx.api_version)
+    return response

@@ -1,0 +1,35 @@
+"""What the group handlers share: who is calling, and answers that may have to wait for a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.broker.requests.deferred import Deferred
+from penstock.groups.turn import Caller
+
+if TYPE_CHECKING:
+    from penstock.broker.requests.context import RequestContext
+
+# every operation on a group: read, delete, describe, describe and alter configs
+ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+def caller(ctx: RequestContext) -> Caller:
+    """The host is written as Java prints an address."""
+    return Caller(ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.api_version)
+
+
+def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Awaitable[S]:
+    """Give the result its final shape, now or when it is there."""
+    if isinstance(result, asyncio.Future):
+        return Deferred(result, lambda: shape(result.result()))
+    return shape(result)
+
+
+async def committed(result: R | asyncio.Future[R]) -> R:
+    return await result if isinstance(result, asyncio.Future) else result

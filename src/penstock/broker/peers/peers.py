@@ -1,0 +1,130 @@
+"""The other brokers, as this one talks to them: by id, at the address that the metadata has for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.peers.links import Address, Links
+from penstock.broker.peers.suspected_nodes import Doubts
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.client.connection import BrokerConnection
+    from penstock.net.network import Network
+    from penstock.protocol.schema import Message
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request under way that its sender may stop waiting for. On an open connection it takes no task."""
+
+    future: asyncio.Future[Any]
+    """Done when there is something to tell: the answer, an error, or that nobody waits any more."""
+    _peers: Peers
+    _node_id: int
+    _connection: BrokerConnection | None = None
+    _request: tuple[int, int] = (0, 0)
+    _task: asyncio.Task[Any] | None = None
+
+    async def answer(self) -> Any:
+        """None after `leave`. Raises KafkaError."""
+        if self._connection is None:
+            return await self.future
+        try:
+            frame = await self.future
+            answer = None if frame is None else self._connection.decoded(frame, *self._request)
+        except KafkaError as error:
+            self._peers.failed(self._node_id, error)
+            raise
+        self._peers.doubts.reached(self._node_id)
+        return answer
+
+    def leave(self) -> asyncio.Future[Any]:
+        """Nobody waits any more. What is returned ends when the answer has come, or won't."""
+        left: asyncio.Future[Any] = self.future
+        if self._task is not None:
+            left = self._task
+        elif self._connection is not None:
+            left = self._connection.leave(self.future)
+        if not self.future.done():
+            self.future.set_result(None)
+        return left
+
+    @classmethod
+    def of_task(cls, peers: Peers, node_id: int, task: asyncio.Task[Any]) -> Call:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(lambda done: _copy(done, future))
+        future.add_done_callback(lambda done: done.cancelled() and task.cancel())
+        return cls(future, peers, node_id, _task=task)
+
+
+def _copy(done: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
+    if done.cancelled():
+        future.cancel()
+        return
+    error = done.exception()
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
+
+
+class Peers:
+    """One connection for each node and lane: a lane's requests keep their order, lanes don't wait for each other."""
+
+    def __init__(
+        self, node_id: int, metadata: MetadataLog, network: Network, listener: str, request_timeout_s: float = 30.0
+    ) -> None:
+        self._metadata = metadata
+        self._listener = listener
+        self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s)
+        self.doubts = Doubts()
+        metadata.subscribe(self.doubts.apply)
+
+    async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any:
+        """The answer, its error codes unread. NETWORK_EXCEPTION as soon as the connection is lost."""
+        address = self._address(node_id)
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        try:
+            answer = await self._links.request((node_id, lane), address, request, timeout_s)
+        except KafkaError as error:
+            self.failed(node_id, error)
+            raise
+        self.doubts.reached(node_id)
+        return answer
+
+    def begin(self, node_id: int, request: Message, *, lane: str, timeout_ms: int) -> Call:
+        """As `ask`, for one who may stop waiting. Raises KafkaError where there is nobody to ask."""
+        connection = self._links.ready((node_id, lane), self._address(node_id))
+        if connection is None:
+            asking = self.ask(node_id, request, lane=lane, timeout_ms=timeout_ms)
+            return Call.of_task(self, node_id, asyncio.get_running_loop().create_task(asking))
+        version = connection.version_of(request.API_KEY)
+        future = connection.post(request, version, timeout_ms / 1000)
+        return Call(future, self, node_id, connection, (request.API_KEY, version))
+
+    def failed(self, node_id: int, error: KafkaError) -> None:
+        if error.code is ErrorCode.NETWORK_EXCEPTION:
+            self.doubts.lost(node_id)
+
+    def forget(self, node_id: int) -> None:
+        """Closes its connections; whoever waits for an answer hears so."""
+        self._links.forget(node_id)
+
+    def close(self) -> None:
+        self._links.close()
+
+    def _address(self, node_id: int) -> Address:
+        broker = self._metadata.image.brokers.get(node_id)
+        endpoint = None if broker is None else broker.endpoints.get(self._listener)
+        if endpoint is None:
+            raise KafkaError(
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"Broker {node_id} has said of no listener {self._listener}: start it, or give it this listener.",
+            )
+        return endpoint.host, endpoint.port

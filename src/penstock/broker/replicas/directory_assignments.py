@@ -1,0 +1,99 @@
+"""Tells the controller in which directory a replica is, where that differs from what it believes (KIP-858).
+
+A replica whose directory the broker doesn't have counts as offline and may not lead. So a broker that comes back with
+a new disk, or has put a new replica elsewhere, says so: all that waits in one request, again until it is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_73_assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    DirectoryData,
+    PartitionData,
+    TopicData,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.controller_channel import ControllerChannel
+    from penstock.broker.replicas.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
+ASK_TIMEOUT_MS = 30_000
+#: A request names at most so many replicas, as Kafka's do.
+MAX_REPLICAS = 2_000
+
+
+class ReplicaPlaces:
+    def __init__(self, node_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int]) -> None:
+        self._node_id = node_id
+        self._channel = channel
+        self._broker_epoch = broker_epoch
+        self._waiting: dict[Partition, bytes] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def placed(self, partition: Partition, directory_id: bytes) -> None:
+        """The replica's log is in this directory."""
+        if self._closed or partition.image.directory(self._node_id) == directory_id:
+            return
+        self._waiting[partition] = directory_id
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._tell(), name="places of replicas")
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _tell(self) -> None:
+        pause = RETRY_SECONDS
+        try:
+            while self._waiting:
+                if await self._ask(list(self._waiting.items())[:MAX_REPLICAS]):
+                    pause = RETRY_SECONDS
+                else:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, MAX_RETRY_SECONDS)
+        finally:
+            self._task = None
+
+    async def _ask(self, told: list[tuple[Partition, bytes]]) -> bool:
+        """False: ask again. What no later try changes (the topic or the replica is gone) is done with."""
+        try:
+            answer: AssignReplicasToDirsResponse = await self._channel.ask(
+                self._request(told), timeout_ms=ASK_TIMEOUT_MS
+            )
+        except KafkaError as error:
+            logger.warning("the controller was not told where %d replicas are: %s", len(told), error)
+            return False
+        if answer.error_code:
+            logger.warning("the controller takes no places of replicas yet: %s", ErrorCode(answer.error_code).name)
+            return False
+        for partition, directory_id in told:
+            if self._waiting.get(partition) == directory_id:
+                del self._waiting[partition]
+        return True
+
+    def _request(self, told: list[tuple[Partition, bytes]]) -> AssignReplicasToDirsRequest:
+        topics: dict[tuple[bytes, bytes], TopicData] = {}
+        directories: dict[bytes, DirectoryData] = {}
+        for partition, directory_id in told:
+            directory = directories.setdefault(directory_id, DirectoryData(id=directory_id))
+            key = (directory_id, partition.topic_id)
+            if key not in topics:
+                topics[key] = TopicData(topic_id=partition.topic_id)
+                directory.topics.append(topics[key])
+            topics[key].partitions.append(PartitionData(partition_index=partition.index))
+        return AssignReplicasToDirsRequest(
+            broker_id=self._node_id, broker_epoch=self._broker_epoch(), directories=list(directories.values())
+        )

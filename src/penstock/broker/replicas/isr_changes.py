@@ -1,0 +1,150 @@
+"""Asks the controller for changes of in-sync sets: everything that waits in one request, one request at a time.
+
+A proposal stays the partition's until the controller has answered it or the image has overtaken it. What the answer
+doesn't settle (a lost connection, a controller that just changed) is asked again, as long as it still stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_56_alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+    PartitionData,
+    TopicData,
+)
+from penstock.replication.leader import Leading, Proposal, Verdict
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.controller_channel import ControllerChannel
+    from penstock.broker.replicas.partition import Partition
+    from penstock.metadata.image import PartitionImage
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
+RECOVERED = 0
+ASK_TIMEOUT_MS = 30_000
+
+
+class IsrChanges:
+    def __init__(self, node_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int]) -> None:
+        self._node_id = node_id
+        self._channel = channel
+        self._broker_epoch = broker_epoch
+        self._waiting: dict[Partition, tuple[Leading, Proposal]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.shrinks = 0
+        self.expands = 0
+        self.refusals = 0
+
+    def submit(self, partition: Partition) -> None:
+        leading = partition.leading
+        if leading is None or leading.proposal is None or self._closed:
+            return
+        self._waiting[partition] = (leading, leading.proposal)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send(), name="changes of in-sync sets")
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _send(self) -> None:
+        pause = RETRY_SECONDS
+        try:
+            while self._waiting:
+                sent = {each: what for each, what in self._waiting.items() if _stands(each, *what)}
+                self._waiting = {}
+                if sent and await self._ask(sent):
+                    pause = RETRY_SECONDS
+                elif sent:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, MAX_RETRY_SECONDS)
+        finally:
+            self._task = None
+
+    async def _ask(self, sent: dict[Partition, tuple[Leading, Proposal]]) -> bool:
+        """False: some have to be asked for again."""
+        request = self._request(sent)
+        try:
+            response: AlterPartitionResponse = await self._channel.ask(request, timeout_ms=ASK_TIMEOUT_MS)
+        except KafkaError as error:
+            logger.warning("the controller was not told of %d in-sync sets yet: %s", len(sent), error)
+            self._again(sent)
+            return False
+        except Exception:  # a proposal that is forgotten would hold the high watermark back for ever
+            logger.exception("asking the controller for %d in-sync sets failed: once more", len(sent))
+            self._again(sent)
+            return False
+        if response.error_code:
+            code = ErrorCode(response.error_code)
+            logger.warning("the controller takes no in-sync sets from this broker yet: %s", code.name)
+            self._again(sent)
+            return False
+        return self._settle(sent, response)
+
+    def _request(self, sent: dict[Partition, tuple[Leading, Proposal]]) -> AlterPartitionRequest:
+        topics: dict[bytes, TopicData] = {}
+        for partition, (_, proposal) in sent.items():
+            topic = topics.setdefault(partition.topic_id, TopicData(topic_id=partition.topic_id))
+            topic.partitions.append(
+                PartitionData(
+                    partition_index=partition.index,
+                    leader_epoch=proposal.leader_epoch,
+                    new_isr_with_epochs=[BrokerState(broker_id=b, broker_epoch=e) for b, e in proposal.members],
+                    leader_recovery_state=RECOVERED,
+                    partition_epoch=proposal.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(
+            broker_id=self._node_id, broker_epoch=self._broker_epoch(), topics=list(topics.values())
+        )
+
+    def _again(self, sent: dict[Partition, tuple[Leading, Proposal]]) -> None:
+        for partition, what in sent.items():
+            self._waiting.setdefault(partition, what)
+
+    def _settle(self, sent: dict[Partition, tuple[Leading, Proposal]], response: AlterPartitionResponse) -> bool:
+        answers = {
+            (topic.topic_id, each.partition_index): each for topic in response.topics for each in topic.partitions
+        }
+        settled = True
+        for partition, (leading, proposal) in sent.items():
+            answer = answers.get((partition.topic_id, partition.index))
+            if not _stands(partition, leading, proposal):
+                continue
+            if answer is not None and not answer.error_code:
+                if proposal.expands or answer.partition_epoch <= proposal.partition_epoch:
+                    partition.isr_accepted(answer.isr, answer.leader_epoch, answer.partition_epoch)
+                # A smaller set counts when the image has it. The answer may overtake another min.insync.replicas, by
+                # which the controller already chose who is eligible: this leader would commit alone by the old one.
+                continue
+            code = ErrorCode(answer.error_code) if answer is not None else ErrorCode.UNKNOWN_SERVER_ERROR
+            self.refusals += 1
+            verdict = partition.isr_refused(code)
+            logger.info("%s: in-sync set %s refused: %s, %s", partition, proposal.isr, code.name, verdict.value)
+            if verdict is Verdict.RETRY:
+                self._waiting.setdefault(partition, (leading, proposal))
+                settled = False
+        return settled
+
+    def count(self, before: PartitionImage, after: PartitionImage) -> None:
+        """Counts what the image shows: where this node is the active controller too, it is ahead of the answer."""
+        if before.leader == after.leader == self._node_id and before.isr is not after.isr:
+            self.shrinks += not set(before.isr) <= set(after.isr)
+            self.expands += not set(after.isr) <= set(before.isr)
+
+
+def _stands(partition: Partition, leading: Leading, proposal: Proposal) -> bool:
+    """Nothing has overtaken it: the same leadership, the same committed set to start from."""
+    return partition.leading is leading and leading.proposal is proposal

@@ -1,0 +1,498 @@
+"""Follows the partitions that one other node leads: one request in flight, answers taken over as they come.
+
+The leader remembers what is fetched (a fetch session), so a request names only what has moved since the one before. A
+partition in trouble pauses and leaves the session meanwhile; the others go on. Memory is bounded by one answer.
+
+A poll may be parked at the leader for `replica.fetch.wait.max.ms`. Partitions that come to this fetcher meanwhile, as
+after a failover, don't wait for its end: the poll is left to itself and another session begins on the second lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS
+from penstock.broker.replicas.replica_session import NO_SESSION, Key, ReplicaSession
+from penstock.log.flush import make_countable
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+from penstock.protocol.messages.api_02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from penstock.replication import follower
+from penstock.replication.follower import ResetKind, Trouble
+
+if TYPE_CHECKING:
+    from penstock.broker.fetch.fetch_policy import Throttle
+    from penstock.broker.peers.peers import Call, Peers
+    from penstock.broker.replicas.partition import Partition
+    from penstock.metadata.configs.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+NO_EPOCH = -1
+LATEST, EARLIEST = -1, -2
+SLICE_SECONDS = 0.005  # how long taking over an answer may hold the loop
+
+_SESSION_LOST = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A partition, and how this fetcher stands with it."""
+
+    partition: Partition
+    leader_epoch: int
+    failures: int = 0
+    not_before: float = 0.0
+    asked: int = -1
+    """The offset that the request in flight names."""
+
+    @property
+    def key(self) -> Key:
+        return self.partition.topic_id, self.partition.index
+
+
+@dataclass(slots=True)
+class Counts:
+    """What followers of this node have done, for the operator."""
+
+    bytes_in: int = 0
+    requests: int = 0
+    errors: int = 0
+    truncations: int = 0
+    truncated_records: int = 0
+    resets: int = 0
+
+
+def _forget(left: asyncio.Future[Any]) -> None:
+    """Nobody waits for it: how it ended is nobody's concern either."""
+    if not left.cancelled():
+        left.exception()
+
+
+class ReplicaFetcher:
+    def __init__(
+        self,
+        node_id: int,
+        leader_id: int,
+        number: int,
+        *,
+        peers: Peers,
+        settings: Settings,
+        broker_epoch: Callable[[], int],
+        throttle: Throttle,
+        counts: Counts,
+    ) -> None:
+        self._node_id = node_id
+        self.leader_id = leader_id
+        self.number = number
+        self._peers = peers
+        self._settings = settings
+        self._broker_epoch = broker_epoch
+        self._throttle = throttle
+        self._counts = counts
+        self._followed: dict[Key, Followed] = {}
+        self._paused: dict[Key, None] = {}
+        self._session = ReplicaSession()
+        self._lane = 0
+        self._failures = 0
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._call: Call | None = None  # the poll in flight
+        self._left: asyncio.Future[Any] | None = None  # a poll that nobody waits for any more
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    # --- what it follows
+
+    def add(self, partition: Partition) -> None:
+        known = self._followed.get((partition.topic_id, partition.index))
+        if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
+            return
+        entry = Followed(partition, partition.leader_epoch)
+        if known is not None:
+            self._paused.pop(entry.key, None)
+        self._followed[entry.key] = entry
+        self._session.come_back(entry.key)
+        if partition.is_open:
+            self._session.mention(entry.key)
+        else:
+            self._pause(entry, 0.0)  # a few logs are opened in each round: thousands at once would hold up the loop
+        self._news.set()
+        self._leave_poll()
+        if self._task is None:
+            name = f"follow node {self.leader_id}, {self.number}"
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    def remove(self, partition: Partition) -> None:
+        entry = self._followed.get((partition.topic_id, partition.index))
+        if entry is not None and entry.partition is partition:
+            self._drop(entry)
+
+    def _drop(self, entry: Followed) -> None:
+        del self._followed[entry.key]
+        self._paused.pop(entry.key, None)
+        self._session.leave(entry.key)
+
+    async def close(self) -> None:
+        self._followed.clear()
+        ending = [each for each in (self._task, self._left) if each is not None]
+        for each in ending:
+            each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    # --- round after round
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._round()
+            except Exception:
+                logger.exception("following node %d failed: once more", self.leader_id)
+                self._session.begin()
+                await asyncio.sleep(self._settings.int("replica.fetch.backoff.ms") / 1000)
+
+    async def _round(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._news.clear()
+        wake_at = self._resume(loop.time())
+        await self._sync_tails()
+        if len(self._paused) < len(self._followed):
+            request = self._request(wake_at, loop.time())
+            answer = await self._ask(request) if request is not None else None
+            if answer is not None:
+                await self._take(answer)
+        else:
+            await self._sleep(None if wake_at is None else wake_at - loop.time())
+
+    async def _sync_tails(self) -> None:
+        """Where fsync is promised the leader takes what a fetch names for synced, whoever brought it here."""
+        while tails := self._unsynced_tails():
+            for entry in tails:
+                try:
+                    await make_countable(entry.partition.log)
+                except KafkaError as error:
+                    self._broken(entry, error)
+
+    def _unsynced_tails(self) -> list[Followed]:
+        found: list[Followed] = []
+        for key in self._followed if self._session.begins else self._session.changed:
+            if key in self._paused:
+                continue
+            try:
+                log = self._followed[key].partition.log
+            except KafkaError:
+                continue  # the request will meet it, too
+            if log.countable_offset < log.log_end_offset and not log.offline:
+                found.append(self._followed[key])
+        return found
+
+    def _resume(self, now: float) -> float | None:
+        """Take back those whose pause is over, if their logs can be opened in a moment; when the next one's is."""
+        self._hold_back_throttled(now)
+        if not self._paused:
+            return None
+        clock, opened = asyncio.get_running_loop().time, 0
+        for key in [key for key in self._paused if self._followed[key].not_before <= now]:
+            partition = self._followed[key].partition
+            if not partition.is_open:
+                if opened and clock() >= now + OPEN_SLICE_SECONDS:
+                    continue
+                opened += 1
+                with suppress(KafkaError):  # the request will meet it, too
+                    _ = partition.log
+            del self._paused[key]
+            self._session.mention(key)
+        return min((self._followed[key].not_before for key in self._paused), default=None)
+
+    def _hold_back_throttled(self, now: float) -> None:
+        if not self._throttle.limited or (excess_ms := self._throttle.excess_ms()) <= 0:
+            return
+        for entry in list(self._followed.values()):
+            if entry.key not in self._paused and self._is_throttled(entry.partition):
+                self._pause(entry, now + excess_ms / 1000)
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        return self._node_id not in partition.image.isr and self._throttle.concerns(partition)
+
+    async def _sleep(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(None if seconds is None else max(0.001, seconds)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def _pause(self, entry: Followed, until: float) -> None:
+        entry.not_before = until
+        self._paused[entry.key] = None
+        self._session.leave(entry.key)
+
+    # --- asking
+
+    def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
+        """The next one; None if nothing of it can be read here. It may be parked until somebody's pause is over."""
+        settings, session = self._settings, self._session
+        topics: dict[bytes, FetchTopic] = {}
+        for key in session.due(key for key in self._followed if key not in self._paused):
+            entry = self._followed[key]
+            try:
+                asked = self._position(entry)
+            except KafkaError as error:
+                self._give_up(entry, error)
+                continue
+            topics.setdefault(key[0], FetchTopic(topic_id=key[0])).partitions.append(asked)
+            session.named(key)
+        if len(self._paused) == len(self._followed):
+            return None
+        max_wait_ms = settings.int("replica.fetch.wait.max.ms")
+        if wake_at is not None:
+            max_wait_ms = max(1, min(max_wait_ms, int((wake_at - now) * 1000)))
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
+            max_wait_ms=max_wait_ms,
+            min_bytes=settings.int("replica.fetch.min.bytes"),
+            max_bytes=settings.int("replica.fetch.response.max.bytes"),
+            session_id=session.id,
+            session_epoch=session.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=session.ask(),
+        )
+
+    def _position(self, entry: Followed) -> FetchPartition:
+        log = entry.partition.log
+        log.check_writable()
+        latest = log.epochs.latest_epoch
+        entry.asked = log.log_end_offset
+        return FetchPartition(
+            partition=entry.partition.index,
+            current_leader_epoch=entry.leader_epoch,
+            fetch_offset=log.log_end_offset,
+            last_fetched_epoch=NO_EPOCH if latest is None else latest,
+            log_start_offset=log.log_start_offset,
+            partition_max_bytes=self._settings.int("replica.fetch.max.bytes"),
+        )
+
+    def _give_up(self, entry: Followed, error: KafkaError) -> None:
+        """Our own disk: the partition comes back with another leader epoch, or after a restart."""
+        logger.error("%s is not followed any more: %s", entry.partition, error)
+        self._drop(entry)
+
+    async def _ask(self, request: FetchRequest) -> FetchResponse | None:
+        """The answer; None if there is none, or partitions came that can't wait for it."""
+        self._counts.requests += 1
+        timeout_ms = self._settings.int("replica.socket.timeout.ms")
+        lane = f"replica-{self.number}-{self._lane}"
+        try:
+            call = self._call = self._peers.begin(self.leader_id, request, lane=lane, timeout_ms=timeout_ms)
+            self._leave_poll()  # somebody may have come while the request was made ready
+            answer: FetchResponse | None = await call.answer()
+        except KafkaError as error:
+            await self._failed(error)
+            return None
+        finally:
+            self._call = None
+        if answer is None:
+            self._lane = 1 - self._lane
+            self._session.begin()
+            return None
+        if answer.error_code:
+            await self._failed(KafkaError(ErrorCode(answer.error_code), "The leader refused the fetch session."))
+            return None
+        self._failures = 0
+        self._session.answered(answer.session_id)
+        return answer
+
+    def _leave_poll(self, _: object = None) -> None:
+        """Partitions came that can't wait for it. One poll at a time is left so, else they would pile up."""
+        call = self._call
+        if call is None or call.future.done() or not self._news.is_set():
+            return
+        if self._left is None or self._left.done():
+            self._left = call.leave()
+            self._left.add_done_callback(_forget)
+            self._left.add_done_callback(self._leave_poll)
+
+    async def _failed(self, error: KafkaError) -> None:
+        self._counts.errors += 1
+        self._session.begin()
+        if error.code in _SESSION_LOST:
+            self._session.lost()
+            if self._failures == 0:
+                self._failures = 1
+                return
+        backoff_ms = self._settings.int("replica.fetch.backoff.ms")
+        pause_ms = follower.pause_ms(follower.trouble(error.code), self._failures, backoff_ms)
+        self._failures += 1
+        logger.log(
+            logging.INFO if self._failures == 1 else logging.DEBUG, "node %d is not followed: %s", self.leader_id, error
+        )
+        await asyncio.sleep(pause_ms / 1000)
+
+    # --- taking over
+
+    async def _take(self, answer: FetchResponse) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SLICE_SECONDS
+        for topic in answer.responses:
+            for data in topic.partitions:
+                entry = self._followed.get((topic.topic_id, data.partition_index))
+                if entry is None or entry.key in self._paused or not self._is_current(entry):
+                    continue
+                try:
+                    await self._take_one(entry, data)
+                except KafkaError as error:
+                    self._broken(entry, error)
+                    continue
+                except Exception:  # one partition's riddle: the others behind it go on
+                    logger.exception("%s: what the leader sent can't be taken over", entry.partition)
+                    self._trouble(entry, Trouble.LATER)
+                    continue
+                if loop.time() >= deadline:
+                    await asyncio.sleep(0)
+                    deadline = loop.time() + SLICE_SECONDS
+
+    def _is_current(self, entry: Followed) -> bool:
+        partition = entry.partition
+        return partition.leader_epoch == entry.leader_epoch and partition.image.leader == self.leader_id
+
+    def _broken(self, entry: Followed, error: KafkaError) -> None:
+        if self._followed.get(entry.key) is not entry:
+            return
+        if error.code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            self._give_up(entry, error)
+        else:
+            logger.error("%s: what the leader sent can't be taken over: %s", entry.partition, error)
+            self._trouble(entry, Trouble.LATER)
+
+    async def _take_one(self, entry: Followed, data: PartitionData) -> None:
+        if data.error_code:
+            await self._refused(entry, ErrorCode(data.error_code))
+            return
+        partition = entry.partition
+        log = partition.log
+        if entry.asked != log.log_end_offset:
+            return  # an answer to what was asked before, perhaps of this leader in an earlier epoch
+        if data.diverging_epoch.epoch != NO_EPOCH or data.diverging_epoch.end_offset != -1:
+            self._truncate(entry, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            return
+        entry.failures = 0
+        start = log.log_start_offset
+        size = partition.replicate(data.records, entry.leader_epoch, data.high_watermark, data.log_start_offset)
+        if size:
+            self._counts.bytes_in += size
+            if self._session.id == NO_SESSION:
+                # A leader without room for a session fills its answers in the order of the question, and may stop
+                # before the end: who got something asks last. In a session the leader itself sees to that.
+                self._followed[entry.key] = self._followed.pop(entry.key)
+            if self._throttle.limited and self._throttle.concerns(partition):
+                self._throttle.record(size)
+        if size or log.log_start_offset != start:
+            self._session.mention(entry.key)
+
+    def _truncate(self, entry: Followed, epoch: int, end_offset: int) -> None:
+        log = entry.partition.log
+        own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)
+        step = follower.truncation(epoch, end_offset, own_epoch, own_end, log.log_end_offset, log.high_watermark)
+        before = log.log_end_offset, log.epochs.latest_epoch
+        self._cut(entry, step.offset)
+        if (log.log_end_offset, log.epochs.latest_epoch) == before:
+            self._trouble(entry, Trouble.LATER)  # the same question would get the same answer
+            return
+        self._session.mention(entry.key)
+
+    def _cut(self, entry: Followed, offset: int) -> None:
+        log = entry.partition.log
+        end, mark = log.log_end_offset, log.high_watermark
+        if offset < mark:
+            logger.warning(
+                "%s: the leader of epoch %d lacks offsets %d to %d, which were committed: an unclean election",
+                entry.partition,
+                entry.leader_epoch,
+                offset,
+                mark,
+            )
+        if log.truncate_to(offset):
+            self._counts.truncations += 1
+            self._counts.truncated_records += end - log.log_end_offset
+            logger.info("%s: cut from %d to %d, where the leader's log parts", entry.partition, end, log.log_end_offset)
+
+    async def _refused(self, entry: Followed, code: ErrorCode) -> None:
+        self._counts.errors += 1
+        kind = follower.trouble(code)
+        if kind is Trouble.OUT_OF_RANGE:
+            try:
+                await self._reset(entry)
+                return
+            except KafkaError as error:
+                code = error.code
+                kind = Trouble.LATER
+        logger.debug("%s: %s from node %d", entry.partition, code.name, self.leader_id)
+        self._trouble(entry, kind)
+
+    def _trouble(self, entry: Followed, kind: Trouble) -> None:
+        if self._followed.get(entry.key) is not entry:
+            return
+        pause_ms = follower.pause_ms(kind, entry.failures, self._settings.int("replica.fetch.backoff.ms"))
+        entry.failures += 1
+        self._pause(entry, asyncio.get_running_loop().time() + pause_ms / 1000)
+
+    async def _reset(self, entry: Followed) -> None:
+        """Our end is not in the leader's log. Its bounds tell what to do."""
+        end = await self._leader_offset(entry, LATEST)
+        start = await self._leader_offset(entry, EARLIEST)
+        if self._followed.get(entry.key) is not entry or not self._is_current(entry):
+            return
+        log = entry.partition.log
+        step = follower.reset(log.log_end_offset, start, end)
+        self._counts.resets += 1
+        if step.kind is ResetKind.TRUNCATE:
+            self._cut(entry, step.offset)
+        elif step.kind is ResetKind.START_OVER:
+            logger.info("%s: the leader's log starts at %d, after our end: starting over", entry.partition, start)
+            log.truncate_fully_and_start_at(step.offset)
+        else:
+            self._trouble(entry, Trouble.SOON)  # it is there now, or the leader doesn't know our last epoch
+            return
+        self._session.mention(entry.key)
+
+    async def _leader_offset(self, entry: Followed, timestamp: int) -> int:
+        partition = entry.partition
+        asked = ListOffsetsPartition(
+            partition_index=partition.index, current_leader_epoch=entry.leader_epoch, timestamp=timestamp
+        )
+        request = ListOffsetsRequest(
+            replica_id=self._node_id, topics=[ListOffsetsTopic(name=partition.topic, partitions=[asked])]
+        )
+        answer: ListOffsetsResponse = await self._peers.ask(
+            self.leader_id,
+            request,
+            lane=f"replica-{self.number}-{self._lane}",
+            timeout_ms=self._settings.int("replica.socket.timeout.ms"),
+        )
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            raise KafkaError(ErrorCode(found.error_code), "The leader doesn't tell where its log begins and ends.")
+        return found.offset

@@ -1,0 +1,190 @@
+"""Replication as this node takes part in it: fetchers for what others lead, in-sync sets of what it leads itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from penstock.broker.fetch.fetch_policy import FOLLOWER_RATE, Throttle
+from penstock.broker.replicas.directory_assignments import ReplicaPlaces
+from penstock.broker.replicas.isr_changes import IsrChanges
+from penstock.broker.replicas.replica_fetcher import Counts, ReplicaFetcher
+from penstock.broker.replicas.replica_figures import figures_of
+from penstock.broker.tasks import Tasks
+from penstock.metadata.image import EMPTY_IMAGE, NO_LEADER, topic_changes
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.controller_channel import ControllerChannel
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.peers.peers import Peers
+    from penstock.broker.replicas.partition import Partition
+    from penstock.broker.replicas.partitions import Partitions
+    from penstock.clock import Clock
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import MetadataImage, TopicImage
+    from penstock.replication.leader import Figures
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[bytes, int]  # topic id, partition
+
+
+class ReplicaManager:
+    """Made before anything is applied; `apply` comes after that of the partitions, `start` once there is a loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        partitions: Partitions,
+        peers: Peers,
+        channel: ControllerChannel,
+        settings: Settings,
+        clock: Clock,
+        metadata: MetadataLog,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._node_id = node_id
+        self._partitions = partitions
+        self._peers = peers
+        self._settings = settings
+        self._broker_epoch = broker_epoch
+        self.isr_changes = IsrChanges(node_id, channel, broker_epoch)
+        self._places = ReplicaPlaces(node_id, channel, broker_epoch)
+        self.counts = Counts()
+        self.throttle = Throttle(FOLLOWER_RATE, partitions.hosting, settings)
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._followed: dict[Key, tuple[Partition, ReplicaFetcher]] = {}
+        self._retired = Tasks()
+        self._timer: asyncio.Task[None] | None = None
+        self._fetchers_per_leader = settings.int("num.replica.fetchers")
+        partitions.hosting.propose = self.isr_changes.submit
+        partitions.hosting.placed = self._places.placed
+        partitions.hosting.broker_epoch = broker_epoch
+        partitions.hosting.max_lag_ms = settings.int("replica.lag.time.max.ms")
+
+    # --- life
+
+    def start(self) -> None:
+        self._timer = asyncio.get_running_loop().create_task(self._watch_laggards(), name="lagging replicas")
+
+    async def close(self) -> None:
+        """Nothing is followed any more, nobody is told of in-sync sets."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+        fetchers, self._fetchers = list(self._fetchers.values()), {}
+        self._followed.clear()
+        await asyncio.gather(*(fetcher.close() for fetcher in fetchers), self._retired.ended())
+        await self.isr_changes.close()
+        await self._places.close()
+
+    async def _watch_laggards(self) -> None:
+        """A follower is noticed one and a half times the lag time after it was last caught up, at the latest."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._partitions.hosting.max_lag_ms / 2000)
+            self.check_laggards(int(loop.time() * 1000))
+
+    def check_laggards(self, now_ms: int) -> int:
+        """How many partitions are to lose somebody."""
+        return sum(partition.check_laggards(now_ms) for partition in self._partitions)
+
+    # --- the image
+
+    def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
+        old = old or EMPTY_IMAGE
+        changes = topic_changes(old, new)
+        if self._fetchers_per_leader != self._settings.int("num.replica.fetchers"):
+            self._fetchers_per_leader = self._settings.int("num.replica.fetchers")
+            self._assign_all()
+        for topic in changes.deleted:
+            for index in topic.partitions:
+                self._unfollow((topic.topic_id, index))
+        for topic in changes.created:
+            self._assign(topic, None)
+        for before, topic in changes.changed:
+            self._assign(topic, before)
+        if old.brokers is not new.brokers:
+            self._brokers_changed(old, new)
+        self._retire_idle()
+
+    def _brokers_changed(self, old: MetadataImage, new: MetadataImage) -> None:
+        """A fenced broker holds no high watermark back, nor the deletion of records."""
+        if all(old.brokers.get(each) is broker for each, broker in new.brokers.items()):
+            return
+        for partition in self._partitions:
+            if partition.leading is not None:
+                partition.recheck()
+
+    def _assign_all(self) -> None:
+        followed, self._followed = self._followed, {}
+        for partition, fetcher in followed.values():
+            fetcher.remove(partition)
+            self._follow(partition)
+
+    def _assign(self, topic: TopicImage, before: TopicImage | None) -> None:
+        for index, image in topic.partitions.items():
+            earlier = None if before is None else before.partitions.get(index)
+            if earlier is image:
+                continue
+            if earlier is not None:
+                self.isr_changes.count(earlier, image)
+            if self._node_id in image.replicas:
+                self._follow(self._partitions.get_by_id(topic.topic_id, index))
+            else:
+                self._unfollow((topic.topic_id, index))
+
+    def _follow(self, partition: Partition) -> None:
+        """Have it with the fetcher of its leader, and with no other."""
+        key, leader = (partition.topic_id, partition.index), partition.image.leader
+        wanted = None
+        if leader not in (self._node_id, NO_LEADER):
+            wanted = self._fetcher(leader, self._number_of(partition))
+        known = self._followed.get(key)
+        if known is not None and (known[1] is not wanted or known[0] is not partition):
+            self._unfollow(key)
+        if wanted is not None:
+            self._followed[key] = (partition, wanted)
+            wanted.add(partition)
+
+    def _unfollow(self, key: Key) -> None:
+        known = self._followed.pop(key, None)
+        if known is not None:
+            known[1].remove(known[0])
+
+    def _number_of(self, partition: Partition) -> int:
+        return (crc32(partition.topic.encode()) + partition.index) % self._fetchers_per_leader
+
+    def _fetcher(self, leader: int, number: int) -> ReplicaFetcher:
+        fetcher = self._fetchers.get((leader, number))
+        if fetcher is None:
+            fetcher = self._fetchers[leader, number] = ReplicaFetcher(
+                self._node_id,
+                leader,
+                number,
+                peers=self._peers,
+                settings=self._settings,
+                broker_epoch=self._broker_epoch,
+                throttle=self.throttle,
+                counts=self.counts,
+            )
+        return fetcher
+
+    def _retire_idle(self) -> None:
+        for key in [key for key, fetcher in self._fetchers.items() if not len(fetcher)]:
+            self._retired.start(self._fetchers.pop(key).close())
+
+    # --- figures
+
+    def figures(self) -> Iterator[Figures]:
+        """Of every partition that this node leads and can read."""
+        for partition in self._partitions:
+            if partition.is_leader and partition.is_open:
+                try:
+                    yield figures_of(partition)
+                except KafkaError as error:
+                    logger.debug("%s: %s", partition, error)

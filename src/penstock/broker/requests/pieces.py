@@ -1,0 +1,85 @@
+"""Requests with very many elements, cut into pieces that are handled one after the other, and their answers joined.
+
+It goes by the arrays that request and response have in common, as error replies do: a piece names some of the topics,
+and of a topic that is cut some of the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.broker.requests.error_replies import clone, identity, pair
+from penstock.protocol.apis import response_class
+from penstock.protocol.schema import Field, Struct
+
+
+def cut(request: Any, version: int, size: int) -> Iterator[Any]:
+    """Requests that ask together for what this one does, each for at most `size` elements of the deepest arrays."""
+    for piece, _ in _cut(request, version, size):
+        yield piece
+
+
+def join(response: Any, piece: Any, api_key: int, request_type: type[Struct], version: int) -> Any:
+    """Adds the answer to the next piece."""
+    _join(response, piece, request_type, response_class(api_key), version)
+    return response
+
+
+def size(request: Any) -> tuple[int, int]:
+    """The length of the longest array at the top, and how many elements there are in all arrays together."""
+    arrays = [getattr(request, field.name) or () for field in type(request).FIELDS if field.kind == "array"]
+    return max(map(len, arrays), default=0), _elements(request)
+
+
+def _elements(struct: Any) -> int:
+    count = 0
+    for field in type(struct).FIELDS:
+        if field.kind == "array":
+            items = getattr(struct, field.name) or ()
+            count += len(items)
+            if isinstance(field.item, type):
+                count += sum(map(_elements, items))
+    return count
+
+
+def _array(struct_type: type[Struct], version: int) -> Field | None:
+    return next((field for field in struct_type.FIELDS if field.kind == "array" and field.exists_in(version)), None)
+
+
+def _cut(struct: Any, version: int, size: int) -> Iterator[tuple[Any, int]]:
+    """Pieces of a struct with the number of elements in each."""
+    field = _array(type(struct), version)
+    items = None if field is None else getattr(struct, field.name)
+    if field is None or not items:
+        yield struct, 1
+        return
+    piece: list[Any] = []
+    count = 0
+    for item in items:
+        for part, elements in _cut(item, version, size) if isinstance(item, Struct) else ((item, 1),):
+            if piece and count + elements > size:
+                yield _with(struct, field, piece), count
+                piece, count = [], 0
+            piece.append(part)
+            count += elements
+    yield _with(struct, field, piece), count
+
+
+def _with(struct: Any, field: Field, items: list[Any]) -> Any:
+    new = clone(struct)
+    setattr(new, field.name, items)
+    return new
+
+
+def _join(mine: Any, theirs: Any, request_type: Any, response_type: Any, version: int) -> None:
+    paired = pair(request_type, response_type, version)
+    if paired is None:
+        return
+    name = paired.response.name
+    items, more = getattr(mine, name), getattr(theirs, name)
+    asked = paired.request.item
+    if items and more and isinstance(asked, type) and identity(items[-1], version) == identity(more[0], version):
+        _join(items[-1], more[0], asked, paired.response.item, version)  # an item that was cut in two
+        more = more[1:]
+    items += more

@@ -1,0 +1,237 @@
+"""Actors that read: readers that jump about, members of groups, and a copier that does both ends exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.client.client import AsyncClient
+from penstock.client.consumer import Consumer, ConsumerSettings
+from penstock.client.fetched import Fetched
+from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from penstock.client.producer import Producer
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from penstock.sim.actors.producers import Writer, Writing, end
+from penstock.sim.actors.session import Session
+from penstock.sim.checks.history import Commit, Outcome, Read, TopicPartition, Transaction
+
+LEAVE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    partitions: Sequence[TopicPartition]
+    committed_only: bool = False
+    pause_s: float = 0.5
+    seek: float = 0.2
+    """How often a reader jumps somewhere else instead of reading on."""
+    max_bytes: int = 4_096
+    group: str = ""
+    target: TopicPartition | None = None
+
+
+def note_reads(session: Session, fetched: Sequence[Fetched], *, committed_only: bool, since: float) -> int:
+    count = 0
+    for part in fetched:
+        partition = (part.topic, part.partition)
+        for record in part.records():
+            session.history.reads.append(
+                Read(session.name, partition, record.offset, record.value or b"", committed_only, since, session.now)
+            )
+            count += 1
+    return count
+
+
+class Reader:
+    def __init__(self, session: Session, how: Reading) -> None:
+        self.session = session
+        self.how = how
+
+    def consumer(self, client: AsyncClient) -> Consumer:
+        return Consumer(
+            client,
+            ConsumerSettings(
+                isolation_level=READ_COMMITTED if self.how.committed_only else READ_UNCOMMITTED,
+                max_wait_ms=300,
+                partition_max_bytes=self.how.max_bytes,
+                reset=EARLIEST,
+            ),
+        )
+
+    async def run(self) -> None:
+        while not self.session.done:
+            try:
+                async with self.session.client() as client, self.consumer(client) as consumer:
+                    await self.read(client, consumer)
+            except KafkaError as error:
+                self.session.note(f"starts again: {error.code.name}")
+                await self.session.think(0.5)
+
+    async def read(self, client: AsyncClient, consumer: Consumer) -> None:
+        session, how = self.session, self.how
+        since = session.now
+        await consumer.assign(dict.fromkeys(how.partitions, EARLIEST))
+        while not session.done:
+            fetched = await consumer.poll(1.0)
+            if note_reads(session, fetched, committed_only=how.committed_only, since=since):
+                session.note(f"reads to {[(part.topic, part.partition, part.next_offset) for part in fetched]}")
+            if session.random.random() < how.seek:
+                partition = session.random.choice(how.partitions)
+                since = session.now
+                await consumer.seek({partition: await self._somewhere(client, partition)})
+            await session.think(how.pause_s)
+
+    async def _somewhere(self, client: AsyncClient, partition: TopicPartition) -> int:
+        start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
+        stop = (await list_offsets(client, {partition: LATEST}))[partition].offset
+        return self.session.random.randint(start, max(start, stop))
+
+
+class Member(Reader):
+    """One member of a KIP-848 group."""
+
+    def __init__(self, session: Session, how: Reading) -> None:
+        super().__init__(session, how)
+        self._id = ""
+        self._epoch = 0
+        self._assigned: dict[TopicPartition, None] = {}
+
+    async def read(self, client: AsyncClient, consumer: Consumer) -> None:
+        session, how = self.session, self.how
+        for topic in dict.fromkeys(topic for topic, _ in how.partitions):
+            await client.topic(topic)
+        self._id, self._epoch, self._assigned = f"{session.name}-{session.random.randrange(10**6)}", 0, {}
+        since = session.now
+        try:
+            while not session.done:
+                if await self._heartbeat(client):
+                    await self._follow(client, consumer)
+                fetched = await consumer.poll(0.5) if self._assigned else []
+                note_reads(session, fetched, committed_only=how.committed_only, since=since)
+                positions = {(part.topic, part.partition): part.next_offset for part in fetched}
+                if positions:
+                    await session.commit(
+                        client, how.group, positions, member_id=self._id, generation_id_or_member_epoch=self._epoch
+                    )
+                await session.think(how.pause_s)
+        except KafkaError as error:
+            if error.code not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
+                raise
+            session.note(f"is no longer a member: {error.code.name}")
+
+    async def _heartbeat(self, client: AsyncClient) -> bool:
+        """Whether the assignment has changed."""
+        how = self.how
+        joining = self._epoch == 0
+        topics = list(dict.fromkeys(topic for topic, _ in how.partitions))
+        owned: dict[str, list[int]] = {}
+        for topic, partition in self._assigned:
+            owned.setdefault(topic, []).append(partition)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=how.group,
+            member_id=self._id,
+            member_epoch=self._epoch,
+            rebalance_timeout_ms=10_000 if joining else -1,
+            subscribed_topic_names=topics if joining else None,
+            topic_partitions=[
+                TopicPartitions(topic_id=client.cluster.topic_id(topic), partitions=each)
+                for topic, each in owned.items()
+            ],
+        )
+        answer: ConsumerGroupHeartbeatResponse = await client.retrying(lambda: self._ask(client, request))
+        self._epoch = answer.member_epoch
+        if answer.assignment is None:
+            return False
+        names = client.cluster.names_by_id
+        assigned = {
+            (names[each.topic_id], index): None
+            for each in answer.assignment.topic_partitions
+            if each.topic_id in names
+            for index in each.partitions
+        }
+        changed = assigned != self._assigned
+        if changed:
+            self.session.note(f"epoch {self._epoch}: assigned {list(assigned)}")
+        self._assigned = assigned
+        return changed
+
+    async def _ask(self, client: AsyncClient, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        answer: ConsumerGroupHeartbeatResponse = await self.session._coordinated(client, self.how.group, request)
+        if answer.error_code:
+            code = ErrorCode(answer.error_code)
+            self.session._notice(client, self.how.group, [code])
+            raise KafkaError(code, answer.error_message)
+        return answer
+
+    async def _follow(self, client: AsyncClient, consumer: Consumer) -> None:
+        for partition in sorted(consumer.assignment - self._assigned.keys()):
+            consumer.unassign(partition)
+        new = [partition for partition in self._assigned if partition not in consumer.assignment]
+        if new:
+            offsets = await self.session.committed(client, self.how.group, new)
+            await consumer.seek({partition: max(offset, 0) for partition, offset in offsets.items()})
+
+
+class Copier(Writer):
+    """Reads committed records, writes a copy of each, and commits both ends in one transaction."""
+
+    def __init__(self, session: Session, how: Reading, writing: Writing) -> None:
+        super().__init__(session, writing)
+        self.reading = how
+
+    async def _produce(self, client: AsyncClient) -> None:
+        session, how = self.session, self.reading
+        producer = Producer(client, session.clock, self.settings())
+        settings = ConsumerSettings(isolation_level=READ_COMMITTED, max_wait_ms=300, partition_max_bytes=how.max_bytes)
+        consumer = Consumer(client, settings)
+        try:
+            await producer.start()
+            offsets = await session.committed(client, how.group, list(how.partitions), stable=True)
+            await consumer.assign({partition: max(offset, 0) for partition, offset in offsets.items()})
+            session.note(f"copies from {offsets}")
+            while not session.done:
+                fetched = await consumer.poll(1.0)
+                if fetched:
+                    await self._copy(producer, fetched)
+                await session.think(how.pause_s)
+        finally:
+            await asyncio.gather(producer.close(), consumer.close())
+
+    async def _copy(self, producer: Producer, fetched: Sequence[Fetched]) -> None:
+        session, target = self.session, self.reading.target
+        assert target is not None
+        transaction = Transaction(f"{session.name}:{self.count}", session.now)
+        session.history.transactions.append(transaction)
+        producer.begin()
+        sent = []
+        for part in fetched:
+            for record in part.records():
+                self.count += 1
+                value = copy_of((part.topic, part.partition), record.value or b"")
+                write = self._noted(target, value, transaction)
+                sent.append((write, await producer.send(target[0], value, partition=target[1])))
+        whole = True
+        for write, promise in sent:
+            whole = await self._settle(write, promise) and whole
+        positions = {(part.topic, part.partition): part.next_offset for part in fetched}
+        commits = [Commit(self.reading.group, each, to, session.now) for each, to in positions.items()]
+        if not whole:
+            await end(session, producer, transaction, commit=False)
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "A copy was lost: from the last commit again.")
+        session.history.commits.extend(commits)
+        for commit in commits:
+            commit.transaction = transaction
+        await producer.send_offsets(self.reading.group, positions)
+        await end(session, producer, transaction, commit=True)
+        for commit in commits:
+            commit.outcome, commit.ended = Outcome.DONE, session.now
+
+
+def copy_of(partition: TopicPartition, value: bytes) -> bytes:
+    return f"copy:{partition[0]}-{partition[1]}:".encode() + value

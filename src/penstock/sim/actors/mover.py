@@ -1,0 +1,91 @@
+"""The actor that moves things about in a cluster: replicas to other machines and back, leaders to where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.client.admin import Admin
+from penstock.client.client import AsyncClient
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from penstock.protocol.messages.api_45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.sim.actors.session import Session
+from penstock.sim.checks.history import TopicPartition
+
+PREFERRED = 0
+TIMEOUT_MS = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    partitions: Sequence[TopicPartition]
+    pause_s: float = 3.0
+    elects: bool = True
+    """Whether leaders are moved, too."""
+
+
+class Mover:
+    def __init__(self, session: Session, how: Moving) -> None:
+        self.session = session
+        self.how = how
+
+    async def run(self) -> None:
+        session = self.session
+        while not session.done:
+            try:
+                async with session.client() as client:
+                    while not session.done:
+                        await self._act(client)
+                        await session.think(self.how.pause_s)
+            except KafkaError as error:
+                session.note(f"starts again: {error.code.name}")
+                await session.think(0.5)
+
+    async def _act(self, client: AsyncClient) -> None:
+        random = self.session.random
+        topic, index = random.choice(self.how.partitions)
+        choice = random.random()
+        if self.how.elects and choice < 0.35:
+            await self._elect(client, topic, index)
+        elif choice < 0.5:
+            await self._reassign(client, topic, index, None)
+        else:
+            info = (await Admin(client).describe_topics([topic]))[0]
+            nodes = sorted(client.cluster.nodes)
+            replicas = list(info.partitions[index].replicas)
+            count = len(replicas)
+            if choice < 0.65:
+                wanted = random.sample(replicas, count)  # another one is preferred
+            else:
+                wanted = random.sample(nodes, min(count, len(nodes)))
+            if len(wanted) == count:  # fewer are known while some are down
+                await self._reassign(client, topic, index, wanted)
+
+    async def _reassign(self, client: AsyncClient, topic: str, index: int, replicas: list[int] | None) -> None:
+        """None: what is under way is called off."""
+        part = ReassignablePartition(partition_index=index, replicas=replicas)
+        request = AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=topic, partitions=[part])], timeout_ms=TIMEOUT_MS
+        )
+        answer: AlterPartitionReassignmentsResponse = await client.request(request)
+        codes = [answer.error_code, *(part.error_code for each in answer.responses for part in each.partitions)]
+        told = next((code for code in codes if code), 0)
+        self.session.note(f"moves {topic}-{index} to {replicas}: {ErrorCode(told).name}")
+
+    async def _elect(self, client: AsyncClient, topic: str, index: int) -> None:
+        request = ElectLeadersRequest(
+            election_type=PREFERRED,
+            topic_partitions=[TopicPartitions(topic=topic, partitions=[index])],
+            timeout_ms=TIMEOUT_MS,
+        )
+        answer: ElectLeadersResponse = await client.request(request)
+        codes = [answer.error_code]
+        codes += [part.error_code for each in answer.replica_election_results for part in each.partition_result]
+        told = next((code for code in codes if code), 0)
+        self.session.note(f"elects the preferred leader of {topic}-{index}: {ErrorCode(told).name}")

@@ -1,0 +1,168 @@
+"""Actors that write: plain, idempotent and transactional producers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.client.accumulator import Sent
+from penstock.client.client import AsyncClient
+from penstock.client.producer import ALL, Producer, ProducerSettings
+from penstock.protocol.errors import KafkaError
+from penstock.sim.actors.session import Session
+from penstock.sim.checks.history import Outcome, TopicPartition, Transaction, Write
+
+DELIVERY_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a producer writes."""
+
+    partitions: Sequence[TopicPartition]
+    acks: int = ALL
+    idempotent: bool = True
+    compression: int = 0
+    burst: int = 5
+    size: int = 100
+    pause_s: float = 0.3
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 10_000
+    abort: float = 0.3
+    """Share of transactions that are aborted on purpose."""
+    keys: int = 0
+    """Records are about one of so many keys; 0: they have none."""
+
+
+class Writer:
+    """Sends records with values of their own and notes what became of each."""
+
+    def __init__(self, session: Session, how: Writing) -> None:
+        self.session = session
+        self.how = how
+        self.count = 0
+
+    def settings(self) -> ProducerSettings:
+        how = self.how
+        return ProducerSettings(
+            acks=how.acks,
+            idempotent=how.idempotent,
+            compression=how.compression,
+            linger_s=0.002,
+            batch_bytes=16_384,
+            delivery_timeout_s=DELIVERY_TIMEOUT_S,
+            transactional_id=how.transactional_id,
+            transaction_timeout_ms=how.transaction_timeout_ms,
+        )
+
+    async def run(self) -> None:
+        while not self.session.done:
+            try:
+                async with self.session.client() as client:
+                    await self._produce(client)
+            except KafkaError as error:
+                self.session.note(f"starts again: {error.code.name}")
+                await self.session.think(0.5)
+
+    async def _produce(self, client: AsyncClient) -> None:
+        session, how = self.session, self.how
+        producer = Producer(client, session.clock, self.settings())
+        try:
+            while not session.done:
+                await self.write(producer, session.random.randint(1, how.burst))
+                await session.think(how.pause_s)
+        finally:
+            await producer.close()
+
+    async def write(self, producer: Producer, count: int, transaction: Transaction | None = None) -> bool:
+        """Writes some records and waits for them. Whether all of them were acknowledged."""
+        sent: list[tuple[Write, Sent]] = []
+        whole = True
+        for _ in range(count):
+            write = self._next(transaction)
+            try:
+                topic, partition = write.partition
+                sent.append((write, await producer.send(topic, write.value, write.key, partition=partition)))
+            except KafkaError as error:
+                self.session.note(f"can't send: {error.code.name}")
+                whole = False
+        for write, promise in sent:
+            whole = await self._settle(write, promise) and whole
+        return whole
+
+    def _next(self, transaction: Transaction | None) -> Write:
+        session, how = self.session, self.how
+        self.count += 1
+        name = f"{session.name}:{self.count}:".encode()
+        value = name + session.random.randbytes(session.random.randint(0, how.size))
+        write = self._noted(session.random.choice(how.partitions), value, transaction)
+        if how.keys:
+            write.key = f"k{session.random.randrange(how.keys)}".encode()
+        return write
+
+    def _noted(self, partition: TopicPartition, value: bytes, transaction: Transaction | None) -> Write:
+        how = self.how
+        idempotent = (how.idempotent and how.acks == ALL) or transaction is not None
+        write = Write(
+            self.session.name, self.count, partition, value, self.session.now, how.acks, idempotent, transaction
+        )
+        self.session.history.writes.append(write)
+        if transaction is not None:
+            transaction.writes.append(write)
+        return write
+
+    async def _settle(self, write: Write, promise: Sent) -> bool:
+        session = self.session
+        try:
+            metadata = await promise
+        except KafkaError as error:
+            session.note(f"lost {write.number}: {error.code.name}")
+            return False
+        if self.how.acks != 0:
+            write.outcome = Outcome.DONE
+            write.ended = session.now
+            write.offset = metadata.offset
+        session.note(f"wrote {write.number} to {write.partition[0]}-{write.partition[1]} at {metadata.offset}")
+        return True
+
+
+class TransactionalWriter(Writer):
+    async def _produce(self, client: AsyncClient) -> None:
+        session, how = self.session, self.how
+        producer = Producer(client, session.clock, self.settings())
+        try:
+            await producer.start()
+            session.note("started")
+            while not session.done:
+                await self._transaction(producer)
+                await session.think(how.pause_s)
+        finally:
+            await producer.close()
+
+    async def _transaction(self, producer: Producer) -> None:
+        session, how = self.session, self.how
+        transaction = Transaction(f"{session.name}:{self.count}", session.now)
+        session.history.transactions.append(transaction)
+        producer.begin()
+        whole = True
+        for _ in range(session.random.randint(1, 3)):
+            whole = await self.write(producer, session.random.randint(1, how.burst), transaction) and whole
+            await session.think(how.pause_s / 4)
+        commit = whole and session.random.random() >= how.abort
+        await end(session, producer, transaction, commit=commit)
+
+
+async def end(session: Session, producer: Producer, transaction: Transaction, *, commit: bool) -> None:
+    """Raises KafkaError when nobody knows how it ended."""
+    transaction.committed = commit
+    try:
+        if commit:
+            await producer.commit()
+        else:
+            await producer.abort()
+    except KafkaError as error:
+        session.note(f"transaction {transaction.name} ended, who knows how: {error.code.name}")
+        raise
+    transaction.outcome = Outcome.DONE
+    transaction.ended = session.now
+    session.note(f"transaction {transaction.name} {'committed' if commit else 'aborted'}")

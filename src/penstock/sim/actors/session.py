@@ -1,0 +1,150 @@
+"""What every actor has: a process and a host of its own, a client, a history to write into, and patience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.client import GROUP, AsyncClient
+from penstock.client.connection import ConnectionSettings
+from penstock.client.retry import Retry
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from penstock.protocol.messages.api_09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from penstock.sim.checks.history import Commit, Committed, History, Outcome, TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.net.network import Network
+    from penstock.sim.engine.clock import SimClock
+    from penstock.sim.engine.loop import Timeline
+    from penstock.sim.engine.trace import Trace
+
+#: Impatient clients meet more of a fault than they would with Kafka's defaults.
+SETTINGS = ConnectionSettings(client_id="sim", connect_timeout_s=3.0, request_timeout_s=5.0)
+RETRY = Retry(attempts=6, first_pause_s=0.05, longest_pause_s=1.0)
+
+_OFFSETS_BY_NAME = 9
+#: Less than actors have to finish in, once everything is healed.
+LONGEST_THOUGHT_S = 40.0
+_COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
+
+
+@dataclass(slots=True)
+class Session:
+    """One life of one actor."""
+
+    name: str
+    bootstrap: list[str]
+    network: Network
+    clock: SimClock
+    random: Random
+    history: History
+    timeline: Timeline
+    trace: Trace
+    stopping: list[bool] = field(default_factory=lambda: [False])
+    """Shared with the world: set when actors are to finish."""
+
+    @property
+    def now(self) -> float:
+        return self.timeline.now
+
+    @property
+    def done(self) -> bool:
+        return self.stopping[0]
+
+    def client(self) -> AsyncClient:
+        return AsyncClient(self.bootstrap, settings=SETTINGS, retry=RETRY, random=self.random, network=self.network)
+
+    def note(self, what: str) -> None:
+        self.trace.note(self.name, what)
+
+    async def think(self, mean_s: float) -> None:
+        await asyncio.sleep(min(self.random.expovariate(1 / mean_s), 20 * mean_s, LONGEST_THOUGHT_S))
+
+    # Offsets of groups.
+
+    async def commit(
+        self, client: AsyncClient, group: str, positions: Mapping[TopicPartition, int], **who: Any
+    ) -> bool:
+        """Whether all was committed; every attempt is in the history. Refusals don't raise, silence does."""
+        commits = {partition: Commit(group, partition, offset, self.now) for partition, offset in positions.items()}
+        self.history.commits.extend(commits.values())
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for (name, index), offset in positions.items():
+            topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name, partitions=[]))
+            topic.partitions.append(OffsetCommitRequestPartition(partition_index=index, committed_offset=offset))
+        request = OffsetCommitRequest(group_id=group, topics=list(topics.values()), **who)
+        answer: OffsetCommitResponse = await self._coordinated(client, group, request)
+        codes = {
+            (topic.name, part.partition_index): ErrorCode(part.error_code)
+            for topic in answer.topics
+            for part in topic.partitions
+        }
+        for partition, commit in commits.items():
+            commit.ended = self.now
+            commit.outcome = Outcome.DONE if codes.get(partition) is ErrorCode.NONE else Outcome.REFUSED
+        self._notice(client, group, list(codes.values()))
+        self.note(f"commits {group} {dict(positions)} → {[code.name for code in codes.values()]}")
+        return all(code is ErrorCode.NONE for code in codes.values())
+
+    async def committed(
+        self, client: AsyncClient, group: str, partitions: list[TopicPartition], *, stable: bool = False
+    ) -> dict[TopicPartition, int]:
+        """What the group has committed; -1 where nothing. Raises KafkaError."""
+        topics: dict[str, list[int]] = {}
+        for name, index in partitions:
+            topics.setdefault(name, []).append(index)
+        wanted = [OffsetFetchRequestTopics(name=name, partition_indexes=each) for name, each in topics.items()]
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=group, topics=wanted)], require_stable=stable
+        )
+
+        async def ask() -> dict[TopicPartition, int]:
+            began = self.now
+            answer: OffsetFetchResponse = await self._coordinated(client, group, request)
+            told = answer.groups[0]
+            codes = [ErrorCode(told.error_code)]
+            offsets: dict[TopicPartition, int] = {}
+            for topic in told.topics:
+                for part in topic.partitions:
+                    codes.append(ErrorCode(part.error_code))
+                    offsets[topic.name, part.partition_index] = part.committed_offset
+            self._notice(client, group, codes)
+            for code in codes:
+                if code is not ErrorCode.NONE:
+                    raise KafkaError(code, f"Group {group} doesn't tell its offsets.")
+            for partition, offset in offsets.items():
+                self.history.committed.append(Committed(group, partition, offset, began, self.now))
+            return offsets
+
+        found = await client.retrying(ask)
+        self.note(f"is told {group} {found}")
+        return found
+
+    async def _coordinated(self, client: AsyncClient, group: str, request: Any) -> Any:
+        node = await client.coordinator(group, GROUP)
+        try:
+            connection = await client.connection(node)
+            version = connection.version_of(request.API_KEY, _OFFSETS_BY_NAME)
+            return await connection.request(request, version=version)
+        except KafkaError as error:
+            self._notice(client, group, [error.code])
+            raise
+
+    @staticmethod
+    def _notice(client: AsyncClient, group: str, codes: list[ErrorCode]) -> None:
+        if any(code in _COORDINATOR_MOVED for code in codes):
+            client.forget_coordinator(group, GROUP)

@@ -1,0 +1,102 @@
+"""The actor that deletes a topic and makes it again under its name; a group commits offsets in each of them.
+
+No two topics of a name get the same offsets, so the last look can tell for which topic an offset was committed. Once a
+deletion was asked for, nothing is judged any more that was written to the topic or committed for it. After a failure
+nobody knows what is left: the actor goes on with another name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.client.admin import Admin, NewTopic
+from penstock.client.client import AsyncClient
+from penstock.client.producer import Producer
+from penstock.protocol.errors import KafkaError
+from penstock.sim.actors.producers import Writer, Writing
+from penstock.sim.actors.session import Session
+from penstock.sim.checks.history import Outcome, TopicChange, TopicPartition
+
+GROUP = "namesakes"
+#: More than one topic of a name gets.
+OFFSETS_EACH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Remaking:
+    pause_s: float = 1.0
+    judge_writes: bool = False
+    """Elsewhere a node that is behind may still take records for the deleted topic."""
+    replication_factor: int = 1
+
+
+class Remaker:
+    def __init__(self, session: Session, how: Remaking) -> None:
+        self.session = session
+        self.how = how
+        self._names = 0
+        self._writer = Writer(session, Writing([]))
+
+    async def run(self) -> None:
+        session = self.session
+        while not session.done:
+            self._names += 1
+            name = f"again-{session.name}-{self._names}".replace("#", "-").replace(" ", "-")
+            try:
+                async with session.client() as client:
+                    await self._use_name(client, name)
+            except KafkaError as error:
+                session.note(f"takes another name: {error.code.name}")
+                self._forget((name, 0))
+                await session.think(0.5)
+
+    async def _use_name(self, client: AsyncClient, name: str) -> None:
+        session, partition, count = self.session, (name, 0), 0
+        while not session.done:
+            count += 1
+            await self._change(client, name, 1)
+            await self._write(client, partition)
+            await session.think(self.how.pause_s)
+            if session.random.random() < 0.7:
+                offset = count * OFFSETS_EACH + session.random.randrange(OFFSETS_EACH)
+                await session.commit(client, GROUP, {partition: offset})
+            await session.think(self.how.pause_s)
+            if session.random.random() < 0.2:
+                return  # this one stays
+            offsets = self._forget(partition)
+            await self._change(client, name, 0)
+            session.history.outlived.setdefault((GROUP, partition), set()).update(offsets)
+            await session.think(self.how.pause_s)
+
+    async def _change(self, client: AsyncClient, name: str, partitions: int) -> None:
+        change = TopicChange(name, partitions, self.session.now)
+        self.session.history.topics.append(change)
+        admin = Admin(client)
+        if partitions:
+            await admin.create_topics([NewTopic(name, partitions, self.how.replication_factor)])
+        else:
+            await admin.delete_topics([name])
+        change.outcome = Outcome.DONE
+        self.session.note(f"topic {name}: {partitions} partitions")
+
+    async def _write(self, client: AsyncClient, partition: TopicPartition) -> None:
+        self._writer.how = Writing([partition])
+        producer = Producer(client, self.session.clock, self._writer.settings())
+        try:
+            await self._writer.write(producer, self.session.random.randint(1, 5))
+        finally:
+            await producer.close()
+            if not self.how.judge_writes:
+                self._forget_writes(partition)
+
+    def _forget(self, partition: TopicPartition) -> set[int]:
+        """Takes what was written and committed out of the history. Returns the offsets."""
+        history = self.session.history
+        self._forget_writes(partition)
+        offsets = {commit.offset for commit in history.commits if commit.partition == partition}
+        history.commits = [commit for commit in history.commits if commit.partition != partition]
+        return offsets
+
+    def _forget_writes(self, partition: TopicPartition) -> None:
+        history = self.session.history
+        history.writes = [write for write in history.writes if write.partition != partition]

@@ -1,0 +1,204 @@
+"""The last look: everything that is stored, read the ways a client can read it, once all faults are over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.client.admin import Admin
+from penstock.client.client import AsyncClient
+from penstock.client.consumer import Consumer, ConsumerSettings
+from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.sim.actors.session import Session
+from penstock.sim.checks.history import FinalView, History, Stored, TopicPartition
+from penstock.sim.checks.replica_rules import Starts
+from penstock.sim.run.plan import Plan
+
+#: How long an open transaction may hold readers of committed records up once its producer is gone.
+STABLE_BOUND_S = 60.0
+SPOT_CHECKS = 6
+
+
+async def read_everything(session: Session, plan: Plan, history: History) -> FinalView:
+    view = FinalView()
+    deadline = session.now + STABLE_BOUND_S
+    compacted = {topic.name for topic in plan.topics if topic.compacted}
+    forgotten = bool(history.power_losses) and not plan.fsync_everywhere
+    async with session.client() as client:
+        for topic in await Admin(client).list_topics():
+            view.topics[topic.name] = len(topic.partitions)
+        for name, count in view.topics.items():
+            for index in range(count):
+                partition = (name, index)
+                look = _Look(
+                    session,
+                    client,
+                    view,
+                    partition,
+                    partition in history.damaged,
+                    forgotten,
+                    deadline,
+                    name in compacted,
+                )
+                await look.run()
+        asked = [*((each.group, each.partition) for each in history.commits), *history.outlived]
+        for group, partition in dict.fromkeys(asked):
+            offset = await _group_offset(session, client, view, group, partition, forgotten, deadline)
+            if offset is not None:
+                view.group_offsets[group, partition] = offset
+    return view
+
+
+def changes(first: FinalView, again: FinalView, starts: Starts, history: History, compacted: set[str]) -> Iterator[str]:
+    """What a clean restart of everything has changed, and may not.
+
+    One thing it may: replicas in sync can start at different offsets. A deletion moves each replica's start by itself,
+    and one that was down then, or was killed before it had noted its start, comes back with an older one; leading, it
+    shows again what others have deleted, as Kafka's does. With the next leader those records go. So the start may
+    move forward to where another replica had it before the restart, no further than somebody asked to delete; it
+    never goes back, for a follower in sync has at least its leader's, and what lies behind it stays as it was.
+    """
+    for partition, records in first.records.items():
+        if partition in history.damaged or partition[0] in compacted:
+            continue
+        name, found = f"{partition[0]}-{partition[1]}", again.records.get(partition)
+        if found is None:
+            yield f"{name} changed with a clean restart"
+            continue
+        before, after = first.log_start[partition], again.log_start[partition]
+        moved = before < after <= history.deleted_below(partition) and after in starts.get(partition, ())
+        if after != before and not moved:
+            yield f"{name} started at {before} and starts at {after} after a clean restart"
+        kept = {offset: record for offset, record in records.items() if not moved or offset >= after}
+        if kept != found:
+            yield f"{name} changed with a clean restart"
+
+
+async def _group_offset(
+    session: Session,
+    client: AsyncClient,
+    view: FinalView,
+    group: str,
+    partition: TopicPartition,
+    excused: bool,
+    deadline: float,
+) -> int | None:
+    while True:
+        try:
+            return (await session.committed(client, group, [partition], stable=True))[partition]
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                raise
+            if session.now > deadline:
+                if not excused:
+                    view.problems.append(f"{group} has offsets of an open transaction after {STABLE_BOUND_S:.0f} s")
+                return None
+
+
+@dataclass(slots=True)
+class _Look:
+    session: Session
+    client: AsyncClient
+    view: FinalView
+    partition: TopicPartition
+    damaged: bool
+    forgotten: bool
+    """A power loss may have taken what the coordinator knew of a transaction, and left what the partition knows."""
+    deadline: float
+    compacted: bool
+    """Records may go while it is looked at."""
+
+    def _problem(self, what: str) -> None:
+        self.view.problems.append(f"{self.partition[0]}-{self.partition[1]}: {what}")
+
+    async def run(self) -> None:
+        try:
+            await self._bounds()
+            self.view.records[self.partition] = await self._read_all(committed=False)
+            if await self._stable():
+                self.view.committed[self.partition] = await self._read_all(committed=True)
+            await self._spot_checks()
+            await self._timestamps()
+        except KafkaError as error:
+            if not self.damaged:
+                self._problem(f"can't be read: {error.code.name} {error.message}")
+
+    async def _offset(self, position: int, isolation: int = READ_UNCOMMITTED) -> int:
+        found = await list_offsets(self.client, {self.partition: position}, isolation_level=isolation)
+        return found[self.partition].offset
+
+    async def _bounds(self) -> None:
+        self.view.log_start[self.partition] = await self._offset(EARLIEST)
+        self.view.log_end[self.partition] = await self._offset(LATEST)
+
+    async def _stable(self) -> bool:
+        """Every transaction ends, by its producer or by its timeout."""
+        end = self.view.log_end[self.partition]
+        while await self._offset(LATEST, READ_COMMITTED) < end:
+            if self.session.now > self.deadline:
+                if not self.forgotten and not self.damaged:  # what is cut off there may be a marker
+                    self._problem(f"a transaction is still open after {STABLE_BOUND_S:.0f} s")
+                return False
+            await asyncio.sleep(1)
+        return True
+
+    def _consumer(self, *, committed: bool, size: int = 1 << 20) -> Consumer:
+        level = READ_COMMITTED if committed else READ_UNCOMMITTED
+        return Consumer(self.client, ConsumerSettings(isolation_level=level, max_wait_ms=100, partition_max_bytes=size))
+
+    async def _read_all(self, *, committed: bool) -> dict[int, Stored]:
+        found: dict[int, Stored] = {}
+        end = self.view.log_end[self.partition]
+        position = self.view.log_start[self.partition]
+        async with self._consumer(committed=committed) as consumer:
+            await consumer.assign({self.partition: position})
+            while position < end:
+                for part in await consumer.poll(5.0):
+                    for record in part.records():
+                        if record.offset in found:
+                            self._problem(f"offset {record.offset} was given twice in one pass")
+                        found[record.offset] = Stored(record.value or b"", record.timestamp, record.key)
+                position = consumer.position(self.partition)
+        return found
+
+    async def _spot_checks(self) -> None:
+        """Reading from an offset begins at that offset: what the indexes say is right."""
+        records = self.view.records[self.partition]
+        if not records or self.damaged:  # an index has no checksum: a wrong bit in one may lead past records
+            return
+        offsets = sorted(records)
+        async with self._consumer(committed=False, size=500) as consumer:
+            for _ in range(SPOT_CHECKS):
+                wanted = self.session.random.choice(offsets)
+                await consumer.assign({self.partition: wanted})
+                got = [record for part in await consumer.poll(5.0) for record in part.records()]
+                if not got or got[0].offset != wanted:
+                    if self.compacted and (not got or got[0].offset > wanted):
+                        continue
+                    self._problem(f"reading from {wanted} began at {got[0].offset if got else 'nothing'}")
+                elif got[0].value != records[wanted].value:
+                    self._problem(f"offset {wanted} has another value when it is asked for alone")
+
+    async def _timestamps(self) -> None:
+        records = self.view.records[self.partition]
+        if not records:
+            return
+        for _ in range(SPOT_CHECKS // 2):
+            stamp = self.session.random.choice(list(records.values())).timestamp + self.session.random.choice(
+                (-1, 0, 1)
+            )
+            expected = next((offset for offset in sorted(records) if records[offset].timestamp >= stamp), -1)
+            try:
+                found = (await list_offsets(self.client, {self.partition: stamp}))[self.partition].offset
+            except KafkaError as error:
+                if error.code is not ErrorCode.CORRUPT_MESSAGE or not self.damaged:
+                    raise
+                continue
+            # A transaction's marker has a timestamp too, and may be the first.
+            right = found == expected or (
+                found not in records and 0 <= found < (expected if expected >= 0 else found + 1)
+            )
+            if not right and not self.damaged and not self.compacted:
+                self._problem(f"the first record at or after {stamp} is {expected}, not {found}")

@@ -1,0 +1,294 @@
+"""What nodes believe of each other, held against each other while they run.
+
+Everything here looks at machines from outside, between their turns: which node leads what in which epoch, how far the
+high watermark is, and whether everyone in sync has what it covers. Nodes don't know that they are watched.
+
+    one leader per epoch     nobody, ever, sees two leaders of one epoch of the quorum or of a partition
+    one state per change     a partition epoch is one set of leader, ISR and replicas for everyone
+    leader completeness      a new leader's log reaches what any leader before it had committed
+    in sync                  every member of the ISR has everything below the high watermark, from the moment it joins
+    within the log           no replica's high watermark is beyond what it has
+    enough replicas          nothing is committed while fewer than min.insync.replicas are in sync
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, topic_changes
+from penstock.protocol.errors import KafkaError
+from penstock.sim.checks.history import TopicPartition
+from penstock.sim.engine.machine import Machine, State
+
+if TYPE_CHECKING:
+    from penstock.broker.replicas.partition import Partition
+
+NOBODY = -1
+#: Changes of leaders named in one line of the story, at most.
+NAMED = 6
+
+Key = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """From this moment on."""
+
+    time: float
+    leader: int
+    epoch: int
+    isr: tuple[int, ...]
+
+
+class Level(NamedTuple):
+    """How far a partition was."""
+
+    time: float
+    high_watermark: int
+    log_end: int
+
+
+class _Seen(NamedTuple):
+    """A replica, and all of it that is judged."""
+
+    machine: Machine
+    partition: Partition
+    image: PartitionImage
+    isr: tuple[int, ...]
+    high_watermark: int
+    log_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excuses:
+    """What may not be held against anybody just now."""
+
+    all: bool = False
+    lost: Sequence[Machine] = ()
+    """Machines that are not back in sync after losing something."""
+    damaged: AbstractSet[TopicPartition] = frozenset()
+
+
+class Watcher:
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        now: Callable[[], float],
+        tell: Callable[[str, str], None],
+        violated: Callable[[str, str], None],
+    ) -> None:
+        self._machines = machines
+        self._now = now
+        self._tell = tell
+        self._violated = violated
+        self.excuses: Callable[[], Excuses] = Excuses
+        #: Told of a node that has been elected, and of its epoch.
+        self.on_elected: list[Callable[[str, int], None]] = []
+        self.quorum_leader = NOBODY
+        self.quorum_epoch = NOBODY
+        self.led: dict[TopicPartition, list[Led]] = {}
+        self.levels: dict[TopicPartition, list[Level]] = {}
+        self._quorum: dict[int, int] = {}
+        self._leaders: dict[tuple[bytes, int, int], int] = {}
+        self._states: dict[tuple[bytes, int, int], PartitionImage] = {}
+        self._epochs: dict[Key, int] = {}
+        self._committed: dict[Key, tuple[int, int]] = {}
+        self._seen_offset = -1
+        #: How many must be in sync for anything to be committed, where they are as many.
+        self.min_insync = 1
+        self._too_few: dict[Key, tuple[object, int]] = {}
+        #: What the last look found, and what was excused then.
+        self._seen: dict[Key, list[_Seen]] = {}
+        self._excused: tuple[object, ...] = ()
+        self._told: set[tuple[str, Key]] = set()
+
+    def _broken(self, rule: str, key: Key, what: str) -> None:
+        """Once for each partition: the rest is more of the same."""
+        if (rule, key) not in self._told:
+            self._told.add((rule, key))
+            self._violated(rule, what)
+
+    # The quorum.
+
+    def quorum(self, node: str, role: str, epoch: int, leader: int) -> None:
+        if leader == NOBODY:
+            return
+        known = self._quorum.setdefault(epoch, leader)
+        if known != leader:
+            self._violated(
+                "one leader per epoch", f"epoch {epoch} of the quorum has leaders {known} and {leader}, says {node}"
+            )
+        if epoch > self.quorum_epoch:
+            self.quorum_epoch, self.quorum_leader = epoch, leader
+        if role == "leader":
+            self._tell(node, f"leads the quorum in epoch {epoch}")
+            for elected in tuple(self.on_elected):
+                elected(node, epoch)
+
+    # Images.
+
+    def serves(self, machine: Machine) -> None:
+        """A node has started: what it knows now, and whatever it learns from now on."""
+        broker = machine.broker
+        if broker is None:
+            return
+        self._learn(EMPTY_IMAGE, broker.metadata.image)
+        broker.metadata.subscribe(self._learn)
+
+    def _learn(self, old: MetadataImage, new: MetadataImage) -> None:
+        changes = topic_changes(old, new)
+        moved: list[str] = []
+        for topic in (*changes.created, *(after for _, after in changes.changed)):
+            before = old.topics.get(topic.name)
+            for index, partition in topic.partitions.items():
+                if before is not None and before.partitions.get(index) is partition:
+                    continue
+                told = self._partition(topic.topic_id, topic.name, index, partition)
+                if told:
+                    moved.append(told)
+        if moved:
+            more = f" and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
+            self._tell("leaders", ", ".join(moved[:NAMED]) + more)
+
+    def _partition(self, topic_id: bytes, name: str, index: int, partition: PartitionImage) -> str:
+        """What is new about who leads it, as words."""
+        where = f"{name}-{index}"
+        if partition.leader != NOBODY:
+            known = self._leaders.setdefault((topic_id, index, partition.leader_epoch), partition.leader)
+            if known != partition.leader:
+                what = f"{where} epoch {partition.leader_epoch} is led by {known} and by {partition.leader}"
+                self._broken("one leader per epoch", (topic_id, index), what)
+        state = self._states.setdefault((topic_id, index, partition.partition_epoch), partition)
+        if _essence(state) != _essence(partition):
+            what = f"{where} in partition epoch {partition.partition_epoch} is {state} and {partition}"
+            self._broken("one state per change", (topic_id, index), what)
+        key = (topic_id, index)
+        if partition.partition_epoch < self._epochs.get(key, 0) and key in self._epochs:
+            return ""  # somebody who is late
+        self._epochs[key] = partition.partition_epoch
+        history = self.led.setdefault((name, index), [])
+        last = history[-1] if history else None
+        if last is not None and (last.leader, last.epoch, last.isr) == (
+            partition.leader,
+            partition.leader_epoch,
+            partition.isr,
+        ):
+            return ""
+        history.append(Led(self._now(), partition.leader, partition.leader_epoch, partition.isr))
+        if last is not None and (joined := {*partition.isr} - {*last.isr}):
+            self._joined(key, partition, joined)
+        if last is not None and last.leader == partition.leader:
+            return ""
+        return f"{where} {'nobody' if partition.leader == NOBODY else f'n{partition.leader}'}"
+
+    # Logs.
+
+    def _hosted(self, key: Key) -> dict[Machine, Partition]:
+        """Replicas of one partition that are open on machines that serve."""
+        found: dict[Machine, Partition] = {}
+        for machine in self._machines:
+            broker = machine.broker
+            if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:
+                continue
+            try:
+                partition = broker.partitions.get_by_id(*key)
+            except KafkaError:
+                continue  # it isn't there
+            if partition.is_open and not partition.log.offline:
+                found[machine] = partition
+        return found
+
+    def _joined(self, key: Key, now: PartitionImage, joined: set[int]) -> None:
+        """The ISR has grown, this very moment."""
+        excuses = self.excuses()
+        replicas = self._hosted(key)
+        for machine, partition in replicas.items():
+            name = (partition.topic, partition.index)
+            led = machine.node_id == now.leader and partition.image.leader_epoch == now.leader_epoch
+            if not led or excuses.all or name in excuses.damaged:
+                continue
+            for other, replica in replicas.items():
+                if other.node_id in joined and other is not machine and other not in excuses.lost:
+                    self._in_sync(key, machine, partition, other, replica)
+
+    def look(self, excuses: Excuses) -> None:
+        """How far everybody is, now. What is as it was at the last look has been judged then."""
+        hosted: dict[Key, list[_Seen]] = {}
+        for machine in self._machines:
+            broker = machine.broker
+            if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:
+                continue
+            for partition in broker.partitions:
+                if partition.is_open and not (log := partition.log).offline:
+                    leading = partition.leading
+                    isr = () if leading is None else leading.isr
+                    seen = _Seen(machine, partition, partition.image, isr, log.high_watermark, log.log_end_offset)
+                    hosted.setdefault((partition.topic_id, partition.index), []).append(seen)
+        excused = (excuses.all, tuple(excuses.lost), len(excuses.damaged))
+        before = self._seen if excused == self._excused else {}
+        self._seen, self._excused = hosted, excused
+        for key, replicas in hosted.items():
+            if replicas != before.get(key):
+                self._judge(key, replicas, excuses)
+
+    def _judge(self, key: Key, replicas: list[_Seen], excuses: Excuses) -> None:
+        for machine, partition, image, _, high, end in replicas:
+            if high > end:
+                what = f"{machine.name} has {end} of {partition.topic}-{partition.index}"
+                self._broken("within the log", key, f"{what} and takes {high} for committed")
+            if image.leader == machine.node_id:
+                name = (partition.topic, partition.index)
+                self.levels.setdefault(name, []).append(Level(self._now(), high, end))
+                if not excuses.all and name not in excuses.damaged:
+                    self._leader(key, machine, partition, replicas, excuses.lost)
+                    self._enough(key, machine, partition)
+
+    def _enough(self, key: Key, machine: Machine, partition: Partition) -> None:
+        """Of two looks that find the same few in sync, the second finds no more committed than the first."""
+        leading, high = partition.leading, partition.log.high_watermark
+        if leading is None or len(leading.isr) >= min(self.min_insync, len(leading.replicas)):
+            self._too_few.pop(key, None)
+            return
+        few = (machine, partition.image.leader_epoch, partition.image.partition_epoch, frozenset(leading.isr))
+        before, committed = self._too_few.get(key, (None, high))
+        if before == few and high > committed:
+            what = f"{partition.topic}-{partition.index} has {len(leading.isr)} in sync on {machine.name}"
+            self._broken("enough replicas", key, f"{what}, and went from {committed} to {high}")
+        self._too_few[key] = (few, high)
+
+    def _leader(
+        self,
+        key: Key,
+        machine: Machine,
+        partition: Partition,
+        replicas: list[_Seen],
+        lost: Sequence[Machine],
+    ) -> None:
+        epoch, log = partition.image.leader_epoch, partition.log
+        where = f"{partition.topic}-{partition.index}"
+        high, by = self._committed.get(key, (0, NOBODY))
+        if epoch > by and log.log_end_offset < high:
+            what = f"{machine.name} leads {where} in epoch {epoch}, has {log.log_end_offset}"
+            self._broken("leader completeness", key, f"{what}, and {high} was committed in epoch {by}")
+        if log.high_watermark > high:
+            self._committed[key] = (log.high_watermark, epoch)
+        for other, replica, *_ in replicas:
+            if other.node_id not in partition.image.isr or other is machine or other in lost:
+                continue
+            if replica.image.partition_epoch > partition.image.partition_epoch:
+                continue  # it knows of a change that this leader hasn't heard of: it may have been fenced by it
+            self._in_sync(key, machine, partition, other, replica)
+
+    def _in_sync(self, key: Key, machine: Machine, partition: Partition, other: Machine, replica: Partition) -> None:
+        log = partition.log
+        if replica.log.log_end_offset < log.high_watermark:
+            where = f"{partition.topic}-{partition.index}"
+            what = f"{other.name} has {replica.log.log_end_offset} of {where} and is in the ISR"
+            self._broken("in sync", key, f"{what}, where {machine.name} has committed {log.high_watermark}")
+
+
+def _essence(partition: PartitionImage) -> tuple[object, ...]:
+    return partition.leader, partition.leader_epoch, frozenset(partition.isr), frozenset(partition.replicas)

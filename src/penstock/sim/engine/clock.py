@@ -1,0 +1,24 @@
+"""The wall clock of one machine: virtual time as this machine believes it, off by some, running at its own rate."""
+
+from __future__ import annotations
+
+from penstock.sim.engine.loop import Timeline
+
+EPOCH_MS = 1_700_000_000_000
+
+
+class SimClock:
+    def __init__(self, timeline: Timeline, *, offset_ms: int = 0, rate: float = 1.0) -> None:
+        self._timeline = timeline
+        self._rate = rate
+        self.offset_ms = offset_ms
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + self.offset_ms + int(self._timeline.now * 1000 * self._rate)
+
+    def nanoseconds(self) -> int:
+        return 0
+
+    def jump(self, milliseconds: int) -> None:
+        """Somebody set it, forward or back."""
+        self.offset_ms += milliseconds

@@ -1,0 +1,333 @@
+"""The simulated `Disk`: one process's view of its machine's platter, with the time that calls take and their faults.
+
+What a node would do in a thread (an fsync, a cold read, `run`) takes virtual time in which the loop goes on; what it
+does on its loop (`sync_now`) takes time in which the whole process stands still. A view dies with its process: nothing
+that a dead process's leftovers do reaches the platter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from penstock.disk.api import Buffer, DirectoryLockedError, DiskError
+from penstock.sim.engine.loop import ProcessKilled, ProcessLoop
+from penstock.sim.engine.platter import Directory, Inode, Platter
+from penstock.sim.engine.trace import Trace
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as AnyBuffer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TOTAL_BYTES = 1 << 40
+
+
+@dataclass(slots=True)
+class DiskConditions:
+    """How a disk behaves; the nemesis changes it while the node runs."""
+
+    sync_s: float = 0.002
+    """What an fsync takes, give or take half."""
+    read_s: float = 0.0003
+    cold: float = 0.1
+    """How often data is not in the page cache."""
+    sync_volume: bool = True
+    """Whether everything can be synced with one call."""
+    stall_until: float = 0.0
+    """Nothing that needs the disk itself ends before this."""
+    write_error: float = 0.0
+    """How often a write or an fsync fails with EIO."""
+    forget_on_error: bool = False
+    """Whether the kernel drops what it could not write, and a later fsync says nothing of it."""
+    read_error: float = 0.0
+    broken: str = ""
+    """Everything below this directory fails with EIO."""
+
+
+class SimDisk:
+    shared = False
+
+    def __init__(
+        self, platter: Platter, loop: ProcessLoop, random: Random, trace: Trace, conditions: DiskConditions
+    ) -> None:
+        self.platter = platter
+        self.loop = loop
+        self.random = random
+        self.trace = trace
+        self.conditions = conditions
+        #: Called before every change with its kind and path; may end the process, see `Machine`.
+        self.on_change: Callable[[str, str], None] | None = None
+        self._locks: list[str] = []
+
+    # Faults and time.
+
+    def _alive(self, path: str) -> None:
+        if self.loop.dead:
+            raise DiskError(errno.EIO, "the process is gone", path)
+
+    def change(self, kind: str, path: str, size: int = 0) -> None:
+        """Before anything changes. Raises DiskError, or ends the process."""
+        self._alive(path)
+        self.trace.note(self.loop.name, f"disk {kind} {path} {size}")
+        if self.on_change is not None:
+            self.on_change(kind, path)
+        conditions = self.conditions
+        if conditions.write_error and self.random.random() < conditions.write_error:
+            raise DiskError(errno.EIO, "input/output error", path)
+        if conditions.broken and path.startswith(conditions.broken):
+            raise DiskError(errno.EIO, "input/output error", path)
+
+    def grow(self, path: str, size: int) -> None:
+        free = self.platter.free_bytes
+        if free is not None and size > 0:
+            if size > free:
+                raise DiskError(errno.ENOSPC, "no space left on device", path)
+            self.platter.free_bytes = free - size
+
+    def reading(self, path: str) -> None:
+        self._alive(path)
+        conditions = self.conditions
+        if conditions.read_error and self.random.random() < conditions.read_error:
+            raise DiskError(errno.EIO, "input/output error", path)
+        if conditions.broken and path.startswith(conditions.broken):
+            raise DiskError(errno.EIO, "input/output error", path)
+
+    def sync_time(self) -> float:
+        return self.conditions.sync_s * self.random.uniform(0.5, 1.5) + self._stall()
+
+    def read_time(self) -> float:
+        return self.conditions.read_s * self.random.uniform(0.5, 1.5) + self._stall()
+
+    def _stall(self) -> float:
+        return max(0.0, self.conditions.stall_until - self.loop.time())
+
+    # Disk
+
+    def open(self, path: str, *, size: int | None = None) -> SimFile:
+        self._alive(path)
+        return SimFile(self, path)
+
+    def create(self, path: str) -> SimFile:
+        self.change("create", path)
+        directory, name = self.platter.split(path)
+        directory.link((name, Inode(mtime_ms=self.platter.now_ms())))
+        return SimFile(self, path)
+
+    def exists(self, path: str) -> bool:
+        self._alive(path)
+        return self.platter.find(path) is not None
+
+    def is_dir(self, path: str) -> bool:
+        self._alive(path)
+        return isinstance(self.platter.find(path), Directory)
+
+    def listdir(self, path: str) -> list[str]:
+        self.reading(path)
+        return list(self.platter.directory(path).entries)
+
+    def mkdir(self, path: str) -> None:
+        self._alive(path)
+        if not isinstance(self.platter.find(path), Directory):
+            self.change("mkdir", path)
+            self.platter.mkdir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.change("rename", old)
+        self.platter.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self.change("remove", path)
+        self.platter.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        self.change("remove_tree", path)
+        self.platter.remove_tree(path)
+
+    def size(self, path: str) -> int:
+        self.reading(path)
+        return len(self.platter.inode(path).data)
+
+    def mtime_ms(self, path: str) -> int:
+        found = self.platter.find(path)
+        return found.mtime_ms if isinstance(found, Inode) else 0
+
+    def read_bytes(self, path: str, limit: int = 1 << 30) -> bytes:
+        self.reading(path)
+        data = self.platter.inode(path).data
+        if len(data) > limit:
+            raise DiskError(errno.EFBIG, f"the file has {len(data)} bytes, more than {limit}", path)
+        return bytes(data)
+
+    def sync_dir(self, path: str) -> None:
+        self.change("sync_dir", path)
+        self.platter.directory(path).pending.clear()
+        self.loop.block(self.sync_time() if self.loop.timeline.running is self.loop else 0)
+
+    def sync_file(self, path: str) -> None:
+        self.sync_inode(self.platter.inode(path), path)
+
+    def sync_inode(self, inode: Inode, path: str, sequence: int | None = None) -> None:
+        try:
+            self.change("sync", path)
+        except DiskError:
+            inode.poisoned = inode.poisoned or self.conditions.forget_on_error
+            raise
+        inode.synced(inode.sequence if sequence is None else sequence)
+
+    def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        temporary = path + ".tmp"
+        file = self.create(temporary)
+        file.append(data)
+        if sync:
+            file.sync_now()
+        self.rename(temporary, path)
+        if sync:
+            self.sync_dir(posixpath.dirname(path))
+
+    def write_new(self, path: str, data: bytes) -> None:
+        file = self.create(path)
+        if data:
+            file.append(data)
+
+    def sync_volume(self, path: str) -> bool:
+        """Whether this can be done at all differs from machine to machine."""
+        if not self.conditions.sync_volume:
+            return False
+        self.change("sync_volume", path)
+        self.platter.sync_all()
+        return True
+
+    def lock(self, path: str) -> SimLock:
+        self._alive(path)
+        if path in self.platter.locks:
+            raise DirectoryLockedError(f"Another process uses {path}: stop it first.")
+        self.platter.locks.add(path)
+        self._locks.append(path)
+        return SimLock(self, path)
+
+    def unlock(self, path: str) -> None:
+        if path in self._locks:
+            self._locks.remove(path)
+            self.platter.locks.discard(path)
+
+    def release(self) -> None:
+        """The process is gone, and its locks with it."""
+        for path in list(self._locks):
+            self.unlock(path)
+
+    def boot_id(self) -> str:
+        return f"boot {self.platter.boots}"
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        free = self.platter.free_bytes
+        return TOTAL_BYTES, TOTAL_BYTES if free is None else free
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await asyncio.sleep(self.sync_time())
+        # In a thread, so what it waits for doesn't hold up the loop.
+        with self.loop.timeline.elsewhere():
+            return function(*args, **kwargs)
+
+    async def run_worker(self, module: str, request: bytes) -> bytes:
+        raise DiskError(errno.ENOSYS, "no other process can see these files", module)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SimLock:
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: SimDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def release(self) -> None:
+        if not self._disk.loop.dead:
+            self._disk.unlock(self._path)
+
+
+class SimFile:
+    __slots__ = ("_disk", "_inode", "path")
+
+    def __init__(self, disk: SimDisk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self._inode: Inode | None = None
+
+    def _found(self) -> Inode:
+        inode = self._inode
+        if inode is None:
+            inode = self._inode = self._disk.platter.inode(self.path, create=True)
+        return inode
+
+    @property
+    def size(self) -> int:
+        if self._inode is None and not self._disk.exists(self.path):
+            return 0
+        return len(self._found().data)
+
+    def append(self, *buffers: AnyBuffer) -> None:
+        self._write(b"".join(buffers), None)
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        self._write(bytes(data), offset)
+
+    def _write(self, data: bytes, offset: int | None) -> None:
+        disk = self._disk
+        try:
+            disk.change("write", self.path, len(data))
+        except ProcessKilled:
+            # It dies inside of the call: the kernel has taken some of it.
+            inode = self._found()
+            inode.write(len(inode.data) if offset is None else offset, data[: disk.random.randint(0, len(data))])
+            raise
+        inode = self._found()
+        if offset is None:
+            offset = len(inode.data)
+        disk.grow(self.path, offset + len(data) - len(inode.data))
+        inode.write(offset, data)
+        inode.mtime_ms = disk.platter.now_ms()
+
+    def truncate(self, size: int) -> None:
+        disk = self._disk
+        disk.change("truncate", self.path, size)
+        inode = self._found()
+        inode.truncate(size)
+        inode.mtime_ms = disk.platter.now_ms()
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._disk.reading(self.path)
+        return bytes(memoryview(self._found().data)[offset : offset + size])
+
+    def pread_cached(self, size: int, offset: int) -> Buffer | None:
+        if self._disk.random.random() < self._disk.conditions.cold:
+            return None
+        return self.pread(size, offset)
+
+    async def read(self, size: int, offset: int) -> bytes:
+        await asyncio.sleep(self._disk.read_time())
+        return self.pread(size, offset)
+
+    def sync_now(self) -> None:
+        disk = self._disk
+        disk.sync_inode(self._found(), self.path)
+        if disk.loop.timeline.running is disk.loop:
+            disk.loop.block(disk.sync_time())
+
+    async def sync(self) -> None:
+        """What is written while the disk works on it is not part of it."""
+        inode = self._found()
+        sequence = inode.sequence
+        await asyncio.sleep(self._disk.sync_time())
+        self._disk.sync_inode(inode, self.path, sequence)
+
+    def close(self) -> None:
+        self._inode = None

@@ -1,0 +1,312 @@
+"""A machine with one node on it: its disk and clock stay, its process comes and goes.
+
+    off ──power on──► up, no process ──start──► starting ──► serving ──stop──► up, no process
+                          ▲                        │             │
+                          └─────── kill ◄──────────┴─────────────┘          power loss from anywhere: off
+
+A kill leaves the page cache, a power loss does not. Both may be set to happen at the n-th change of the disk from now,
+in the middle of whatever the node is doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import MetadataImage
+from penstock.node.local import ALONE, format_if_new
+from penstock.node.node import Node
+from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
+from penstock.sim.engine.clock import SimClock
+from penstock.sim.engine.disk import DiskConditions, SimDisk
+from penstock.sim.engine.loop import ProcessDied, ProcessKilled, ProcessLoop, run_in
+from penstock.sim.engine.network import Fabric, SimNetwork
+from penstock.sim.engine.platter import Platter, Severity
+from penstock.sim.engine.trace import Trace
+from penstock.sim.run.cluster_layout import Shape
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+DATA = "/data"
+META = "/meta"
+PORT = 9092
+CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"
+
+
+ALONE_SHAPE = Shape()
+
+
+class State(Enum):
+    OFF = "off"
+    DOWN = "down"
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPING = "stopping"
+
+
+class Machine:
+    def __init__(
+        self,
+        node_id: int,
+        fabric: Fabric,
+        trace: Trace,
+        clock: SimClock,
+        seed: str,
+        overrides: Mapping[str, str],
+        shape: Shape = ALONE_SHAPE,
+    ) -> None:
+        self.shape = shape
+        self.node_id = node_id
+        self.name = f"n{node_id}"
+        self.fabric = fabric
+        self.trace = trace
+        self.clock = clock
+        self.overrides = dict(overrides)
+        self.random = Random(f"{seed}/{self.name}")  # noqa: S311
+        self.platter = Platter(clock.wall_ms)
+        self.conditions = DiskConditions()
+        self.turn_cost_s = 0.0
+        #: Faults of the disk that are under way: what fails meanwhile may fail.
+        self.disk_faults = 0
+        self.state = State.DOWN
+        #: Whether its next disk is formatted for a quorum that is there already.
+        self.joins = shape.dynamic and not self.votes
+        self.incarnation = 0
+        self.node: Node | None = None
+        self.loop: ProcessLoop | None = None
+        self.disk: SimDisk | None = None
+        #: Told about every change of state, with a sentence.
+        self.on_event: Callable[[Machine, str], None] = lambda machine, what: None
+        #: Told when the node has started.
+        self.on_serving: Callable[[Machine], None] = lambda machine: None
+        #: A start that failed though its disk did nothing wrong, or a stop that failed at all.
+        self.on_failure: Callable[[Machine, Exception], None] = lambda machine, error: None
+        fabric.host(self.name)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.state.value}>"
+
+    @property
+    def address(self) -> str:
+        return f"{self.name}:{PORT}"
+
+    @property
+    def serving(self) -> bool:
+        return self.state is State.SERVING
+
+    @property
+    def offline(self) -> bool:
+        """Whether the node has given up a directory, or all of them."""
+        broker = self.broker
+        return broker is not None and any(each.offline for each in broker.logs.all_dirs)
+
+    @property
+    def broker(self) -> Broker | None:
+        """The parts of the node that runs there, once it has them."""
+        return getattr(self.node, "broker", None)
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """What the node that serves here knows of the cluster."""
+        broker = self.broker
+        return broker.metadata.image if broker is not None and self.state is State.SERVING else None
+
+    @property
+    def holds_partitions(self) -> bool:
+        return self.node_id in self.shape.brokers
+
+    @property
+    def votes(self) -> bool:
+        return self.node_id in self.shape.controllers
+
+    def settings(self) -> Settings:
+        own = {
+            "node.id": str(self.node_id),
+            "listeners": f"PLAINTEXT://{self.name}:{PORT}",
+            "log.dirs": DATA,
+        }
+        if not self.shape.alone:
+            own |= {"metadata.log.dir": META, **self.shape.node_settings(self.node_id, self.name, PORT)}
+        return Settings({**ALONE, **own, **self.overrides})
+
+    # Coming and going.
+
+    async def start(self) -> bool:
+        """Starts the process and waits until it serves. False if it died or gave up meanwhile."""
+        if self.state is State.OFF:
+            self.fabric.power_back(self.name)
+        self.incarnation += 1
+        excused = self.disk_faults > 0
+        loop = self.loop = self.fabric.timeline.process(f"{self.name}.{self.incarnation}")
+        loop.turn_cost_s = self.turn_cost_s
+        self.disk = SimDisk(self.platter, loop, self.random, self.trace, self.conditions)
+        self._enter(State.STARTING, "starts")
+        try:
+            await run_in(loop, self._boot(loop, self.disk))
+        except ProcessDied:
+            return False
+        except Exception as error:
+            if self.loop is loop:
+                self._leave(f"could not start: {type(error).__name__}: {error}")
+                if not excused and not self.disk_faults:
+                    self.on_failure(self, error)
+            return False
+        if self.loop is not loop:
+            return False  # it gave up in the very moment in which it was ready
+        self._enter(State.SERVING, "serves")
+        self.on_serving(self)
+        return True
+
+    async def _boot(self, loop: ProcessLoop, disk: SimDisk) -> None:
+        node = self.node = Node(
+            self.settings(),
+            disk=disk,
+            network=SimNetwork(self.fabric, self.name, loop),
+            clock=self.clock,
+            random=Random(self.random.random()),  # noqa: S311
+            on_fatal=lambda error: self._fatal(loop, error),
+        )
+        if self.shape.alone:
+            format_if_new(node)
+        else:
+            self._format(node)
+        await node.start()
+
+    def _format(self, node: Node) -> None:
+        """As an operator does with each new disk."""
+        directories = [path for path in (DATA, META) if read_meta_properties(node.disk, path) is None]
+        if directories:
+            plan = FormatPlan(
+                (META, DATA),
+                self.node_id,
+                cluster_id=CLUSTER_ID,
+                metadata_directory=META,
+                static_voters=not self.shape.dynamic,
+                initial_controllers=self.shape.voters() if self.shape.dynamic and not self.joins else (),
+                joins=self.joins,
+                ignore_formatted=True,
+            )
+            format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
+
+    def _fatal(self, loop: ProcessLoop, error: Exception) -> None:
+        """The node can't go on: the process ends, as a service manager would see it."""
+
+        def leave() -> None:
+            if self.loop is loop:
+                self._leave(f"gives up: {error}")
+
+        timeline = self.fabric.timeline
+        timeline.at(timeline.now, leave)
+
+    async def stop(self) -> bool:
+        """A clean stop."""
+        if self.node is None or self.loop is None or self.state is not State.SERVING:
+            return False
+        loop = self.loop
+        self._enter(State.STOPPING, "stops")
+        what = "has stopped"
+        try:
+            await run_in(loop, self.node.stop())
+        except ProcessDied:
+            return False
+        except Exception as error:
+            what = f"could not stop as it should: {type(error).__name__}: {error}"
+            self.on_failure(self, error)
+        if self.loop is loop:
+            self._leave(what)
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.loop is not None:
+            self._leave("is killed")
+
+    def _leave(self, what: str) -> None:
+        loop, self.loop = self.loop, None
+        if loop is not None:
+            loop.kill()
+            self.fabric.process_died(self.name, loop)
+        if self.disk is not None:
+            self.disk.release()
+        self.node = self.disk = None
+        self._enter(State.DOWN, what)
+
+    def lose_power(self, severity: Severity) -> None:
+        loop, self.loop = self.loop, None
+        if loop is not None:
+            loop.kill()
+        self.fabric.power_lost(self.name)
+        self.node = self.disk = None
+        entries, changes = self.platter.lose_power(self.random, severity)
+        self._enter(State.OFF, f"loses power, and with it {entries} changes of directories and {changes} of files")
+
+    def die_at_change(self, count: int, how: Callable[[], None]) -> None:
+        """The process ends inside of the `count`-th change of its disk from now; `how` says what becomes of it."""
+        disk = self.disk
+        if disk is None:
+            return
+        left = count
+
+        def on_change(kind: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                disk.on_change = None
+                self.trace.note(self.name, f"dies inside of {kind} {path}")
+                disk.loop.kill()
+                timeline = self.fabric.timeline
+                timeline.at(timeline.now, how)
+                raise ProcessKilled
+
+        disk.on_change = on_change
+
+    def pause(self) -> None:
+        if self.loop is not None:
+            self.loop.stop()
+            self._tell("is paused")
+
+    def resume(self) -> None:
+        if self.loop is not None and self.loop.stopped:
+            self.loop.resume()
+            self._tell("goes on")
+
+    def heal(self, sync_s: float) -> None:
+        """Nothing more goes wrong from here on; what has gone wrong stays."""
+        self.conditions.sync_s = sync_s
+        self.conditions.stall_until = 0.0
+        self.conditions.write_error = self.conditions.read_error = 0.0
+        self.conditions.broken = ""
+        self.platter.free_bytes = None
+        self.disk_faults = 0
+        if self.disk is not None:
+            self.disk.on_change = None
+        self.resume()
+
+    def voter_directory(self) -> bytes | None:
+        """By which the quorum tells this disk from another one in the same machine."""
+        broker = self.broker
+        return broker.metadata.voter.directory_id if broker is not None else None
+
+    def wipe(self, *, votes_too: bool = False) -> None:
+        """A new disk in the old machine. A machine that votes has its votes on a disk of their own, and keeps that."""
+        if votes_too:
+            self.joins = True
+        if self.votes and not self.shape.alone and not votes_too:
+            if self.platter.find(DATA) is not None:
+                self.platter.remove_tree(DATA)
+            self.platter.sync_all()
+        else:
+            self.platter = Platter(self.clock.wall_ms)
+        self._tell("has a new, empty disk")
+
+    def _enter(self, state: State, what: str) -> None:
+        self.state = state
+        self._tell(what)
+
+    def _tell(self, what: str) -> None:
+        self.trace.note(self.name, what)
+        self.on_event(self, what)

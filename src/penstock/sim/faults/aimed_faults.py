@@ -1,0 +1,385 @@
+"""Faults that wait for their moment: a request of a certain kind, an election. What chance rarely brings together.
+
+    late isr change          a leader asks for a follower in the ISR that is back and, its connection lost, asks again;
+                             the follower falls behind and leaves the ISR; only then does the first request arrive
+    isr change of the dead   … and before the request arrives, the follower has died and come back without it all
+    late marker              a transaction's marker is sent again and written; when the producer has begun its next
+                             transaction, the first one arrives
+    elected alone            in the moment in which a controller is elected, it is cut off, and those who voted die
+    majority forgets         something is committed while one voter hears nothing; the leader is cut off, the others who
+                             have it lose power, and the one who doesn't have it is back to elect with them
+
+Each step is bounded in time: other faults go on meanwhile, and what has come to nothing is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock.metadata.image import PartitionImage
+from penstock.protocol.apis import request_class, request_header_version
+from penstock.protocol.codec import decode, decode_prefix
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_27_write_txn_markers import WriteTxnMarkersRequest
+from penstock.protocol.messages.api_56_alter_partition import AlterPartitionRequest
+from penstock.protocol.messages.headers import RequestHeader
+from penstock.sim.engine.connection import RESET, Endpoint
+from penstock.sim.engine.machine import Machine, State
+from penstock.sim.faults.cluster_faults import Pair, isolated
+from penstock.sim.faults.lost_machines import POWER, newest_image
+from penstock.sim.run.plan import FaultPlan
+
+if TYPE_CHECKING:
+    from penstock.broker.replicas.partition import Partition
+    from penstock.sim.run.world import World
+
+SIZE_BYTES = 4
+#: How long a follower may take to leave the ISR, and to come back.
+ISR_BOUND_S = 15.0
+CATCH_BOUND_S = 12.0
+#: How long one that hears nothing of its leader may take to fall behind.
+BEHIND_BOUND_S = 8.0
+MARKER_BOUND_S = 8.0
+ELECTION_BOUND_S = 10.0
+LOOK_S = 0.02
+#: What was let go has arrived, and whoever watches has looked.
+ARRIVED_S = 0.6
+#: Machines that were killed or switched off come back after this.
+BACK_S = 0.2
+
+TRANSACTIONAL = ("transactional", "copier")
+
+Key = tuple[bytes, int]
+Fault = Callable[[FaultPlan, Random], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """A request that is held back on its way, with everything behind it on its connection."""
+
+    sender: Machine
+    receiver: Machine
+    end: Endpoint
+    request: Any
+
+    def lose_connection(self) -> None:
+        """For its sender alone, who asks again over another one."""
+        self.end.receive(RESET)
+
+    def release(self) -> None:
+        self.end.out.release()
+
+
+def request_in(data: bytes, api_key: int) -> Any:
+    """The request of this API that the bytes begin with; None if they begin with something else."""
+    frame = data[SIZE_BYTES:]
+    if len(frame) < SIZE_BYTES or int.from_bytes(frame[:2], "big") != api_key:
+        return None
+    version = int.from_bytes(frame[2:4], "big")
+    _, start = decode_prefix(RequestHeader, request_header_version(api_key, version), frame)
+    return decode(request_class(api_key), version, frame, start)
+
+
+class Aiming:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        #: Two that need a machine or all of them would spoil each other's aim.
+        self._aiming = asyncio.Lock()
+        self.does: dict[str, Fault] = {
+            "late isr change": self._alone(self._late_isr_change),
+            "isr change of the dead": self._alone(self._isr_change_of_the_dead),
+            "late marker": self._late_marker,
+            "elected alone": self._alone(self._elected_alone),
+            "majority forgets": self._alone(self._majority_forgets),
+        }
+
+    def _alone(self, does: Fault) -> Fault:
+        async def in_turn(fault: FaultPlan, random: Random) -> None:
+            async with self._aiming:
+                await does(fault, random)
+
+        return in_turn
+
+    def _tell(self, fault: FaultPlan, what: str) -> None:
+        self._world.tell(f"fault {fault.index}", what)
+
+    # Waiting.
+
+    async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
+        deadline = self._world.timeline.now + within_s
+        while not holds():
+            if self._world.timeline.now >= deadline:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
+
+    async def _catch(
+        self, api_key: int, wanted: Callable[[Machine, Machine, Any], bool], within_s: float
+    ) -> Caught | None:
+        """The next such request between two machines, held back as it is sent."""
+        world = self._world
+        machines = {machine.name: machine for machine in world.machines}
+        found: asyncio.Future[Caught] = asyncio.get_running_loop().create_future()
+
+        def tap(end: Endpoint, data: bytes) -> None:
+            sender = machines.get(end.host.name)
+            receiver = machines.get(end.get_extra_info("peername")[0])
+            if found.done() or not end.outgoing or sender is None or receiver is None:
+                return
+            request = request_in(data, api_key)
+            if request is not None and wanted(sender, receiver, request):
+                end.out.hold()
+                found.set_result(Caught(sender, receiver, end, request))
+
+        world.fabric.taps = [*world.fabric.taps, tap]
+        try:
+            await self._until(found.done, within_s)
+        except asyncio.CancelledError:
+            if found.done():
+                found.result().release()  # nobody else would
+            raise
+        finally:
+            world.fabric.taps = [each for each in world.fabric.taps if each is not tap]
+        return found.result() if found.done() else None
+
+    # In-sync sets.
+
+    def _partition(self, key: Key) -> PartitionImage | None:
+        image = newest_image(self._world.machines)
+        topic = image.topics_by_id.get(key[0]) if image is not None else None
+        return topic.partitions.get(key[1]) if topic is not None else None
+
+    def _in_any_isr(self, machine: Machine) -> bool:
+        image = newest_image(self._world.machines)
+        return image is not None and any(
+            machine.node_id in part.isr for topic in image.topics.values() for part in topic.partitions.values()
+        )
+
+    def _usable(self, machine: Machine, after_epoch: int = -1) -> bool:
+        image = newest_image(self._world.machines)
+        broker = image.brokers.get(machine.node_id) if image is not None else None
+        return broker is not None and not broker.fenced and broker.epoch > after_epoch
+
+    def _replica(self, machine: Machine, key: Key) -> Partition | None:
+        broker = machine.broker
+        if broker is None or machine.state is not State.SERVING:
+            return None
+        try:
+            partition = broker.partitions.get_by_id(*key)
+        except KafkaError:
+            return None
+        return partition if partition.is_open else None
+
+    def _behind(self, machine: Machine, key: Key) -> bool:
+        """It is no member of the ISR, and has not all that is committed."""
+        image = self._partition(key)
+        if image is None or machine.node_id in image.isr:
+            return False
+        leader = next((each for each in self._world.machines if each.node_id == image.leader), None)
+        led = self._replica(leader, key) if leader is not None else None
+        own = self._replica(machine, key)
+        return led is not None and own is not None and own.log.log_end_offset < led.log.high_watermark
+
+    async def _rejoining(self, fault: FaultPlan, machine: Machine) -> Caught | None:
+        """Drives a machine out of the ISRs, and catches the request that takes it in again."""
+        machine.kill()
+        self._world.restart(machine, BACK_S)
+        out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)
+
+        def wanted(sender: Machine, receiver: Machine, request: AlterPartitionRequest) -> bool:
+            return machine not in (sender, receiver) and any(True for _ in self._rejoined(machine, request))
+
+        caught = await self._catch(AlterPartitionRequest.API_KEY, wanted, CATCH_BOUND_S) if out else None
+        if caught is None:
+            self._tell(fault, f"finds nobody who asks for {machine.name} in an ISR")
+        else:
+            self._tell(fault, f"holds back {caught.sender.name}'s request for {machine.name} in an ISR")
+        return caught
+
+    def _rejoined(self, machine: Machine, request: AlterPartitionRequest) -> Iterator[Key]:
+        for topic in request.topics:
+            for part in topic.partitions:
+                image = self._partition((topic.topic_id, part.partition_index))
+                named = any(member.broker_id == machine.node_id for member in part.new_isr_with_epochs)
+                if named and image is not None and machine.node_id not in image.isr:
+                    yield topic.topic_id, part.partition_index
+
+    def _follower(self, random: Random) -> Machine:
+        world = self._world
+        others = [
+            each for each in world.machines if each.holds_partitions and each.node_id != world.watcher.quorum_leader
+        ]
+        return random.choice(others)
+
+    async def _late_isr_change(self, fault: FaultPlan, random: Random) -> None:
+        machine = self._follower(random)
+        caught = await self._rejoining(fault, machine)
+        if caught is None:
+            return
+        keys = list(self._rejoined(machine, caught.request))
+
+        def joined() -> bool:
+            parts = (self._partition(key) for key in keys)
+            return any(part is not None and machine.node_id in part.isr for part in parts)
+
+        try:
+            caught.lose_connection()
+            if await self._until(joined, CATCH_BOUND_S):
+                with self._apart(machine, caught.sender):
+                    await self._release_behind(fault, caught, machine, keys)
+        finally:
+            caught.release()
+
+    async def _release_behind(self, fault: FaultPlan, caught: Caught, machine: Machine, keys: Sequence[Key]) -> None:
+        """The request goes on once the machine, which it takes for one in sync, no longer is."""
+        await self._until(lambda: any(self._behind(machine, key) for key in keys), BEHIND_BOUND_S)
+        self._tell(fault, "lets the request go")
+        caught.release()
+        await asyncio.sleep(ARRIVED_S)
+
+    def _apart(self, one: Machine, other: Machine) -> AbstractContextManager[None]:
+        """They don't hear each other; everyone else hears both."""
+        return self._cut([(one.name, other.name), (other.name, one.name)])
+
+    def _off(self, machine: Machine) -> AbstractContextManager[None]:
+        """No other machine hears it, and it hears none."""
+        return self._cut(isolated(machine.name, [each.name for each in self._world.machines]))
+
+    @contextmanager
+    def _cut(self, pairs: Sequence[Pair]) -> Iterator[None]:
+        links = [link for link in (self._world.fabric.link(*pair) for pair in pairs) if not link.cut]
+        for link in links:
+            link.cut = True
+        try:
+            yield
+        finally:
+            for link in links:
+                if link.cut:
+                    link.mend()
+
+    async def _isr_change_of_the_dead(self, fault: FaultPlan, random: Random) -> None:
+        world = self._world
+        machine = self._follower(random)
+        caught = await self._rejoining(fault, machine)
+        if caught is None:
+            return
+        keys = list(self._rejoined(machine, caught.request))
+        image = newest_image(world.machines)
+        broker = image.brokers.get(machine.node_id) if image is not None else None
+        epoch = broker.epoch if broker is not None else -1
+        try:
+            with self._apart(machine, caught.sender):
+                self._switch_off(fault, machine)
+                await self._until(lambda: self._usable(machine, epoch), ISR_BOUND_S)
+                await self._release_behind(fault, caught, machine, keys)
+        finally:
+            caught.release()
+
+    def _switch_off(self, fault: FaultPlan, machine: Machine) -> None:
+        """As far as something is promised then; else its process alone."""
+        world = self._world
+        if world.losses.covered(machine, POWER):
+            world.lose_power(machine, fault.params["severity"], BACK_S)
+        else:
+            machine.kill()
+            world.restart(machine, BACK_S)
+
+    # Transactions.
+
+    async def _late_marker(self, fault: FaultPlan, random: Random) -> None:
+        transactions = any(actor.plan.kind in TRANSACTIONAL for actor in self._world.actors)
+        within_s = MARKER_BOUND_S if transactions else 0.0
+        caught = await self._catch(WriteTxnMarkersRequest.API_KEY, lambda *_: True, within_s)
+        if caught is None:
+            self._tell(fault, "finds no markers on their way")
+            return
+        ends = [
+            (marker.producer_id, topic.name, index)
+            for marker in caught.request.markers
+            for topic in marker.topics
+            for index in topic.partition_indexes
+        ]
+        self._tell(fault, f"holds back markers from {caught.sender.name} to {caught.receiver.name}")
+        try:
+            caught.lose_connection()
+            await self._until(lambda: not any(self._open(caught.receiver, *end) for end in ends), MARKER_BOUND_S)
+            await self._until(lambda: any(self._open(caught.receiver, *end) for end in ends), MARKER_BOUND_S)
+            self._tell(fault, "lets the markers go")
+        finally:
+            caught.release()
+
+    def _open(self, machine: Machine, producer_id: int, topic: str, index: int) -> bool:
+        """Whether the producer has a transaction open there."""
+        broker = machine.broker
+        if broker is None or machine.state is not State.SERVING:
+            return False
+        try:
+            entry = broker.partitions.get(topic, index).log.producers.get(producer_id)
+        except KafkaError:
+            return False
+        return entry is not None and entry.txn_first_offset is not None
+
+    # Elections.
+
+    async def _elected_alone(self, fault: FaultPlan, random: Random) -> None:
+        world = self._world
+        voters = [machine for machine in world.machines if machine.votes]
+        first = next((each for each in voters if each.node_id == world.watcher.quorum_leader), voters[0])
+        elections: list[Machine] = []
+        with ExitStack() as until_over:
+
+            def elected(name: str, epoch: int) -> None:
+                machine = next(each for each in voters if each.name == name)
+                elections.append(machine)
+                if len(elections) > 1:
+                    return
+                until_over.enter_context(self._off(machine))
+                self._tell(fault, f"cuts {name} off as it is elected in epoch {epoch}; the others lose power or die")
+                for other in voters:
+                    if other is first:
+                        world.restart(other, BACK_S)
+                    elif other is not machine:
+                        self._switch_off(fault, other)
+
+            until_over.enter_context(self._told_of_elections(elected))
+            first.kill()
+            world.restart(first, ELECTION_BOUND_S)
+            until_over.callback(world.restart, first, BACK_S)
+            await self._until(lambda: len(elections) > 1, 2 * ELECTION_BOUND_S)
+            await asyncio.sleep(ARRIVED_S)
+
+    @contextmanager
+    def _told_of_elections(self, elected: Callable[[str, int], None]) -> Iterator[None]:
+        listeners = self._world.watcher.on_elected
+        listeners.append(elected)
+        try:
+            yield
+        finally:
+            listeners.remove(elected)
+
+    async def _majority_forgets(self, fault: FaultPlan, random: Random) -> None:
+        world = self._world
+        leader = next((each for each in world.machines if each.node_id == world.watcher.quorum_leader), None)
+        others = [machine for machine in world.machines if machine.votes and machine is not leader]
+        if leader is None or len(others) < 2:
+            return
+        late = random.choice(others)
+        elections: list[str] = []
+        with ExitStack() as until_over:
+            with self._off(late):
+                world.quorum_logs.look()
+                before = world.quorum_logs.committed
+                await self._until(lambda: world.quorum_logs.committed > before, ISR_BOUND_S)
+                self._tell(fault, f"cuts {leader.name} off; who has what {late.name} lacks loses power or dies")
+                until_over.enter_context(self._off(leader))
+                for other in others:
+                    if other is not late:
+                        self._switch_off(fault, other)
+            until_over.enter_context(self._told_of_elections(lambda name, epoch: elections.append(name)))
+            await self._until(lambda: bool(elections), 2 * ELECTION_BOUND_S)
+            await asyncio.sleep(ARRIVED_S)

@@ -1,0 +1,229 @@
+"""Faults that need several machines: networks that fall apart in every shape, and trouble for whoever leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.sim.engine.links import Conditions, Link
+from penstock.sim.engine.machine import Machine
+from penstock.sim.faults.lost_machines import WIPE, newest_image
+from penstock.sim.run.plan import FaultPlan
+
+if TYPE_CHECKING:
+    from penstock.sim.run.world import World
+
+Pair = tuple[str, str]
+HELD_CONNECTIONS = 3
+
+
+def split(names: Sequence[str], random: Random) -> list[Pair]:
+    """Two camps, of any sizes, that don't hear each other."""
+    shuffled = random.sample(names, len(names))
+    at = random.randint(1, len(names) - 1)
+    return _both_ways((one, other) for one in shuffled[:at] for other in shuffled[at:])
+
+
+def ring(names: Sequence[str], random: Random) -> list[Pair]:
+    """Everyone hears their neighbours only: of three in a row, the ends don't hear each other."""
+    order = random.sample(names, len(names))
+    apart = [
+        (order[one], order[other])
+        for one in range(len(order))
+        for other in range(one + 2, len(order))
+        if len(order) == 3 or (one, other) != (0, len(order) - 1)
+    ]
+    return _both_ways(apart)
+
+
+def isolated(name: str, names: Sequence[str], direction: str = "both") -> list[Pair]:
+    others = [other for other in names if other != name]
+    match direction:
+        case "out":
+            return [(name, other) for other in others]
+        case "in":
+            return [(other, name) for other in others]
+        case _:
+            return _both_ways((name, other) for other in others)
+
+
+def _both_ways(pairs: Iterable[Pair]) -> list[Pair]:
+    return [pair for one, other in pairs for pair in ((one, other), (other, one))]
+
+
+class Among:
+    """What the nemesis can do once there are several machines."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.does: dict[str, Callable[[FaultPlan, Random], Awaitable[None]]] = {
+            "isolate": self._isolate,
+            "isolate one way": self._isolate,
+            "isolate a leader": self._isolate_leader,
+            "split": self._split,
+            "ring": self._ring,
+            "cut two": self._cut_two,
+            "cut two one way": self._cut_two,
+            "hold": self._hold,
+            "slow two": self._worsen_two,
+            "lossy two": self._worsen_two,
+            "kill a leader": self._kill_leader,
+            "kill the controller": self._kill_controller,
+            "pause a leader": self._pause_leader,
+            "rolling restart": self._rolling_restart,
+            "kill all": self._kill_all,
+            "wipe": self._wipe,
+        }
+
+    def _tell(self, fault: FaultPlan, what: str) -> None:
+        self._world.tell(f"fault {fault.index}", what)
+
+    @property
+    def _names(self) -> list[str]:
+        return [machine.name for machine in self._world.machines]
+
+    def _leader(self, random: Random) -> Machine:
+        """Of some partition, or of the quorum; anybody where nobody leads."""
+        world = self._world
+        image = newest_image(world.machines)
+        leaders = sorted(
+            {part.leader for topic in image.topics.values() for part in topic.partitions.values()} if image else ()
+        )
+        known = [machine for machine in world.machines if machine.node_id in leaders]
+        return random.choice(known or world.machines)
+
+    def _controller(self) -> Machine:
+        world = self._world
+        leads = world.watcher.quorum_leader
+        return next((machine for machine in world.machines if machine.node_id == leads), world.machines[0])
+
+    # The network falls apart.
+
+    async def _part(self, fault: FaultPlan, pairs: list[Pair], what: str) -> None:
+        links = [link for link in (self._world.fabric.link(*pair) for pair in pairs) if not link.cut]
+        for link in links:
+            link.cut = True
+        self._tell(fault, f"{what} for {fault.lasts:g} s")
+        await asyncio.sleep(fault.lasts)
+        for link in links:
+            if link.cut:
+                link.mend()
+        self._tell(fault, "mends it")
+
+    def _clients(self, fault: FaultPlan) -> list[str]:
+        return [actor.host for actor in self._world.actors] if fault.params["whole"] else []
+
+    async def _isolate(self, fault: FaultPlan, random: Random) -> None:
+        direction = "both" if fault.kind == "isolate" else "out" if fault.params["outgoing"] else "in"
+        machine = random.choice(self._world.machines)
+        await self._cut_off(fault, machine, direction)
+
+    async def _isolate_leader(self, fault: FaultPlan, random: Random) -> None:
+        machine = self._controller() if random.random() < 0.4 else self._leader(random)
+        await self._cut_off(fault, machine, random.choice(("both", "both", "out", "in")))
+
+    async def _cut_off(self, fault: FaultPlan, machine: Machine, direction: str) -> None:
+        pairs = isolated(machine.name, self._names + self._clients(fault), direction)
+        how = {"both": "", "out": ", which hears and isn't heard", "in": ", which is heard and doesn't hear"}
+        from_whom = " and from clients" if fault.params["whole"] else ""
+        await self._part(fault, pairs, f"cuts {machine.name} off from the others{from_whom}{how[direction]}")
+
+    async def _split(self, fault: FaultPlan, random: Random) -> None:
+        pairs = split(self._names, random)
+        camps = sorted({one for one, _ in pairs[:1]} | {one for one, other in pairs[::2]})
+        rest = [name for name in self._names if name not in camps]
+        await self._part(fault, pairs, f"splits {', '.join(camps)} from {', '.join(rest)}")
+
+    async def _ring(self, fault: FaultPlan, random: Random) -> None:
+        pairs = ring(self._names, random)
+        named = ", ".join(f"{one}–{other}" for one, other in pairs[::2])
+        await self._part(fault, pairs, f"leaves a ring: {named or 'nothing'} cut")
+
+    def _two(self, fault: FaultPlan, random: Random) -> list[Pair]:
+        one, other = random.sample(self._names, 2)
+        return [(one, other)] if fault.kind.endswith("one way") else [(one, other), (other, one)]
+
+    async def _cut_two(self, fault: FaultPlan, random: Random) -> None:
+        pairs = self._two(fault, random)
+        arrow = "→" if len(pairs) == 1 else "–"
+        await self._part(fault, pairs, f"cuts {pairs[0][0]}{arrow}{pairs[0][1]}")
+
+    async def _worsen_two(self, fault: FaultPlan, random: Random) -> None:
+        fabric = self._world.fabric
+        worse: Conditions = fault.params["conditions"]
+        worse = replace(fabric.normal, loss=worse.loss) if fault.kind == "lossy two" else replace(worse, loss=0.0)
+        links: list[Link] = [fabric.link(*pair) for pair in self._two(fault, random)]
+        for link in links:
+            link.conditions = worse
+        self._tell(fault, f"{fault.kind}: {links[0].source}–{links[0].target} for {fault.lasts:g} s")
+        await asyncio.sleep(fault.lasts)
+        for link in links:
+            if link.conditions is worse:
+                link.conditions = fabric.normal
+
+    async def _hold(self, fault: FaultPlan, random: Random) -> None:
+        """What some connections between machines carry stays on the way; the rest of the wire works."""
+        names = set(self._names)
+        ends = [
+            end
+            for end in self._world.fabric.connections()
+            if end.host.name in names and end.get_extra_info("peername")[0] in names
+        ]
+        chosen = random.sample(ends, min(len(ends), random.randint(1, HELD_CONNECTIONS)))
+        streams = [end.out if random.random() < 0.5 else end.peer.out for end in chosen]
+        for stream in streams:
+            stream.hold()
+        self._tell(fault, f"holds back what is on {', '.join(map(repr, chosen)) or 'nothing'} for {fault.lasts:g} s")
+        try:
+            await asyncio.sleep(fault.lasts)
+        finally:
+            for stream in streams:
+                stream.release()
+
+    # Machines.
+
+    async def _kill_leader(self, fault: FaultPlan, random: Random) -> None:
+        self._kill(self._leader(random), fault)
+
+    async def _kill_controller(self, fault: FaultPlan, random: Random) -> None:
+        self._kill(self._controller(), fault)
+
+    def _kill(self, machine: Machine, fault: FaultPlan) -> None:
+        machine.kill()
+        self._world.restart(machine, fault.lasts)
+
+    async def _pause_leader(self, fault: FaultPlan, random: Random) -> None:
+        machine = self._controller() if random.random() < 0.4 else self._leader(random)
+        machine.pause()
+        await asyncio.sleep(fault.lasts)
+        machine.resume()
+
+    async def _kill_all(self, fault: FaultPlan, random: Random) -> None:
+        world = self._world
+        self._tell(fault, "kills every process")
+        for machine in random.sample(world.machines, len(world.machines)):
+            machine.kill()
+            world.restart(machine, random.uniform(0.1, 1.0) * fault.lasts)
+
+    async def _rolling_restart(self, fault: FaultPlan, random: Random) -> None:
+        world = self._world
+        self._tell(fault, "restarts one machine after the other")
+        for machine in random.sample(world.machines, len(world.machines)):
+            if await asyncio.shield(asyncio.ensure_future(machine.stop())):
+                world.restart(machine, 0.5)
+            await asyncio.sleep(max(1.0, fault.lasts / 2))
+
+    async def _wipe(self, fault: FaultPlan, random: Random) -> None:
+        world = self._world
+        candidates = [machine for machine in world.machines if machine.holds_partitions]
+        machine = random.choice(candidates)
+        if not world.losses.covered(machine, WIPE):
+            self._tell(fault, f"spares {machine.name}: too many have not recovered yet")
+            return
+        world.losses.note(machine, WIPE)
+        machine.kill()
+        machine.wipe()
+        world.restart(machine, fault.lasts)

@@ -1,0 +1,83 @@
+"""Which machines have lost what was not synced, or their disk, and are not yet back in sync.
+
+What is acknowledged survives power loss of fewer than min.insync.replicas machines before they have recovered. The
+nemesis asks here before it goes further than that. A machine has recovered when it has registered again since, and is
+in sync with everything it holds; not while its disk goes on failing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.metadata.image import MetadataImage
+from penstock.sim.checks.history import TopicPartition
+from penstock.sim.engine.machine import Machine
+from penstock.sim.run.plan import Plan
+
+POWER = "power"
+WIPE = "wipe"
+#: A disk that fails is trusted as little as one that was replaced, whatever may still be on it.
+DISK = "disk"
+
+
+def newest_image(machines: Sequence[Machine]) -> MetadataImage | None:
+    images = [machine.image for machine in machines]
+    return max((image for image in images if image is not None), key=lambda image: image.offset, default=None)
+
+
+def out_of_sync(image: MetadataImage, node_id: int, damaged: set[TopicPartition]) -> list[str]:
+    """Partitions that the node holds and is not in sync with."""
+    return [
+        f"{topic.name}-{index}"
+        for topic in image.topics.values()
+        for index, partition in topic.partitions.items()
+        if node_id in partition.replicas and node_id not in partition.isr and (topic.name, index) not in damaged
+    ]
+
+
+class Losses:
+    def __init__(self, plan: Plan, machines: Sequence[Machine], damaged: set[TopicPartition]) -> None:
+        self._plan = plan
+        self._machines = machines
+        self._damaged = damaged
+        self._lost: dict[Machine, tuple[str, int]] = {}
+
+    def _recovered(self, machine: Machine, epoch: int) -> bool:
+        image = newest_image(self._machines)
+        if image is None or not machine.serving or machine.disk_faults:
+            return False
+        if not machine.holds_partitions:
+            return True
+        broker = image.brokers.get(machine.node_id)
+        if broker is None or broker.fenced or broker.epoch <= epoch:
+            return False
+        return not out_of_sync(image, machine.node_id, self._damaged)
+
+    def open(self) -> dict[Machine, str]:
+        """Machines that have not recovered, and from what."""
+        for machine, (_, epoch) in list(self._lost.items()):
+            if self._recovered(machine, epoch):
+                del self._lost[machine]
+        return {machine: kind for machine, (kind, _) in self._lost.items()}
+
+    def covered(self, machine: Machine, kind: str) -> bool:
+        """Whether everything acknowledged survives this one, too."""
+        if not machine.holds_partitions and kind == POWER:
+            return True  # metadata is always synced
+        if kind == POWER and self._plan.fsync_everywhere:
+            return True
+        counted = [each for each, what in self.open().items() if what != POWER or not self._plan.fsync_everywhere]
+        return len({*counted, machine}) <= self._plan.losses_covered
+
+    def spared(self, machine: Machine) -> None:
+        """The fault is over, and the node never noticed."""
+        if self._lost.get(machine, ("", 0))[0] == DISK:
+            del self._lost[machine]
+
+    def note(self, machine: Machine, kind: str) -> None:
+        """It has happened."""
+        image = newest_image(self._machines)
+        broker = image.brokers.get(machine.node_id) if image is not None else None
+        before = self._lost.get(machine)
+        worst = before[0] if before is not None and before[0] != POWER else kind
+        self._lost[machine] = (worst, broker.epoch if broker is not None else -1)

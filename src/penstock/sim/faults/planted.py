@@ -1,0 +1,344 @@
+"""Known bugs, put into a node on purpose: a checker that never fires proves nothing.
+
+Each plant replaces a function of the node for as long as its context lasts, in this process only. Nothing of it is in
+the node's own code. `SEEDS` of its profile must find it; with no plant, the same seeds must find nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.broker.coordinators.runtime import Coordinator
+from penstock.broker.replicas.partition import Partition
+from penstock.check import check
+from penstock.groups import shard
+from penstock.groups.shard import GroupShard
+from penstock.log import loading
+from penstock.log.cleaner import Cleaner
+from penstock.log.directory import LogDir
+from penstock.log.flush import GroupCommit
+from penstock.log.log import AppendInfo, Log
+from penstock.log.producers import ProducerStateManager
+from penstock.log.segment import Segment
+from penstock.log.snapshot_files import SnapshotFiles
+from penstock.protocol.uuid import ZERO_UUID
+from penstock.records.compact import OffsetMap
+from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
+from penstock.transactions.shard import TransactionShard
+
+#: Runs that a planted bug may survive, at most.
+SEEDS = 30
+
+#: A seed that finds it, and within how many seconds: those of `SEEDS` that are tried first.
+FOUND_BY: dict[str, tuple[int, float]] = {
+    "ack-before-fsync": (8, 8),
+    "directory-entry-not-synced": (23, 25),
+    "watermark-before-fsync": (3, 16),
+    "recovery-point-before-flush": (8, 8),
+    "torn-tail-kept": (12, 8),
+    "clean-mark-stays": (2, 25),
+    "producer-snapshot-not-restored": (11, 25),
+    "producers-forgotten": (11, 25),
+    "duplicates-written": (2, 25),
+    "duplicate-told-wrong-offset": (2, 25),
+    "reply-before-append": (11, 25),
+    "metadata-before-fsync": (3, 25),
+    "aborted-not-indexed": (5, 25),
+    "open-transactions-shown": (5, 25),
+    "markers-not-resumed": (15, 60),
+    "compaction-keeps-the-oldest": (4, 25),
+    "compaction-beyond-the-stable-offset": (11, 40),
+    "offsets-outlive-their-topic": (13, 25),
+    "watermark-without-followers": (2, 20),
+    "ack-before-watermark": (2, 20),
+    "truncate-to-watermark": (2, 15),
+    "divergence-not-asked": (2, 20),
+    "isr-expanded-early": (2, 20),
+    "isr-shrunk-at-once": (6, 20),
+    "stale-isr-accepted": (10, 30),
+    "dead-replica-in-sync": (10, 30),
+    "unclean-leader": (6, 20),
+    "min-isr-ignored": (3, 20),
+    "followers-forget-producers": (3, 20),
+    "vote-forgotten": (1, 20),
+    "vote-not-synced": (2, 20),
+    "marker-written-twice": (10, 30),
+    "watermark-beyond-the-log": (3, 20),
+    "metadata-not-synced": (2, 20),
+    "index-not-truncated": (3, 20),
+    "epoch-not-noted": (2, 20),
+    "watermark-of-the-end": (3, 20),
+}
+
+Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    about: str
+    profile: str
+    replacements: Replacements
+    """(owner, name, what makes the new one of the old one)"""
+    seconds: float = 25.0
+    nodes: int = 1
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        before = [(owner, name, owner.__dict__[name]) for owner, name, _ in self.replacements]
+        for owner, name, make in self.replacements:
+            code = owner.__dict__[name]
+            check(callable(code) or isinstance(code, property | staticmethod), f"{name} is code")
+            setattr(owner, name, make(owner.__dict__[name]))
+        try:
+            yield
+        finally:
+            for owner, name, old in before:
+                setattr(owner, name, old)
+
+
+def _no_fsync(old: Any) -> Any:
+    async def sync_records(self: GroupCommit) -> None:
+        log = self._log
+        log.flushed_offset = max(log.flushed_offset, log.log_end_offset)
+
+    return sync_records
+
+
+def _no_parent_sync(old: Any) -> Any:
+    def sync_directories(self: GroupCommit) -> None:
+        self._log.environment.disk.sync_dir(self._log.path)
+
+    return sync_directories
+
+
+def _watermark_at_once(old: Any) -> Any:
+    def follow_disk(self: Partition, log: Log) -> None:
+        log.update_high_watermark(log.log_end_offset)
+        self._notify(1)
+
+    return follow_disk
+
+
+def _no_sync(old: Any) -> Any:
+    async def sync(self: GroupCommit, goal: Any) -> None:
+        self.finish(goal)
+
+    return sync
+
+
+def _tail_kept(old: Any) -> Any:
+    def recover_segment(segment: Segment, *args: Any) -> tuple[int, bool]:
+        truncate = segment.file.__class__.truncate
+        segment.file.__class__.truncate = lambda self, size: None  # type: ignore[method-assign]
+        try:
+            return old(segment, *args)  # type: ignore[no-any-return]
+        finally:
+            segment.file.__class__.truncate = truncate  # type: ignore[method-assign]
+
+    return recover_segment
+
+
+def _nothing(old: Any) -> Any:
+    return lambda self, *args, **kwargs: None
+
+
+def _empty_snapshot(old: Any) -> Any:
+    def load_latest(
+        self: SnapshotFiles,
+        producers: ProducerStateManager,
+        log_start: int,
+        log_end: int,
+        now_ms: int,
+        expiration_ms: int,
+    ) -> int | None:
+        found: int | None = old(self, producers, log_start, log_end, now_ms, expiration_ms)
+        producers.clear(log_start if found is None else found)
+        return found
+
+    return load_latest
+
+
+def _nothing_rebuilt(old: Any) -> Any:
+    def rebuild_producers(log: Log, *args: Any) -> dict[int, Any]:
+        log.producers.clear(log.log_end_offset)
+        return {}
+
+    return rebuild_producers
+
+
+def _no_duplicates_known(old: Any) -> Any:
+    def admit(self: ProducerStateManager, header: Any) -> None:
+        return None
+
+    return admit
+
+
+def _wrong_place(old: Any) -> Any:
+    def duplicate(self: Log, batch: Any) -> AppendInfo:
+        info: AppendInfo = old(self, batch)
+        return info._replace(base_offset=self.log_end_offset)
+
+    return duplicate
+
+
+def _mark_stays(old: Any) -> Any:
+    def take_clean_mark(self: LogDir) -> None:
+        remove = self.disk.remove
+        self.disk.remove = lambda path: None  # type: ignore[method-assign]
+        try:
+            old(self)
+        finally:
+            self.disk.remove = remove  # type: ignore[method-assign]
+
+    return take_clean_mark
+
+
+def _reply_first(old: Any) -> Any:
+    def run(self: Coordinator[Any], decide: Any) -> Any:
+        outcome = old(self, decide)
+        if hasattr(outcome, "add_done_callback") and self._undecided:
+            commit = self._undecided[-1]
+            for token, response in commit.turn.replies:
+                self._deliver(token, response)
+            if not outcome.done():
+                outcome.set_result(commit.result)
+        return outcome
+
+    return run
+
+
+def _stable_at_once(old: Any) -> Any:
+    return property(lambda self: self.high_watermark)
+
+
+def _oldest_kept(old: Any) -> Any:
+    def superseded(self: OffsetMap, key: bytes, offset: int) -> bool:
+        return len(self) > 0 and not old(self, key, offset)
+
+    return superseded
+
+
+def _cleaned_to_the_stable_offset(old: Any) -> Any:
+    def first_uncleanable_offset(self: Cleaner, log: Log, now_ms: int) -> int:
+        return min(log.active.base_offset, log.last_stable_offset)
+
+    return first_uncleanable_offset
+
+
+def _no_topic_id(old: Any) -> Any:
+    return lambda self, name: ZERO_UUID
+
+
+def _append_later(old: Any) -> Any:
+    def flush(self: Coordinator[Any], producer: Any = None) -> None:
+        if producer is not None or not self._undecided:
+            old(self, producer)
+        else:
+            self._loop.call_later(0.02, old, self)
+
+    return flush
+
+
+PLANTS: dict[str, Plant] = {
+    "ack-before-fsync": Plant(
+        "a write is acknowledged before it is on disk, where that was promised",
+        "power",
+        ((GroupCommit, "_sync_records", _no_fsync),),
+    ),
+    "directory-entry-not-synced": Plant(
+        "the entry of a new log's directory is not synced with the log",
+        "power",
+        ((GroupCommit, "_sync_directories", _no_parent_sync),),
+    ),
+    "watermark-before-fsync": Plant(
+        "coordinators answer before their records are on disk, where that was promised",
+        "power",
+        ((Partition, "follow_disk", _watermark_at_once),),
+    ),
+    "recovery-point-before-flush": Plant(
+        "the recovery point moves up without the flush that it stands for",
+        "power",
+        ((GroupCommit, "sync", _no_sync),),
+    ),
+    "torn-tail-kept": Plant(
+        "recovery leaves the torn end of a segment in its file",
+        "power",
+        ((loading, "_recover_segment", _tail_kept),),
+    ),
+    "clean-mark-stays": Plant(
+        "the mark of a clean stop is still there after a crash, so nothing is checked",
+        "power",
+        ((LogDir, "take_clean_mark", _mark_stays),),
+    ),
+    "producer-snapshot-not-restored": Plant(
+        "a start loads the place of the newest producer snapshot, and not its producers",
+        "crash",
+        ((SnapshotFiles, "load_latest", _empty_snapshot),),
+    ),
+    "producers-forgotten": Plant(
+        "a restart forgets all producers: a batch that is sent again is written again",
+        "crash",
+        ((loading, "rebuild_producers", _nothing_rebuilt),),
+    ),
+    "duplicates-written": Plant(
+        "a batch that is sent again is written again",
+        "network",
+        ((ProducerStateManager, "admit", _no_duplicates_known),),
+    ),
+    "duplicate-told-wrong-offset": Plant(
+        "a batch that is sent again is answered with another place than it has",
+        "network",
+        ((Log, "_duplicate", _wrong_place),),
+    ),
+    "reply-before-append": Plant(
+        "a coordinator answers before its records are in the log",
+        "crash",
+        ((Coordinator, "run", _reply_first), (Coordinator, "_flush", _append_later)),
+    ),
+    "metadata-before-fsync": Plant(
+        "changes of metadata are published and answered before they are on disk",
+        "power",
+        ((QuorumFiles, "flush", unsynced),),
+    ),
+    "aborted-not-indexed": Plant(
+        "aborted transactions are not noted, so their records are shown",
+        "calm",
+        ((Segment, "append_aborted", _nothing),),
+    ),
+    "open-transactions-shown": Plant(
+        "readers of committed records see those of open transactions",
+        "calm",
+        ((Log, "last_stable_offset", _stable_at_once),),
+    ),
+    "markers-not-resumed": Plant(
+        "a coordinator that comes up does not finish the transactions that were decided",
+        "crash",
+        ((TransactionShard, "loaded", _nothing),),
+        seconds=60.0,  # it has to die between the decision and the last marker
+    ),
+    "compaction-keeps-the-oldest": Plant(
+        "compaction drops the newest value of a key instead of the older ones",
+        "calm",
+        ((OffsetMap, "superseded", _oldest_kept),),
+    ),
+    "compaction-beyond-the-stable-offset": Plant(
+        "compaction rewrites the segment in which the last stable offset lies",
+        "calm",
+        ((Cleaner, "first_uncleanable_offset", _cleaned_to_the_stable_offset),),
+        seconds=40.0,
+    ),
+    "offsets-outlive-their-topic": Plant(
+        "a topic that is made again under its name has the committed offsets of the one before",
+        "calm",
+        ((shard, "forget_topics", _nothing), (GroupShard, "topic_id", _no_topic_id)),
+    ),
+}
+
+PLANTS |= {
+    name: Plant(about, profile, replacements, seconds=40.0, nodes=NODES)
+    for name, (about, profile, replacements) in CLUSTER_BUGS.items()
+}

@@ -1,0 +1,288 @@
+"""Known bugs of clusters: what goes wrong when a leader, a follower, the controller or a voter forgets one rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.broker.replicas.isr_changes import IsrChanges
+from penstock.broker.replicas.partition import Partition
+from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
+from penstock.log import producers as producers_module
+from penstock.log.epochs import LeaderEpochCache
+from penstock.log.log import Log
+from penstock.log.producers import ProducerStateManager
+from penstock.log.segment import Segment
+from penstock.metadata.controller import alter_partition as alter_partition_module
+from penstock.metadata.controller import partition_change
+from penstock.metadata.controller.partition_change import Elected
+from penstock.protocol.errors import ErrorCode
+from penstock.replication.leader import Leading
+
+NODES = 3
+
+
+def _followers_not_asked(old: Any) -> Any:
+    def high_watermark(self: Leading, own_end: int, *args: Any) -> int:
+        return own_end
+
+    return high_watermark
+
+
+def _nobody_waits(old: Any) -> Any:
+    def when_committed(self: Partition, offset: int, *args: Any) -> Any:
+        return old(self, offset, *args) if self.topic.startswith("__") else None
+
+    return when_committed
+
+
+def _cut_at_watermark(old: Any) -> Any:
+    def add(self: ReplicaFetcher, partition: Partition) -> None:
+        if partition.is_open:
+            partition.log.truncate_to(partition.log.high_watermark)
+        old(self, partition)
+
+    return add
+
+
+def _epochs_unknown(old: Any) -> Any:
+    def position(self: ReplicaFetcher, entry: Any) -> Any:
+        asked = old(self, entry)
+        asked.last_fetched_epoch = -1
+        return asked
+
+    return position
+
+
+def _joins_early(old: Any) -> Any:
+    def may_join(self: Leading, follower: Any, high_watermark: int, brokers: Any) -> bool:
+        return self.proposal is None and follower.broker_id not in self._largest and self.is_eligible(follower, brokers)
+
+    return may_join
+
+
+def _not_stale(old: Any) -> Any:
+    return lambda broker_id, partition, wish: ErrorCode.NONE
+
+
+def _any_life(old: Any) -> Any:
+    return lambda image, broker_id, epoch: broker_id in image.brokers
+
+
+def _any_follower(old: Any) -> Any:
+    return staticmethod(lambda follower, brokers: follower.broker_id in brokers)
+
+
+def _any_replica(old: Any) -> Any:
+    def choose_leader(change: Any, target: Any, elr_enabled: bool) -> Elected:
+        for broker_id in (change.partition.leader, *target.replicas):
+            if change.may_lead(broker_id):
+                return Elected(broker_id, unclean=broker_id not in target.isr)
+        return Elected(-1)
+
+    return choose_leader
+
+
+def _no(old: Any) -> Any:
+    return lambda self, *args: False
+
+
+def _nothing_checked(old: Any) -> Any:
+    return lambda self: None
+
+
+def _follower_notes_nothing(old: Any) -> Any:
+    def append_as_follower(self: Log, records: Any, leader_epoch: int) -> Any:
+        update = ProducerStateManager.update
+        ProducerStateManager.update = lambda self, header, marker=None: None  # type: ignore[method-assign]
+        try:
+            return old(self, records, leader_epoch)
+        finally:
+            ProducerStateManager.update = update  # type: ignore[method-assign]
+
+    return append_as_follower
+
+
+def _vote_forgotten(old: Any) -> Any:
+    def save_state(self: QuorumFiles, state: Any) -> None:
+        """In memory only."""
+
+    return save_state
+
+
+def _vote_unsynced(old: Any) -> Any:
+    def save_state(self: QuorumFiles, state: Any) -> None:
+        disk: Any = self._disk
+        write = disk.write_atomic
+        disk.write_atomic = lambda path, data, sync=True: write(path, data, sync=False)
+        try:
+            old(self, state)
+        finally:
+            disk.write_atomic = write
+
+    return save_state
+
+
+def _any_marker(old: Any) -> Any:
+    return lambda entry, header, origin, marker, transaction_version: None
+
+
+def _checkpoint_believed(old: Any) -> Any:
+    """What the checkpoint says, though a power loss may have taken that from the log."""
+
+    def update_high_watermark(self: Log, offset: int) -> int:
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.producers.on_high_watermark(offset)
+        return self.high_watermark
+
+    return update_high_watermark
+
+
+def unsynced(old: Any) -> Any:
+    async def flush(self: QuorumFiles) -> None:
+        log = self._log
+        log.flushed_offset = max(log.flushed_offset, log.log_end_offset)
+
+    return flush
+
+
+def _index_stays(old: Any) -> Any:
+    def truncate_to(self: Segment, offset: int) -> None:
+        reset = Segment.reset_indexes
+        Segment.reset_indexes = lambda self, *args: None  # type: ignore[method-assign]
+        try:
+            old(self, offset)
+        finally:
+            Segment.reset_indexes = reset  # type: ignore[method-assign]
+
+    return truncate_to
+
+
+def _shrunk_at_once(old: Any) -> Any:
+    """The smaller set counts before the controller has agreed."""
+
+    def submit(self: IsrChanges, partition: Partition) -> None:
+        leading = partition.leading
+        if leading is not None and leading.proposal is not None:
+            leading.isr = leading.proposal.isr
+            leading._largest = frozenset(leading.proposal.isr)
+        old(self, partition)
+
+    return submit
+
+
+def _watermark_of_the_end(old: Any) -> Any:
+    def update_high_watermark(self: Log, offset: int) -> int:
+        return int(old(self, self.log_end_offset if offset else 0))
+
+    return update_high_watermark
+
+
+def _epoch_not_noted(old: Any) -> Any:
+    def assign(self: LeaderEpochCache, epoch: int, start_offset: int) -> Any:
+        if self.latest_epoch is None:
+            return old(self, epoch, start_offset)
+        return False
+
+    return assign
+
+
+#: name → (about, profile, replacements)
+CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
+    "watermark-without-followers": (
+        "the high watermark moves with the leader's log, whatever its followers have",
+        "crash",
+        ((Leading, "high_watermark", _followers_not_asked),),
+    ),
+    "ack-before-watermark": (
+        "a write is acknowledged before the high watermark has passed it",
+        "network",
+        ((Partition, "when_committed", _nobody_waits),),
+    ),
+    "truncate-to-watermark": (
+        "a follower of a new leader drops what is above its high watermark, instead of asking where logs part",
+        "crash",
+        ((ReplicaFetcher, "add", _cut_at_watermark),),
+    ),
+    "divergence-not-asked": (
+        "a follower doesn't say of which epoch its last record is, so nobody tells it that logs have parted",
+        "network",
+        ((ReplicaFetcher, "_position", _epochs_unknown),),
+    ),
+    "isr-expanded-early": (
+        "a follower joins the ISR before it has reached the high watermark",
+        "crash",
+        ((Leading, "may_join", _joins_early),),
+    ),
+    "isr-shrunk-at-once": (
+        "a leader counts with a smaller ISR before the controller has agreed to it",
+        "network",
+        ((IsrChanges, "submit", _shrunk_at_once),),
+    ),
+    "stale-isr-accepted": (
+        "the controller accepts an ISR that a leader has wished for in the past",
+        "late",
+        ((alter_partition_module, "_stale", _not_stale),),
+    ),
+    "dead-replica-in-sync": (
+        "the controller takes a replica into the ISR for what an earlier life of its broker had",
+        "late",
+        ((alter_partition_module, "is_eligible", _any_life), (Leading, "is_eligible", _any_follower)),
+    ),
+    "unclean-leader": (
+        "whoever is alive is made leader",
+        "crash",
+        ((partition_change, "choose_leader", _any_replica),),
+    ),
+    "min-isr-ignored": (
+        "writes are committed with fewer replicas in sync than min.insync.replicas",
+        "crash",
+        ((Leading, "is_under_min_isr", _no), (Partition, "check_replicas", _nothing_checked)),
+    ),
+    "followers-forget-producers": (
+        "followers don't note who wrote what: after a failover a batch that is sent again is written again",
+        "crash",
+        ((Log, "append_as_follower", _follower_notes_nothing),),
+    ),
+    "vote-forgotten": (
+        "a vote is not on disk before it is given: after a restart a voter gives it to another one",
+        "elections",
+        ((QuorumFiles, "save_state", _vote_forgotten),),
+    ),
+    "vote-not-synced": (
+        "a vote is not synced before it is given: after a power loss a voter gives it to another one",
+        "elections",
+        ((QuorumFiles, "save_state", _vote_unsynced),),
+    ),
+    "marker-written-twice": (
+        "a transaction's marker that arrives a second time is written a second time, and ends what has begun since",
+        "late",
+        ((producers_module, "_check_marker", _any_marker),),
+    ),
+    "watermark-beyond-the-log": (
+        "a start believes the checkpoint of the high watermark, though the log ends before it",
+        "power",
+        ((Log, "update_high_watermark", _checkpoint_believed),),
+    ),
+    "metadata-not-synced": (
+        "a voter says that it has records which are not on its disk",
+        "power",
+        ((QuorumFiles, "flush", unsynced),),
+    ),
+    "index-not-truncated": (
+        "a log is cut and its index is not",
+        "network",
+        ((Segment, "truncate_to", _index_stays),),
+    ),
+    "epoch-not-noted": (
+        "only the first leader epoch of a log is written down",
+        "network",
+        ((LeaderEpochCache, "assign", _epoch_not_noted),),
+    ),
+    "watermark-of-the-end": (
+        "a replica takes everything it has for committed",
+        "network",
+        ((Log, "update_high_watermark", _watermark_of_the_end),),
+    ),
+}

@@ -1,0 +1,99 @@
+"""A voter of the quorum loses its disk, its votes with it, and an operator puts it back: out with the old one, in with
+the new one, as `penstock quorum remove-voter` and `add-voter` do.
+
+Only where the voters are what the log says (KIP-853): by their directories a voter with a new disk is told from the one
+that has voted. One at a time, and while a majority of the others has its disk: more is not promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.client.cluster_admin import ClusterAdmin
+from penstock.protocol.errors import KafkaError
+from penstock.sim.actors.session import Session
+from penstock.sim.engine.loop import run_in
+from penstock.sim.engine.machine import CLUSTER_ID, Machine
+from penstock.sim.faults.lost_machines import WIPE
+from penstock.sim.run.cluster_layout import CONTROLLER_PORT
+from penstock.sim.run.plan import FaultPlan
+
+if TYPE_CHECKING:
+    from penstock.sim.run.world import World
+
+#: With fewer, nobody is left to agree on taking the lost one out.
+FEWEST_VOTERS = 3
+TRY_AGAIN_S = 0.5
+
+
+class Replacing:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._replacing: Machine | None = None
+
+    async def lose_voter(self, fault: FaultPlan, random: Random) -> None:
+        world = self._world
+        voters = [machine for machine in world.machines if machine.votes]
+        machine = random.choice(voters)
+        spared = self._spared(machine, voters)
+        if spared:
+            world.tell(f"fault {fault.index}", f"spares {machine.name}'s disk: {spared}")
+            return
+        if machine.holds_partitions:
+            world.losses.note(machine, WIPE)
+        self._replacing = machine
+        machine.kill()
+        machine.wipe(votes_too=True)
+        world.restart(machine, fault.lasts)
+        world.operate(self._put_back(machine))
+
+    def _spared(self, machine: Machine, voters: list[Machine]) -> str:
+        if not self._world.plan.shape.dynamic or len(voters) < FEWEST_VOTERS:
+            return "nobody could put it back"
+        if self._replacing is not None:
+            return f"{self._replacing.name} is not back yet"
+        if machine.holds_partitions and not self._world.losses.covered(machine, WIPE):
+            return "too many have not recovered yet"
+        return ""
+
+    async def _put_back(self, machine: Machine) -> None:
+        world = self._world
+        loop = world.timeline.process(f"operator of {machine.name}")
+        session = world.session(f"operator of {machine.name}", "operator", loop)
+        await run_in(loop, put_back(session, machine))
+        self._replacing = None
+        world.tell("operator", f"has put {machine.name} back among the voters")
+
+
+async def put_back(session: Session, machine: Machine) -> None:
+    """Until it is done: what is refused or lost is tried again."""
+    while True:
+        try:
+            async with session.client() as client:
+                while not await _step(ClusterAdmin(client), machine):  # noqa: ASYNC110 - the quorum tells nobody
+                    await asyncio.sleep(TRY_AGAIN_S)
+                return
+        except KafkaError as error:
+            session.note(f"tries again: {error.code.name}")
+            await asyncio.sleep(TRY_AGAIN_S)
+
+
+async def _step(admin: ClusterAdmin, machine: Machine) -> bool:
+    """Whether the machine votes with its new disk."""
+    directory = machine.voter_directory()
+    if directory is None:
+        return False  # it is down: nobody knows yet which disk it has
+    part = (await admin.describe_quorum()).topics[0].partitions[0]
+    voter = next((each for each in part.current_voters if each.replica_id == machine.node_id), None)
+    if voter is not None and voter.replica_directory_id == directory:
+        return True
+    if voter is not None:
+        await admin.remove_voter(machine.node_id, voter.replica_directory_id, cluster_id=CLUSTER_ID)
+        return False
+    new = next((each for each in part.observers if each.replica_id == machine.node_id), None)
+    if new is not None and new.replica_directory_id == directory:
+        listeners = [("CONTROLLER", machine.name, CONTROLLER_PORT)]
+        await admin.add_voter(machine.node_id, new.replica_directory_id, listeners, cluster_id=CLUSTER_ID)
+    return False

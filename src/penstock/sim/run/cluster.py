@@ -1,0 +1,137 @@
+"""A simulated cluster for anybody's asyncio code: virtual time, machines that die on request, wires that can be cut.
+
+    def test_orders_survive_a_power_loss() -> None:
+        async def app(cluster: SimCluster) -> None:
+            async with cluster.client() as client:
+                ...
+            cluster.machine().lose_power(Severity.EVERYTHING)
+            await cluster.machine().start()
+            ...
+
+        SimCluster(seed=1).run(app)
+
+`SimCluster(nodes=3)` has three machines n1, n2 and n3 with three replicas of everything, of which two must be in sync.
+The code runs in a process of its own on the host `app`. An hour of sleep takes no time, and the same seed gives the
+same run. `faults` are the broker's own rules, by API, topic, partition and count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import TypeVar
+
+from penstock.broker.requests.fault_rules import Faults
+from penstock.check import check
+from penstock.client.client import AsyncClient
+from penstock.client.connection import ConnectionSettings
+from penstock.client.retry import Retry
+from penstock.node.arguments import Value, properties
+from penstock.sim.engine.clock import SimClock
+from penstock.sim.engine.loop import Timeline, collected_by_hand
+from penstock.sim.engine.machine import Machine
+from penstock.sim.engine.network import Fabric, SimNetwork
+from penstock.sim.engine.trace import Trace
+from penstock.sim.faults.cluster_faults import isolated
+from penstock.sim.faults.lost_machines import newest_image
+from penstock.sim.run.cluster_layout import simple_shape
+
+T = TypeVar("T")
+
+APP = "app"
+#: A week: code that waits longer for something waits for ever.
+LONGEST_RUN_S = 7 * 86_400.0
+MOST_NODES = 7
+
+
+class SimCluster:
+    def __init__(
+        self,
+        *,
+        nodes: int = 1,
+        seed: int = 0,
+        settings: Mapping[str, Value] | None = None,
+        keep_trace: bool = False,
+    ) -> None:
+        check(1 <= nodes <= MOST_NODES, f"a simulated cluster has 1 to {MOST_NODES} nodes")
+        self.seed = seed
+        self.timeline = Timeline(Random(f"{seed}/order"))  # noqa: S311
+        self.trace = Trace(self.timeline, keep=keep_trace)
+        self.fabric = Fabric(self.timeline, Random(f"{seed}/network"), self.trace)  # noqa: S311
+        self.clock = SimClock(self.timeline)
+        shape = simple_shape(nodes)
+        self.machines = [
+            Machine(number, self.fabric, self.trace, SimClock(self.timeline), str(seed), properties(settings), shape)
+            for number in shape.nodes
+        ]
+        self._app = self.timeline.process(APP)
+        self._clients = 0
+
+    def run(self, app: Callable[[SimCluster], Awaitable[T]]) -> T:
+        """Starts the machines, runs the code to its end, and lets everything go. Once for each cluster."""
+
+        async def main() -> T:
+            started = await asyncio.gather(*(machine.start() for machine in self.machines))
+            for machine, serves in zip(self.machines, started):
+                check(serves, f"{machine.name} starts on an empty disk")
+                machine.platter.sync_all()
+            return await app(self)
+
+        with collected_by_hand():
+            try:
+                return self.timeline.run(main(), self._app, until=LONGEST_RUN_S)
+            finally:
+                self.timeline.end()
+
+    @property
+    def now_s(self) -> float:
+        """Seconds of virtual time since the cluster was made."""
+        return self.timeline.now
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(machine.address for machine in self.machines)
+
+    @property
+    def network(self) -> SimNetwork:
+        """For clients of one's own making; they live on the host `app`."""
+        return SimNetwork(self.fabric, APP, self._app)
+
+    def client(self, settings: ConnectionSettings | None = None, retry: Retry | None = None) -> AsyncClient:
+        self._clients += 1
+        random = Random(f"{self.seed}/client/{self._clients}")  # noqa: S311
+        return AsyncClient(self.bootstrap, settings=settings, retry=retry, random=random, network=self.network)
+
+    def machine(self, node_id: int = 1) -> Machine:
+        return next(machine for machine in self.machines if machine.node_id == node_id)
+
+    def faults(self, node_id: int = 1) -> Faults:
+        """Rules for the requests of the node that runs there now; a restart forgets them."""
+        node = self.machine(node_id).node
+        check(node is not None, "faults are rules of a node that runs")
+        assert node is not None
+        return node.broker.faults
+
+    def cut(self, node_id: int = 1, *, towards: str = "both") -> None:
+        """The wire between the app and a machine: `towards` is "machine", "app" or "both"."""
+        there, back = self.fabric.between(APP, self.machine(node_id).name)
+        there.cut = there.cut or towards in ("machine", "both")
+        back.cut = back.cut or towards in ("app", "both")
+
+    def leader(self, topic: str, partition: int = 0) -> Machine | None:
+        """The machine whose node leads a partition, as the newest metadata has it. None while nobody does."""
+        image = newest_image(self.machines)
+        found = image.partition(topic, partition) if image is not None else None
+        if found is None or found.leader < 0:
+            return None
+        return self.machine(found.leader)
+
+    def isolate(self, node_id: int, *, direction: str = "both") -> None:
+        """Cuts a machine off from the other machines, not from the app: `direction` is "in", "out" or "both"."""
+        names = [machine.name for machine in self.machines]
+        for pair in isolated(self.machine(node_id).name, names, direction):
+            self.fabric.link(*pair).cut = True
+
+    def mend(self) -> None:
+        self.fabric.mend_all()

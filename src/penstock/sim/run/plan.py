@@ -1,0 +1,468 @@
+"""What a seed means: the cluster's settings, who does what, and which faults come when. Drawn before anything runs.
+
+Swarm testing: each seed draws which kinds of faults and actors take part at all, and how the cluster is set up, so that
+kinds that would hide each other get runs without each other. Everything is drawn from streams of their own, by name:
+leaving out one actor or fault changes nothing about the others, which is what lets a failing run be shrunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from penstock.sim.engine.links import Conditions
+from penstock.sim.engine.platter import Severity
+from penstock.sim.run.cluster_layout import Shape, draw_shape
+
+DEFAULT_DURATION_S = 60.0
+#: Runs of a cluster up to this long are dense. What takes minutes, as expiry does, is for longer ones, where clients
+#: think for longer, and some for much longer.
+DENSE_S = 120.0
+LONG_PACES = (3.0, 10.0, 10.0)
+#: Topics that actors make for themselves with acknowledgements that promise fsync are named so.
+FSYNC_SUFFIX = "-fsync"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Kinds of faults that a run may have, and how often one comes."""
+
+    about: str
+    faults: tuple[str, ...] = ()
+    every_s: float = 6.0
+    among: tuple[str, ...] = ()
+    """What a cluster of several machines may have on top."""
+    aimed: tuple[str, ...] = ()
+    """What a share of its seeds has besides, now and then."""
+    aimed_share: float = 0.0
+    aimed_every_s: float = 15.0
+
+
+NETWORK = ("cut", "cut one way", "lossy", "slow", "reset")
+PROCESS = ("kill", "kill in write", "restart", "pause", "client kill")
+POWER = ("power", "power in write")
+DISK = ("stall", "slow sync", "full", "write errors", "read errors", "rot")
+CLOCK = ("clock jump",)
+#: Between machines, or about the one that leads something.
+SPLITS = ("isolate", "isolate one way", "isolate a leader", "split", "ring", "cut two", "cut two one way", "hold")
+WIRES = ("slow two", "lossy two")
+LEADERS = ("kill a leader", "kill the controller", "pause a leader", "rolling restart", "kill all")
+LOSSES = ("wipe",)
+#: What waits for its moment: see `aiming`.
+LATE = ("late isr change", "isr change of the dead", "late marker")
+ALONE = ("elected alone",)
+VOTERS = ("lose a voter",)
+FORGETTING = ("majority forgets",)
+#: Theirs come after all others.
+FIRST_AIMED = 1_001
+#: Kinds of actors that came after the first seeds were noted: the numbers of the others stay as they were.
+FIRST_LATER_ACTOR = 101
+TABLE_TRANSACTIONS = "table transactional"
+CLUSTER_PACE = 2.0
+LASTING_S = (0.3, 1.5, 5.0, 12.0)
+
+PROFILES: dict[str, Profile] = {
+    "calm": Profile("no faults at all"),
+    "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 4.0, (*SPLITS, *WIRES)),
+    "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 4.0, LEADERS),
+    "power": Profile(
+        "machines that lose power, at any moment",
+        (*POWER, "kill", "restart"),
+        5.0,
+        ("kill a leader", *LOSSES),
+        (*VOTERS, *FORGETTING),
+        0.5,
+    ),
+    "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0, ("kill a leader",)),
+    "elections": Profile(
+        "controllers that die and are cut off in the middle of elections",
+        ("kill in write", "power in write"),
+        1.2,
+        ("kill the controller", "isolate a leader", "kill all", "split"),
+        (*ALONE, *VOTERS),
+        1.0,
+        8.0,
+    ),
+    "late": Profile(
+        "requests that arrive when they have long been given up, at the worst of times",
+        ("client kill", "reset"),
+        8.0,
+        aimed=LATE,
+        aimed_share=1.0,
+        aimed_every_s=4.0,
+    ),
+    "hostile": Profile(
+        "everything at once",
+        (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK),
+        3.0,
+        (*SPLITS, *WIRES, *LEADERS, *LOSSES),
+        (*LATE, *ALONE, *VOTERS),
+        0.3,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    name: str
+    partitions: int
+    configs: Mapping[str, str]
+    fsync: bool
+    """Whether an acknowledgement promises that the record is on disk."""
+    mixed: bool = True
+    """Whether all kinds of actors use it; else it is some actor's own."""
+
+    @property
+    def compacted(self) -> bool:
+        return self.configs.get("cleanup.policy") == "compact"
+
+
+@dataclass(frozen=True, slots=True)
+class ActorPlan:
+    index: int
+    kind: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    index: int
+    kind: str
+    at: float
+    lasts: float
+    params: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.index}: {self.kind} at {self.at:.1f} s for {self.lasts:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    profile: str
+    nodes: int
+    duration_s: float
+    settings: Mapping[str, str]
+    topics: tuple[TopicPlan, ...]
+    actors: tuple[ActorPlan, ...]
+    faults: tuple[FaultPlan, ...]
+    network: Conditions = field(default_factory=Conditions)
+    split: float = 0.1
+    fsync_everywhere: bool = False
+    """Internal topics promise what fsync topics do."""
+    turn_cost_s: float = 0.0
+    skew_ms: int = 0
+    drift: float = 1.0
+    shape: Shape = field(default_factory=Shape)
+    clocks: tuple[tuple[int, float], ...] = ()
+    """Skew and drift of the second machine and those after it."""
+
+    def clock(self, node_id: int) -> tuple[int, float]:
+        return (self.skew_ms, self.drift) if node_id == 1 else self.clocks[node_id - 2]
+
+    @property
+    def losses_covered(self) -> int:
+        """How many machines may lose their page cache or their disk at the same time, and nothing acknowledged goes."""
+        return self.shape.min_insync - 1
+
+    def promises(self, acks: int) -> bool:
+        """Whether an answer to a write says that it stays. With acks=1, only its leader has it: alone that is all."""
+        return acks == -1 or (acks == 1 and self.shape.replication_factor == 1)
+
+    def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:
+        """The same run with these faults and actors and no others."""
+        kept_faults = self.faults if faults is None else tuple(each for each in self.faults if each.index in faults)
+        kept_actors = self.actors if actors is None else tuple(each for each in self.actors if each.index in actors)
+        return replace(self, faults=kept_faults, actors=kept_actors)
+
+    def fsync(self, topic: str) -> bool:
+        if self.fsync_everywhere or topic.endswith(FSYNC_SUFFIX):
+            return True
+        return any(each.fsync for each in self.topics if each.name == topic)
+
+
+def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s: float = DEFAULT_DURATION_S) -> Plan:
+    random = _stream(seed, "setup")
+    shape = draw_shape(_stream(seed, f"shape/{nodes}"), nodes)
+    if duration_s > DENSE_S:
+        shape = shape.unhurried()
+    fsync_everywhere = random.random() < 0.35
+    topics = _topics(_stream(seed, "topics"), fsync_everywhere)
+    return Plan(
+        seed,
+        profile,
+        nodes,
+        duration_s,
+        _settings(random, fsync_everywhere),
+        topics,
+        _actors(seed, topics, shape, duration_s),
+        _faults(seed, PROFILES[profile], duration_s, nodes),
+        network=Conditions(delay_s=random.choice((0.0001, 0.001, 0.02)), jitter_s=random.choice((0.0, 0.0005, 0.02))),
+        split=random.choice((0.0, 0.1, 0.5)),
+        fsync_everywhere=fsync_everywhere,
+        turn_cost_s=random.choice((0.0, 0.0, 0.0005)),
+        skew_ms=random.choice((0, random.randint(-100_000, 100_000))),
+        drift=random.choice((1.0, 1.0, random.uniform(0.99, 1.01))),
+        shape=shape,
+        clocks=tuple(_clock(_stream(seed, f"clock/{node_id}")) for node_id in range(2, nodes + 1)),
+    )
+
+
+def _clock(random: Random) -> tuple[int, float]:
+    return (
+        random.choice((0, random.randint(-100_000, 100_000))),
+        random.choice((1.0, 1.0, random.uniform(0.99, 1.01))),
+    )
+
+
+def _stream(seed: int, name: str) -> Random:
+    return Random(f"{seed}/{name}")  # noqa: S311
+
+
+def _settings(random: Random, fsync_everywhere: bool) -> dict[str, str]:
+    settings = {
+        "offsets.topic.num.partitions": str(random.choice((1, 3))),
+        "transaction.state.log.num.partitions": str(random.choice((1, 3))),
+        "auto.create.topics.enable": "false",
+        "replica.high.watermark.checkpoint.interval.ms": str(random.choice((500, 5_000))),
+        "group.consumer.session.timeout.ms": "45000",
+        "group.consumer.heartbeat.interval.ms": "5000",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        "log.retention.check.interval.ms": "5000",
+        "log.initial.task.delay.ms": "1000",
+        "log.cleaner.backoff.ms": "4000",
+        "offsets.topic.segment.bytes": "1048576",
+        "metadata.log.max.record.bytes.between.snapshots": str(random.choice((2_000, 20_000, 20_971_520))),
+    }
+    if fsync_everywhere:
+        settings["log.flush.interval.messages"] = "1"
+    return settings
+
+
+def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
+    topics = []
+    for number in range(random.randint(1, 3)):
+        fsync = fsync_everywhere or random.random() < 0.5
+        configs = {
+            "segment.ms": random.choice(("1500", "8000", "600000")),
+            "index.interval.bytes": random.choice(("64", "512", "4096")),
+            "file.delete.delay.ms": random.choice(("0", "60000")),
+        }
+        if fsync and not fsync_everywhere:
+            key, value = random.choice((("flush.messages", "1"), ("penstock.acks.fsync", "true")))
+            configs[key] = value
+        topics.append(TopicPlan(f"t{number}", random.randint(1, 3), configs, fsync))
+    first = topics[0]
+    topics.append(TopicPlan("copies", 1, dict(first.configs), first.fsync, mixed=False))
+    table = {
+        **first.configs,
+        "cleanup.policy": "compact",
+        "segment.ms": "1500",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "3000",
+    }
+    topics.append(TopicPlan("table", 1, table, first.fsync, mixed=False))
+    return tuple(topics)
+
+
+def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape, duration_s: float) -> tuple[ActorPlan, ...]:
+    """Their first is always an idempotent producer: without a writer there is nothing to see."""
+    kinds = ["idempotent"]
+    for kind, (share, most, _) in ACTORS.items():
+        random = _stream(seed, f"actors/{kind}")
+        if random.random() < share:
+            kinds += [kind] * random.randint(1, most)
+    if not shape.alone and _stream(seed, "actors/mover").random() < 0.5:
+        kinds.append("mover")
+    partitions = [(topic.name, index) for topic in topics if topic.mixed for index in range(topic.partitions)]
+    actors = tuple(
+        ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
+        for index, kind in enumerate(kinds, 1)
+    )
+    actors += (*_table_transactions(seed), *_remaker(seed, shape))
+    pace = CLUSTER_PACE * (1.0 if duration_s <= DENSE_S else _stream(seed, "pace").choice(LONG_PACES))
+    return actors if shape.alone else tuple(_unhurried(actor, pace) for actor in actors)
+
+
+def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
+    """Transactions on the compacted topic. The first actor's are long: others begin and end while they are open."""
+    random = _stream(seed, f"actors/{TABLE_TRANSACTIONS}")
+    count = random.randint(2, 3) if random.random() < 0.4 else 0
+    return tuple(
+        ActorPlan(
+            index,
+            TABLE_TRANSACTIONS,
+            _writing(
+                random,
+                [("table", 0)],
+                transactional_id=f"table{index}",
+                abort=0.5,
+                keys=random.choice((3, 20, 500)),
+                pause_s=8.0 if index == FIRST_LATER_ACTOR else random.choice((0.3, 1.0)),
+            ),
+        )
+        for index in range(FIRST_LATER_ACTOR, FIRST_LATER_ACTOR + count)
+    )
+
+
+def _remaker(seed: int, shape: Shape) -> tuple[ActorPlan, ...]:
+    random = _stream(seed, "actors/made again")
+    if random.random() >= 0.3:
+        return ()
+    params = {"pause_s": random.choice((0.3, 1.0, 3.0)), "judge_writes": shape.alone}
+    return (ActorPlan(FIRST_LATER_ACTOR + 100, "remaker", params),)
+
+
+def _unhurried(actor: ActorPlan, pace: float) -> ActorPlan:
+    """Faults of a cluster last longer, and so do their runs."""
+    return replace(actor, params={**actor.params, "pause_s": pace * actor.params["pause_s"]})
+
+
+Partitions = list[tuple[str, int]]
+
+
+def _some(random: Random, partitions: Partitions) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(random.sample(partitions, random.randint(1, len(partitions)))))
+
+
+def _writing(random: Random, partitions: Partitions, **more: Any) -> dict[str, Any]:
+    return {
+        "partitions": _some(random, partitions),
+        "compression": random.choice((0, 0, 1, 2, 3, 4)),
+        "burst": random.choice((1, 5, 20)),
+        "size": random.choice((10, 100, 2_000)),
+        "pause_s": random.choice((0.1, 0.4, 1.5)),
+        **more,
+    }
+
+
+def _plain(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return _writing(random, partitions, idempotent=False, acks=random.choice((-1, -1, 1, 0)))
+
+
+def _idempotent(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return _writing(random, partitions)
+
+
+def _transactional(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return _writing(random, partitions, transactional_id=f"tx{index}", abort=random.choice((0.1, 0.5)))
+
+
+def _reader(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {
+        "partitions": _some(random, partitions),
+        "committed_only": random.random() < 0.5,
+        "pause_s": random.choice((0.1, 0.5, 2.0)),
+        "seek": random.choice((0.0, 0.3)),
+        "max_bytes": random.choice((200, 4_096, 1 << 20)),
+    }
+
+
+def _member(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {
+        "partitions": tuple(partitions),
+        "group": random.choice(("g1", "g2")),
+        "committed_only": True,
+        "pause_s": random.choice((0.3, 1.0)),
+        "max_bytes": random.choice((500, 4_096)),
+    }
+
+
+def _copier(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {
+        "partitions": _some(random, partitions),
+        "group": f"copier{index}",
+        "target": ("copies", 0),
+        "transactional_id": f"copier{index}",
+        "pause_s": random.choice((0.2, 1.0)),
+        "max_bytes": random.choice((500, 4_096)),
+    }
+
+
+def _admin(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {
+        "partitions": tuple(partitions),
+        "pause_s": random.choice((1.0, 4.0)),
+        "delete_records": random.random() < 0.3,
+    }
+
+
+def _mover(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return {"partitions": tuple(partitions), "pause_s": random.choice((2.0, 5.0)), "elects": random.random() < 0.5}
+
+
+def _table(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
+    return _writing(random, [("table", 0)], keys=random.choice((3, 20)), burst=random.choice((5, 20)))
+
+
+#: Kind → how many seeds have it, how many of it at most, and how one is drawn.
+ACTORS: dict[str, tuple[float, int, Callable[[Random, Partitions, int], dict[str, Any]]]] = {
+    "plain": (0.6, 2, _plain),
+    "idempotent": (0.5, 1, _idempotent),
+    "transactional": (0.6, 2, _transactional),
+    "reader": (0.8, 2, _reader),
+    "member": (0.5, 3, _member),
+    "copier": (0.4, 1, _copier),
+    "table": (0.4, 2, _table),
+    "admin": (0.5, 1, _admin),
+    "mover": (0.0, 1, _mover),
+}
+
+
+def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple[FaultPlan, ...]:
+    kinds = profile.faults if nodes == 1 else profile.faults + profile.among
+    on = [kind for kind in kinds if _stream(seed, f"swarm/{kind}").random() < 0.5]
+    random = _stream(seed, "faults")
+    every_s = profile.every_s * random.choice((0.6, 1.0, 2.0) if nodes == 1 else (0.4, 0.7, 1.2))
+    if not on and kinds:
+        on = [random.choice(kinds)]
+    faults: list[FaultPlan] = []
+    at = random.expovariate(1 / every_s)
+    while at < duration_s and on:
+        index = len(faults) + 1
+        fault = _fault(_stream(seed, f"fault/{index}"), index, on[int(random.random() * len(on))], at)
+        if nodes > 1:  # what is over before anybody notices is over
+            fault = replace(fault, lasts=_stream(seed, f"lasts/{index}").choice(LASTING_S))
+        faults.append(fault)
+        at += random.expovariate(1 / every_s)
+    if nodes > 1:
+        faults += _aimed(seed, profile, duration_s)
+    return tuple(faults)
+
+
+def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
+    """From a stream of their own: seeds without them are what they were."""
+    random = _stream(seed, "aimed")
+    found: list[FaultPlan] = []
+    if random.random() >= profile.aimed_share:
+        return found
+    kinds = random.sample(profile.aimed, len(profile.aimed))  # by turns
+    at = random.expovariate(1 / profile.aimed_every_s)
+    while at < duration_s:
+        index = FIRST_AIMED + len(found)
+        found.append(_fault(_stream(seed, f"fault/{index}"), index, kinds[len(found) % len(kinds)], at))
+        at += random.expovariate(1 / profile.aimed_every_s)
+    return found
+
+
+def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:
+    """Everything a fault may need is drawn, whether its kind uses it or not: kinds don't shift each other."""
+    params = {
+        "draw": random.random(),
+        "changes": random.randint(1, 40),
+        "severity": random.choice((Severity.SOME, Severity.SOME, Severity.SOME, Severity.EVERYTHING, Severity.NOTHING)),
+        "conditions": Conditions(
+            delay_s=random.choice((0.05, 0.5, 2.0)),
+            jitter_s=random.choice((0.0, 0.5)),
+            loss=random.choice((0.05, 0.3)),
+            bytes_per_s=random.choice((500.0, 5_000.0)),
+        ),
+        "jump_ms": random.choice((-1, 1)) * int(10 ** random.uniform(2, 7)),
+        "free_bytes": random.randint(0, 5_000),
+        "error": random.choice((0.02, 0.2)),
+        "whole": random.random() < 0.3,
+        "outgoing": random.random() < 0.5,
+    }
+    return FaultPlan(index, kind, at, random.choice((0.2, 0.5, 1.5, 5.0)), params)

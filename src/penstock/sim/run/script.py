@@ -1,0 +1,512 @@
+"""Scenarios as text: commands with what they answer, in virtual time, where the script is the explanation.
+
+    > topic t penstock.acks.fsync=true
+    created
+    > produce t a b
+    a@0 b@1
+    > power everything
+    > start
+    n1 serves
+    > read t
+    a@0 b@1
+
+A script that begins with `> nodes 3` has three machines; commands about machines then name one: `> kill n2`.
+A line that begins with `>` is a command, the lines below it are its answer, `#` begins a remark. `run_script` gives the
+text back with the answers that the commands really have: equal to the file if nothing has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+from penstock.client.admin import SET, Admin, NewTopic
+from penstock.client.client import AsyncClient
+from penstock.client.cluster_admin import ClusterAdmin
+from penstock.client.consumer import Consumer, ConsumerSettings
+from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from penstock.client.producer import Producer, ProducerSettings
+from penstock.metadata.image import ResourceType
+from penstock.protocol.errors import KafkaError
+from penstock.records.batches import split_batches
+from penstock.records.record import read_records
+from penstock.sim.actors.session import Session
+from penstock.sim.checks.history import History, TopicPartition
+from penstock.sim.checks.replica_rules import read_copy
+from penstock.sim.engine.clock import SimClock
+from penstock.sim.engine.loop import ProcessLoop, Timeline, collected_by_hand, run_in
+from penstock.sim.engine.machine import DATA, Machine
+from penstock.sim.engine.network import Fabric, SimNetwork
+from penstock.sim.engine.platter import Severity
+from penstock.sim.engine.trace import Trace
+from penstock.sim.faults.cluster_faults import isolated
+from penstock.sim.faults.held_requests import HeldRequest
+from penstock.sim.faults.lost_machines import newest_image
+from penstock.sim.faults.voter_replacement import put_back
+from penstock.sim.run.cluster_layout import simple_shape
+
+BOUND_S = 100_000.0
+READ_BOUND_S = 30.0
+TRANSACTIONS = "__transaction_state"
+
+
+def run_script(text: str, *, seed: int = 1, settings: dict[str, str] | None = None) -> str:
+    """The same script with the answers it gets now."""
+    first = next((line for line in text.splitlines() if line.startswith(">")), "").split()
+    nodes = int(first[2]) if first[1:2] == ["nodes"] else 1
+    stage = Stage(seed, settings or {}, nodes)
+    with collected_by_hand():
+        try:
+            return stage.timeline.run(stage.perform(text), stage.loop, until=BOUND_S)
+        finally:
+            stage.timeline.end()
+
+
+class Role:
+    """Somebody in the script: a process with a client, and a producer if it is one."""
+
+    def __init__(self, stage: Stage, name: str, kind: str = "idempotent", transactional_id: str = "") -> None:
+        self.name = name
+        self.kind = kind
+        self.transactional_id = transactional_id or name
+        stage.fabric.host(name)
+        self.loop: ProcessLoop = stage.timeline.process(name)
+        network = SimNetwork(stage.fabric, name, self.loop)
+        self.session = Session(
+            name,
+            [machine.address for machine in stage.machines if machine.holds_partitions],
+            network,
+            SimClock(stage.timeline),
+            Random(f"{stage.seed}/{name}"),  # noqa: S311
+            History(),
+            stage.timeline,
+            stage.trace,
+        )
+        self.client: AsyncClient | None = None
+        self.producer: Producer | None = None
+        self.pending: asyncio.Future[str] | None = None
+
+    async def connected(self) -> AsyncClient:
+        if self.client is None:
+            self.client = self.session.client()
+        return self.client
+
+    async def producing(self) -> Producer:
+        if self.producer is None:
+            settings = ProducerSettings(
+                idempotent=self.kind != "plain",
+                delivery_timeout_s=60.0,
+                transactional_id=self.transactional_id if self.kind == "transactional" else None,
+                transaction_timeout_ms=10_000,
+            )
+            self.producer = Producer(await self.connected(), self.session.clock, settings)
+            if self.kind == "transactional":
+                await self.producer.start()
+        return self.producer
+
+
+class Stage:
+    def __init__(self, seed: int, settings: dict[str, str], nodes: int = 1) -> None:
+        self.seed = seed
+        self.timeline = Timeline(Random(f"{seed}/order"))  # noqa: S311
+        self.trace = Trace(self.timeline)
+        self.fabric = Fabric(self.timeline, Random(f"{seed}/network"), self.trace)  # noqa: S311
+        own = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1", **settings}
+        shape = simple_shape(nodes)
+        self.machines = [
+            Machine(number, self.fabric, self.trace, SimClock(self.timeline), str(seed), own, shape)
+            for number in shape.nodes
+        ]
+        self.loop = self.timeline.process("stage")
+        self.roles: dict[str, Role] = {}
+        self.heard: list[str] = []
+        self._commands: dict[str, Callable[..., Awaitable[str]]] = {
+            name.removeprefix("do_").replace("_", "-"): getattr(self, name)
+            for name in dir(self)
+            if name.startswith("do_")
+        }
+        self._commands |= HeldRequest(self.fabric).commands
+
+    async def perform(self, text: str) -> str:
+        logger = logging.getLogger("penstock")
+        handler = _Ear(self)
+        before = (logger.level, logger.propagate)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+        logger.addHandler(handler)
+        try:
+            await asyncio.gather(*(machine.start() for machine in self.machines))
+            for machine in self.machines:
+                machine.platter.sync_all()
+            return await self._perform(text)
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(before[0])
+            logger.propagate = before[1]
+
+    async def _perform(self, text: str) -> str:
+        lines: list[str] = []
+        for line in text.splitlines():
+            if line.startswith(">"):
+                lines.append(line)
+                answer = await self._do(line[1:])
+                lines += answer.splitlines()
+            elif not line.strip() or line.startswith("#"):
+                lines.append(line)
+        return "\n".join(lines) + "\n"
+
+    async def _do(self, line: str) -> str:
+        words = [word for word in shlex.split(line) if "=" not in word]
+        options = dict(word.split("=", 1) for word in shlex.split(line) if "=" in word)
+        command = self._commands.get(words[0])
+        if command is None:
+            return f"there is no command {words[0]}"
+        try:
+            return await command(*words[1:], **options)
+        except KafkaError as error:
+            return f"error {error.code.name}"
+        except TimeoutError:
+            return "no answer"
+
+    def role(self, name: str) -> Role:
+        if name not in self.roles:
+            self.roles[name] = Role(self, name)
+        return self.roles[name]
+
+    async def _as(self, name: str, work: Callable[[Role], Awaitable[str]]) -> str:
+        role = self.role(name)
+
+        async def do() -> str:
+            return await work(role)
+
+        return await run_in(role.loop, do())
+
+    # Topics, records, transactions and offsets.
+
+    async def do_topic(self, name: str, partitions: str = "1", replicas: str = "", **configs: str) -> str:
+        """`replicas=2,1,3` puts its one partition there, the first being preferred as its leader."""
+        wanted = [[int(each) for each in replicas.split(",")]] if replicas else []
+        factor = self.machines[0].shape.replication_factor
+
+        async def work(role: Role) -> str:
+            topic = NewTopic(name, int(partitions), factor, assignments=wanted, configs=configs)
+            await Admin(await role.connected()).create_topics([topic])
+            return "created"
+
+        return await self._as("admin", work)
+
+    async def do_delete_topic(self, name: str) -> str:
+        async def work(role: Role) -> str:
+            await Admin(await role.connected()).delete_topics([name])
+            return "deleted"
+
+        return await self._as("admin", work)
+
+    async def do_config(self, name: str, **configs: str) -> str:
+        """Changes a topic's configs."""
+
+        async def work(role: Role) -> str:
+            changes = [(config, SET, value) for config, value in configs.items()]
+            await Admin(await role.connected()).alter_configs(ResourceType.TOPIC, name, changes)
+            return "changed"
+
+        return await self._as("admin", work)
+
+    async def do_producer(self, name: str, kind: str, id: str = "") -> str:
+        self.roles[name] = Role(self, name, kind, id)
+        return ""
+
+    async def do_produce(self, place: str, *values: str, by: str = "p") -> str:
+        topic, partition = _partition(place)
+
+        async def work(role: Role) -> str:
+            producer = await role.producing()
+            sent = [await producer.send(topic, value.encode(), partition=partition) for value in values]
+            try:
+                await producer.flush()
+            except KafkaError as error:
+                return f"error {error.code.name}"
+            offsets = [(await each).offset for each in sent]
+            return " ".join(f"{value}@{offset}" for value, offset in zip(values, offsets))
+
+        return await self._as(by, work)
+
+    async def do_later(self, *words: str, by: str = "p") -> str:
+        """Begins a command and doesn't wait for it."""
+        role = self.role(by)
+        line = shlex.join(words) + f" by={by}"
+        role.pending = asyncio.ensure_future(self._do(line))
+        return ""
+
+    async def do_finish(self, name: str = "p") -> str:
+        pending, self.role(name).pending = self.role(name).pending, None
+        return "nothing was begun" if pending is None else await pending
+
+    async def do_read(self, place: str, what: str = "all", by: str = "reader") -> str:
+        partition = _partition(place)
+        level = READ_COMMITTED if what == "committed" else READ_UNCOMMITTED
+
+        async def work(role: Role) -> str:
+            client = await role.connected()
+            start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
+            stop = (await list_offsets(client, {partition: LATEST}, isolation_level=level))[partition].offset
+            found = []
+            settings = ConsumerSettings(isolation_level=level, max_wait_ms=100)
+            async with asyncio.timeout(READ_BOUND_S), Consumer(client, settings) as consumer:
+                await consumer.assign({partition: start})
+                while consumer.position(partition) < stop:
+                    for part in await consumer.poll(1.0):
+                        found += [f"{(each.value or b'').decode()}@{each.offset}" for each in part.records()]
+            return " ".join(found) or "(nothing)"
+
+        return await self._as(by, work)
+
+    async def do_end(self, place: str, what: str = "all") -> str:
+        partition = _partition(place)
+        level = READ_COMMITTED if what == "committed" else READ_UNCOMMITTED
+
+        async def work(role: Role) -> str:
+            found = await list_offsets(await role.connected(), {partition: LATEST}, isolation_level=level)
+            return str(found[partition].offset)
+
+        return await self._as("reader", work)
+
+    async def do_begin(self, name: str) -> str:
+        async def work(role: Role) -> str:
+            (await role.producing()).begin()
+            return ""
+
+        return await self._as(name, work)
+
+    async def do_commit(self, name: str = "p", by: str = "") -> str:
+        return await self._end(by or name, commit=True)
+
+    async def do_abort(self, name: str = "p", by: str = "") -> str:
+        return await self._end(by or name, commit=False)
+
+    async def _end(self, name: str, *, commit: bool) -> str:
+        async def work(role: Role) -> str:
+            producer = await role.producing()
+            await (producer.commit() if commit else producer.abort())
+            return "committed" if commit else "aborted"
+
+        return await self._as(name, work)
+
+    async def do_commit_offset(self, group: str, place: str, offset: str) -> str:
+        async def work(role: Role) -> str:
+            done = await role.session.commit(await role.connected(), group, {_partition(place): int(offset)})
+            return "committed" if done else "refused"
+
+        return await self._as("member", work)
+
+    async def do_offset(self, group: str, place: str) -> str:
+        async def work(role: Role) -> str:
+            found = await role.session.committed(await role.connected(), group, [_partition(place)])
+            return str(found[_partition(place)])
+
+        return await self._as("member", work)
+
+    # Machines, wires, disks and time.
+
+    def _machine(self, name: str) -> Machine:
+        return next(machine for machine in self.machines if machine.name == name)
+
+    async def do_nodes(self, count: str) -> str:
+        """How many machines there are; they have started when the script begins."""
+        return ""
+
+    async def do_kill(self, *names: str) -> str:
+        for name in names or ("n1",):
+            self._machine(name).kill()
+        return ""
+
+    async def do_stop(self, name: str = "n1") -> str:
+        return f"{name} has stopped" if await self._machine(name).stop() else f"{name} could not stop"
+
+    async def do_start(self, *names: str) -> str:
+        chosen = names or ("n1",)
+        started = await asyncio.gather(*(self._machine(name).start() for name in chosen))
+        return "\n".join(f"{name} {'serves' if done else 'could not start'}" for name, done in zip(chosen, started))
+
+    async def do_power(self, what: str = "everything", name: str = "n1") -> str:
+        """Takes what was not synced: everything or nothing of it."""
+        self._machine(name).lose_power(Severity.EVERYTHING if what == "everything" else Severity.NOTHING)
+        return ""
+
+    async def do_wipe(self, name: str, what: str = "records") -> str:
+        """A new disk, in a machine that is down; with `votes`, also for what it has as a voter."""
+        self._machine(name).wipe(votes_too=what == "votes")
+        return ""
+
+    async def do_die_in_change(self, count: str, what: str = "kill", name: str = "n1") -> str:
+        machine = self._machine(name)
+        how = machine.kill if what == "kill" else lambda: machine.lose_power(Severity.EVERYTHING)
+        machine.die_at_change(int(count), how)
+        return ""
+
+    async def do_pause(self, name: str = "n1") -> str:
+        self._machine(name).pause()
+        return ""
+
+    async def do_resume(self, name: str = "n1") -> str:
+        self._machine(name).resume()
+        return ""
+
+    async def do_cut(self, source: str, target: str) -> str:
+        self.fabric.link(source, target).cut = True
+        return ""
+
+    async def do_mend_one(self, source: str, target: str) -> str:
+        self.fabric.link(source, target).mend()
+        return ""
+
+    async def do_mend(self) -> str:
+        self.fabric.mend_all()
+        return ""
+
+    async def do_wait(self, seconds: str) -> str:
+        await asyncio.sleep(float(seconds))
+        return ""
+
+    async def do_files(self, place: str) -> str:
+        topic, partition = _partition(place)
+        found = self.machines[0].platter.files(f"{DATA}/{topic}-{partition}")
+        return "\n".join(sorted(f"{path.rpartition('/')[2]} {len(inode.data)}" for path, inode in found))
+
+    async def do_flip(self, place: str, name: str, byte: str) -> str:
+        topic, partition = _partition(place)
+        self.machines[0].platter.inode(f"{DATA}/{topic}-{partition}/{name}").data[int(byte)] ^= 1
+        return ""
+
+    async def do_append_zeros(self, place: str, name: str, count: str) -> str:
+        topic, partition = _partition(place)
+        inode = self.machines[0].platter.inode(f"{DATA}/{topic}-{partition}/{name}")
+        inode.data.extend(bytes(int(count)))
+        return ""
+
+    async def do_log(self) -> str:
+        """What the node has warned of since the last time."""
+        heard, self.heard = self.heard, []
+        return "\n".join(heard)
+
+    # A cluster.
+
+    async def do_isolate(self, name: str, direction: str = "both") -> str:
+        """From the other machines; clients still reach it."""
+        for pair in isolated(name, [machine.name for machine in self.machines], direction):
+            self.fabric.link(*pair).cut = True
+        return ""
+
+    async def do_leader(self, place: str) -> str:
+        """Who leads a partition, by the newest metadata of any machine."""
+        topic, index = _partition(place)
+        image = newest_image(self.machines)
+        found = image.partition(topic, index) if image is not None else None
+        if found is None:
+            return "nobody knows"
+        leader = "nobody" if found.leader < 0 else f"n{found.leader}"
+        said = f"{leader} in epoch {found.leader_epoch}, in sync {_ids(found.isr)}"
+        return said + (f", eligible {_ids(found.elr)}" if found.elr else "")
+
+    async def do_has(self, name: str, place: str) -> str:
+        """What a machine has of a partition, as it is in its log, and how much of it counts."""
+        topic, index = _partition(place)
+        broker = self._machine(name).broker
+        if broker is None:
+            return "it doesn't run"
+        try:
+            log = broker.partitions.get(topic, index).log
+            batches = read_copy(name, log).batches.values()
+        except KafkaError as error:
+            return f"error {error.code.name}"
+        found = [
+            f"{(record.value or b'').decode()}@{record.offset}" if not header.is_control else f"marker@{record.offset}"
+            for header, view in (pair for batch in batches for pair in split_batches(batch))
+            for record in read_records(view)
+        ]
+        return f"{' '.join(found) or '(nothing)'}, committed to {log.high_watermark}"
+
+    def _leads(self, topic: str, index: int = 0) -> Machine:
+        image = newest_image(self.machines)
+        found = image.partition(topic, index) if image is not None else None
+        return self._machine(f"n{found.leader if found is not None else 1}")
+
+    async def do_controller(self) -> str:
+        """Who leads the quorum, as most machines that run have it."""
+        brokers = [machine.broker for machine in self.machines if machine.serving]
+        leaders = [broker.metadata.quorum().leader_id for broker in brokers if broker is not None]
+        return f"n{max(leaders, key=leaders.count)}" if leaders else "nobody"
+
+    async def do_voters(self) -> str:
+        """Who votes, by what clients are told; `?` stands for a disk that is not the one in the machine."""
+
+        async def work(role: Role) -> str:
+            part = (await ClusterAdmin(await role.connected()).describe_quorum()).topics[0].partitions[0]
+            named = []
+            for voter in sorted(part.current_voters, key=lambda each: each.replica_id):
+                known = self._machine(f"n{voter.replica_id}").voter_directory() == voter.replica_directory_id
+                named.append(f"n{voter.replica_id}" + ("" if known else "?"))
+            return " ".join(named)
+
+        return await self._as("admin", work)
+
+    async def do_put_back(self, name: str) -> str:
+        """As an operator does: the voter of the old disk out, that of the new one in."""
+
+        async def work(role: Role) -> str:
+            await put_back(role.session, self._machine(name))
+            return f"{name} votes"
+
+        return await self._as("admin", work)
+
+    async def do_refuse(self, name: str, api: str) -> str:
+        """A node closes the connections on which it is asked for this."""
+        broker = self._machine(name).broker
+        assert broker is not None
+        broker.faults.add(api=api, close=True)
+        return ""
+
+    async def do_refuse_nothing(self, name: str) -> str:
+        broker = self._machine(name).broker
+        assert broker is not None
+        broker.faults.clear()
+        return ""
+
+    async def do_kill_coordinator(self) -> str:
+        self._leads(TRANSACTIONS).kill()
+        return ""
+
+    async def do_in_sync(self, place: str, within: str = "60") -> str:
+        """Waits until every replica is in sync."""
+        topic, index = _partition(place)
+        async with asyncio.timeout(float(within)):
+            while True:
+                image = newest_image(self.machines)
+                found = image.partition(topic, index) if image is not None else None
+                if found is not None and found.leader >= 0 and {*found.isr} == {*found.replicas}:
+                    return await self.do_leader(place)
+                await asyncio.sleep(0.1)
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return " ".join(f"n{each}" for each in sorted(ids)) or "nobody"
+
+
+def _partition(place: str) -> TopicPartition:
+    topic, dash, partition = place.rpartition("-")
+    return (topic, int(partition)) if dash and partition.isdecimal() else (place, 0)
+
+
+class _Ear(logging.Handler):
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(logging.WARNING)
+        self._stage = stage
+
+    def emit(self, record: logging.LogRecord) -> None:
+        running: Any = self._stage.timeline.running
+        if running is not None and not running.dead:
+            self._stage.heard.append(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -1,0 +1,113 @@
+"""Makes a failing run smaller: fewer nodes, faults and actors, less time, as long as the same rule is broken.
+
+Fewer nodes are another cluster of the same seed: whether it fails alike is tried first, with everything that the seed
+has there, because all that follows is quicker then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.sim.run.plan import Plan, draw_plan
+from penstock.sim.run.world import Verdict, run_plan
+
+ATTEMPTS = 60
+#: What comes after the last fault and may still matter.
+AFTERMATH_S = 8.0
+
+Run = Callable[[Plan], Verdict]
+
+
+def shrink(failing: Verdict, *, attempts: int = ATTEMPTS, run: Run = run_plan) -> Verdict:
+    """The smallest failing run found within so many attempts; `failing` itself if nothing can go."""
+    return _Shrinking(failing, attempts, run).result()
+
+
+def whole(plan: Plan) -> Plan:
+    """Everything that its seed has for so many nodes and so much time."""
+    return draw_plan(plan.seed, plan.profile, nodes=plan.nodes, duration_s=plan.duration_s)
+
+
+class _Shrinking:
+    def __init__(self, failing: Verdict, attempts: int, run: Run) -> None:
+        self._best = failing
+        self._rules = {violation.rule for violation in failing.violations}
+        self._left = attempts
+        self._run = run
+
+    def result(self) -> Verdict:
+        self._fewer_nodes()
+        self._reduce([fault.index for fault in self._best.plan.faults], self._with_faults)
+        self._reduce([actor.index for actor in self._best.plan.actors], self._with_actors)
+        self._shorten()
+        self._reduce([fault.index for fault in self._best.plan.faults], self._with_faults)
+        return self._best
+
+    def _with_faults(self, kept: list[int]) -> Plan:
+        return self._best.plan.only(faults=frozenset(kept))
+
+    def _with_actors(self, kept: list[int]) -> Plan:
+        return self._best.plan.only(actors=frozenset(kept))
+
+    def _fails(self, plan: Plan) -> bool:
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        verdict = self._run(plan)
+        if any(violation.rule in self._rules for violation in verdict.violations):
+            self._best = verdict
+            return True
+        return False
+
+    def _fewer_nodes(self) -> None:
+        """The fewest that fail alike: of the seed's faults and actors those that are left, or all there are."""
+        plan = self._best.plan
+        original = whole(plan)
+        faults = None if plan.faults == original.faults else frozenset(fault.index for fault in plan.faults)
+        actors = None if plan.actors == original.actors else frozenset(actor.index for actor in plan.actors)
+        for nodes in range(1, plan.nodes):
+            smaller = draw_plan(plan.seed, plan.profile, nodes=nodes, duration_s=plan.duration_s)
+            # One machine alone has faults of its own.
+            if self._fails(smaller.only(faults if nodes > 1 else None, actors)):
+                return
+
+    def _reduce(self, items: list[int], plan_with: Callable[[list[int]], Plan]) -> None:
+        """Leaves out ever smaller parts."""
+        size = len(items)
+        while size >= 1 and items and self._left > 0:
+            start = 0
+            while start < len(items):
+                kept = items[:start] + items[start + size :]
+                if self._fails(plan_with(kept)):
+                    items = kept
+                else:
+                    start += size
+            size //= 2
+
+    def _shorten(self) -> None:
+        """As the seed has it for less time: in a shorter run its clients may think less."""
+        plan = self._best.plan
+        last = max((fault.at + fault.lasts for fault in plan.faults), default=0.0)
+        faults = frozenset(fault.index for fault in plan.faults)
+        actors = frozenset(actor.index for actor in plan.actors)
+        for seconds in (round(last + 1.0, 1), round(last + AFTERMATH_S, 1), round(plan.duration_s / 2, 1)):
+            if seconds < plan.duration_s and self._fails(whole(replace(plan, duration_s=seconds)).only(faults, actors)):
+                return
+
+
+def command(plan: Plan) -> str:
+    """The line that runs it again."""
+    words = [f"penstock sim --seed {plan.seed} --profile {plan.profile} --seconds {plan.duration_s:g}"]
+    if plan.nodes != 1:
+        words.append(f"--nodes {plan.nodes}")
+    original = whole(plan)
+    if plan.faults != original.faults:
+        words.append(f"--faults {_list([fault.index for fault in plan.faults])}")
+    if plan.actors != original.actors:
+        words.append(f"--actors {_list([actor.index for actor in plan.actors])}")
+    return " ".join(words)
+
+
+def _list(indexes: list[int]) -> str:
+    return ",".join(map(str, indexes)) or "none"

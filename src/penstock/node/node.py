@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as random_module
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.broker.controlplane.lifecycle import Identity
 from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.events import log_event, notify_all
 from penstock.log.checkpoints import Life
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager
@@ -40,6 +41,7 @@ from penstock.raft.voters import Voter
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.broker.events import Observer
     from penstock.clock import Clock
     from penstock.disk.api import Disk
     from penstock.metadata.configs.settings import Settings
@@ -62,12 +64,13 @@ class Node:
         clock: Clock,
         random: random_module.Random,
         on_fatal: Callable[[Exception], None] | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.settings = settings
         self.disk = disk
         self.clock = clock
         self.random = random
-        self._world = World(settings, disk, network, clock, random)
+        self._world = World(settings, disk, network, clock, random, notify_all((*observers, log_event)))
         #: What to do when this node can't go on: without its metadata log, or without any log directory.
         self.on_fatal = on_fatal
         check_protection(settings.static)

@@ -18,6 +18,7 @@ from penstock.broker.controlplane.quorum import Quorum
 from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.broker.coordinators.groups import Groups
 from penstock.broker.coordinators.transactions import Transactions
+from penstock.broker.events import Observer, log_event
 from penstock.broker.fetch.fetch_sessions import FetchSessions
 from penstock.broker.limits.quotas import Quotas
 from penstock.broker.peers.peers import Peers
@@ -54,6 +55,8 @@ class World:
     network: Network
     clock: Clock
     random: Random
+    observer: Observer = log_event
+    """Notified of every event of the node."""
 
 
 def make_metadata(
@@ -83,6 +86,7 @@ def make_metadata(
         cluster_id=cluster_id,
         config=plan.config,
         bootstrap=plan.bootstrap,
+        observer=world.observer,
     )
     return MetadataLog(
         log,

@@ -1,12 +1,21 @@
 """The quorum from outside: metadata logs held against each other, and a voter whose disk is lost and replaced."""
 
+import logging
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from penstock import sim
+from penstock.broker import events
+from penstock.broker.events import NodeEvent
 from penstock.client.admin import Admin, NewTopic
 from penstock.client.producer import Producer
 from penstock.sim.checks.history import TopicPartition
 from penstock.sim.checks.quorum_logs import QuorumLogs
 from penstock.sim.checks.replica_rules import indexes_fit
+from penstock.sim.engine.machine import Machine
+from penstock.sim.faults.planted import FOUND_BY, PLANTS
 from penstock.sim.run.cluster import SimCluster
 from penstock.sim.run.plan import FaultPlan, Plan, draw_plan
 from penstock.sim.run.world import run_plan
@@ -81,3 +90,39 @@ def test_no_voter_loses_its_disk_where_nobody_could_put_it_back() -> None:
     told = " ".join(event.what for event in run_plan(static).story)
     assert "nobody could put it back" in told
     assert "empty disk" not in told
+
+
+def test_machines_pass_on_the_role_changes_of_their_nodes() -> None:
+    seen: list[tuple[str, NodeEvent]] = []
+
+    def observe(machine: Machine, event: NodeEvent) -> None:
+        seen.append((machine.name, event))
+
+    async def app(cluster: SimCluster) -> None:
+        """The cluster has elected its leader when the app begins."""
+
+    cluster = SimCluster(nodes=3, seed=2)
+    for machine in cluster.machines:
+        machine.on_node_event = observe
+    cluster.run(app)
+    leaders = {event.node_id for _, event in seen if event.role == "leader"}
+    assert len(leaders) == 1
+    assert {name for name, event in seen if event.leader_id in leaders} == {"n1", "n2", "n3"}
+
+
+@pytest.mark.parametrize("bug", ["vote-forgotten", "vote-not-synced"])
+def test_bugs_of_elections_are_found_whatever_the_log_lines_say(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "ROLE_LINE", "%s %d %d: another wording")
+    plant, (seed, seconds) = PLANTS[bug], FOUND_BY[bug]
+    with plant.planted():
+        verdict = run_plan(draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=seconds))
+    assert not verdict.ok
+
+
+def test_no_module_of_the_simulator_takes_a_log_record_apart() -> None:
+    """A module may keep the text of a log line for its reader. The template and its arguments are for parsing."""
+    fields = {name for name in vars(logging.makeLogRecord({})) if name in ("msg", "args")}
+    assert fields == {"msg", "args"}
+    for path in Path(sim.__path__[0]).rglob("*.py"):
+        text = path.read_text()
+        assert not any(f"record.{field}" in text for field in fields), path

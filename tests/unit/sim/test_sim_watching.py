@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.broker.events import QuorumRoleChanged
 from penstock.log.txn_index import AbortedTransaction
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
 from penstock.records.build import build_batch
@@ -67,12 +68,12 @@ def test_two_states_of_one_partition_epoch_are_reported() -> None:
 
 def test_two_leaders_of_one_epoch_of_the_quorum_are_reported() -> None:
     watched = Watched()
-    watched.watcher.quorum("n1", "leader", 3, 1)
-    watched.watcher.quorum("n2", "follower", 3, 1)
-    watched.watcher.quorum("n3", "unattached", 4, -1)
+    watched.watcher.role_changed("n1", QuorumRoleChanged(1, "leader", 3, 1))
+    watched.watcher.role_changed("n2", QuorumRoleChanged(2, "follower", 3, 1))
+    watched.watcher.role_changed("n3", QuorumRoleChanged(3, "unattached", 4, -1))
     assert watched.watcher.quorum_leader == 1
     assert not watched.broken
-    watched.watcher.quorum("n3", "leader", 3, 3)
+    watched.watcher.role_changed("n3", QuorumRoleChanged(3, "leader", 3, 3))
     assert watched.broken == ["one leader per epoch"]
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.controlplane.quorum_files import DamagedSnapshotError, QuorumFiles
 from penstock.broker.controlplane.quorum_peers import QuorumPeers
+from penstock.broker.events import Observer, QuorumRoleChanged, log_event
 from penstock.broker.tasks import Tasks
 from penstock.check import InvariantError, check
 from penstock.metadata.checkpoint import checkpoint_name
@@ -97,12 +98,14 @@ class Quorum:
         cluster_id: str,
         config: RaftConfig,
         bootstrap: Mapping[int, tuple[str, int]] | None = None,
+        observer: Observer = log_event,
     ) -> None:
         self.cluster_id = cluster_id
         self.me = me
         self._files = files
         self._random = random
         self._config = config
+        self._observer = observer
         self._follower: Follower
         self._bootstrap = dict(bootstrap or {})
         self._peers = QuorumPeers(network, me, cluster_id, config, self._bootstrap)
@@ -288,7 +291,7 @@ class Quorum:
                 self._files.committed(high_watermark)
                 self._news.append(lambda: self._follower.committed(high_watermark))
             case RoleChanged(role, epoch, leader_id):
-                logger.info("the quorum: %s in epoch %d, leader %d", role, epoch, leader_id)
+                self._observer(QuorumRoleChanged(self.me.node_id, role, epoch, leader_id))
                 self._news.append(lambda: self._follower.role_changed(role, epoch, leader_id))
             case WriteSnapshot(snapshot, position, data):
                 self._files.write_snapshot(snapshot, position, data)

@@ -24,6 +24,7 @@ from penstock.sim.checks.history import TopicPartition
 from penstock.sim.engine.machine import Machine, State
 
 if TYPE_CHECKING:
+    from penstock.broker.events import QuorumRoleChanged
     from penstock.broker.replicas.partition import Partition
 
 NOBODY = -1
@@ -113,7 +114,9 @@ class Watcher:
 
     # The quorum.
 
-    def quorum(self, node: str, role: str, epoch: int, leader: int) -> None:
+    def role_changed(self, node: str, event: QuorumRoleChanged) -> None:
+        """Checks a node's new role in the quorum against the roles that all nodes have had."""
+        epoch, leader = event.epoch, event.leader_id
         if leader == NOBODY:
             return
         known = self._quorum.setdefault(epoch, leader)
@@ -123,7 +126,7 @@ class Watcher:
             )
         if epoch > self.quorum_epoch:
             self.quorum_epoch, self.quorum_leader = epoch, leader
-        if role == "leader":
+        if event.role == "leader":
             self._tell(node, f"leads the quorum in epoch {epoch}")
             for elected in tuple(self.on_elected):
                 elected(node, epoch)

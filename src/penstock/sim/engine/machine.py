@@ -30,6 +30,7 @@ from penstock.sim.run.cluster_layout import Shape
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.broker.events import NodeEvent
 
 DATA = "/data"
 META = "/meta"
@@ -81,6 +82,8 @@ class Machine:
         self.disk: SimDisk | None = None
         #: Told about every change of state, with a sentence.
         self.on_event: Callable[[Machine, str], None] = lambda machine, what: None
+        #: Notified of every event that the node on this machine emits.
+        self.on_node_event: Callable[[Machine, NodeEvent], None] = lambda machine, event: None
         #: Told when the node has started.
         self.on_serving: Callable[[Machine], None] = lambda machine: None
         #: A start that failed though its disk did nothing wrong, or a stop that failed at all.
@@ -169,12 +172,18 @@ class Machine:
             clock=self.clock,
             random=Random(self.random.random()),  # noqa: S311
             on_fatal=lambda error: self._fatal(loop, error),
+            observers=(lambda event: self._observe(loop, event),),
         )
         if self.shape.alone:
             format_if_new(node)
         else:
             self._format(node)
         await node.start()
+
+    def _observe(self, loop: ProcessLoop, event: NodeEvent) -> None:
+        """Passes on an event of the node, unless its process is dead: then nothing it does counts."""
+        if not loop.dead:
+            self.on_node_event(self, event)
 
     def _format(self, node: Node) -> None:
         """As an operator does with each new disk."""

@@ -61,8 +61,6 @@ SUPERVISE_S = 0.2
 WATCH_S = 0.25
 #: A node whose start failed is started again this often.
 RETRY_START_S = 2.0
-#: What a node logs about its part in the quorum.
-QUORUM_NEWS = "the quorum: %s in epoch %d, leader %d"
 #: Lives of a machine between two collections of garbage.
 COLLECT_EVERY = 10
 
@@ -131,6 +129,7 @@ class World:
         machine.turn_cost_s = plan.turn_cost_s
         machine.on_event = self._machine_event
         machine.on_failure = self._start_failed
+        machine.on_node_event = lambda which, event: self.watcher.role_changed(which.name, event)
         if not plan.shape.alone:
             machine.on_serving = lambda which: self.watcher.serves(which)
         return machine
@@ -445,9 +444,6 @@ class _LogHandler(logging.Handler):
         if running is None or running.dead or record.thread != self._thread:  # a real broker may run in another one
             return
         message = record.getMessage()
-        if record.msg == QUORUM_NEWS and isinstance(record.args, tuple):
-            role, epoch, leader = record.args
-            world.watcher.quorum(running.name.partition(".")[0], str(role), int(str(epoch)), int(str(leader)))
         world.trace.note(running.name, f"log {record.levelname} {message}")
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and record.levelno >= logging.ERROR and not _excused(error):

@@ -1,0 +1,50 @@
+"""Typed events of a node: each is emitted once, by the code that made it happen, to the observers of the node.
+
+The composition root chooses the observers: the log line below, and whatever the caller of `Node` hands in (the
+simulator's checks, a metric). Nothing reads log text. An observer runs inside the step that emitted the event: it must
+return at once and must not raise. Nothing is emitted on the produce and fetch path.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+logger = logging.getLogger(__name__)
+
+#: The text of the log line for an operator. Nothing else depends on it.
+ROLE_LINE = "the quorum: %s in epoch %d, leader %d"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumRoleChanged:
+    """This node has another role in the metadata quorum, or the same role in another epoch."""
+
+    node_id: int
+    role: str
+    epoch: int
+    leader_id: int
+    """-1 while the node knows no leader of the epoch."""
+
+
+#: Every kind of event; a union as soon as there is a second kind.
+NodeEvent: TypeAlias = QuorumRoleChanged
+Observer: TypeAlias = Callable[[NodeEvent], None]
+
+
+def log_event(event: NodeEvent) -> None:
+    """Writes the log line of an event."""
+    logger.info(ROLE_LINE, event.role, event.epoch, event.leader_id)
+
+
+def notify_all(observers: Iterable[Observer]) -> Observer:
+    """Returns one observer that notifies all of the given ones, in their order."""
+    listed = tuple(observers)
+
+    def notify(event: NodeEvent) -> None:
+        for observer in listed:
+            observer(event)
+
+    return notify

@@ -1,0 +1,70 @@
+"""Events of a node: observers receive each role change of the quorum once, and the log line is one of the observers."""
+
+import asyncio
+import logging
+from random import Random
+
+import pytest
+
+from penstock.broker.controlplane.metadata_storage import DIRECTORY, SnapshotStore, open_metadata_log
+from penstock.broker.controlplane.quorum import Quorum
+from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.broker.events import NodeEvent, QuorumRoleChanged, log_event, notify_all
+from penstock.disk.memory import MemoryDisk
+from penstock.net.network import RealNetwork
+from penstock.node.clock import SystemClock
+from penstock.raft.config import RaftConfig
+from penstock.raft.log_view import OffsetAndEpoch
+from penstock.raft.voters import Voter, VoterSet
+
+
+class _Follower:
+    """A follower of the quorum that remembers the roles it was notified of."""
+
+    def __init__(self) -> None:
+        self.roles: list[tuple[str, int, int]] = []
+        self.leads = asyncio.Event()
+
+    def role_changed(self, role: str, epoch: int, leader_id: int) -> None:
+        self.roles.append((role, epoch, leader_id))
+        if role == "leader":
+            self.leads.set()
+
+    def failed(self, error: Exception) -> None:
+        raise error
+
+    def committed(self, high_watermark: int) -> None: ...
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None: ...
+
+    def snapshot_damaged(self) -> None: ...
+
+
+def test_an_observer_receives_every_role_change_that_the_follower_receives() -> None:
+    async def run() -> tuple[list[NodeEvent], list[tuple[str, int, int]]]:
+        events: list[NodeEvent] = []
+        disk, clock = MemoryDisk(), SystemClock()
+        me = Voter(1, b"d" * 16, (("CONTROLLER", "127.0.0.1", 1),))
+        log = open_metadata_log(disk, "/data", clock, Random(1))
+        files = QuorumFiles(log, disk, clock, SnapshotStore(disk, f"/data/{DIRECTORY}"), VoterSet((me,)))
+        quorum = Quorum(
+            files, RealNetwork(), Random(1), me, cluster_id="c", config=RaftConfig(), observer=events.append
+        )
+        follower = _Follower()
+        quorum.start(follower)
+        await follower.leads.wait()
+        await quorum.close()
+        log.close()
+        return events, follower.roles
+
+    events, roles = asyncio.run(run())
+    assert [(event.role, event.epoch, event.leader_id) for event in events] == roles
+    assert QuorumRoleChanged(1, "leader", 1, 1) in events
+
+
+def test_the_log_line_is_an_observer_like_any_other(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[NodeEvent] = []
+    with caplog.at_level(logging.INFO, "penstock.broker.events"):
+        notify_all((events.append, log_event))(QuorumRoleChanged(2, "follower", 7, 3))
+    assert events == [QuorumRoleChanged(2, "follower", 7, 3)]
+    assert caplog.messages == ["the quorum: follower in epoch 7, leader 3"]

@@ -101,6 +101,24 @@ def test_only_who_stopped_in_good_order_stays_eligible(previous: int, expected: 
     assert (after.isr, after.elr, after.leader) == expected
 
 
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (partition("123", "3", 3, elr=(1, 2)), ((3,), (2,), 3)),
+        (partition("123", "", -1, elr=(1, 2)), ((2,), (), 2)),
+        (partition("123", "1", 1, elr=(2,)), ((2,), (), 2)),
+        (partition("123", "3", 3, elr=(1, 2), directories=(disk(1, 2), disk(2), disk(3))), ((3,), (1, 2), 3)),
+        (partition("123", "3", 3, elr=(1, 2), directories=(bytes(16), disk(2), disk(3))), ((3,), (1, 2), 3)),
+    ],
+    ids=["eligible", "nobody in sync", "last in sync", "in the other directory", "in no directory yet"],
+)
+def test_a_clean_stop_vouches_for_no_replica_whose_directory_is_gone(before: PartitionImage, expected: Any) -> None:
+    image = image_of(before, brokers=(broker(1, fenced=True), broker(2), broker(3)))
+    decision = register_broker(image, registration(previous_broker_epoch=11, log_dirs=[disk(1, 2)]))
+    after = only(image, decision.records)
+    assert (after.isr, after.elr, after.leader) == expected
+
+
 def test_a_restart_that_nobody_noticed_ends_the_leadership_of_the_life_before() -> None:
     image = image_of(partition("123"))
     after = only(image, register_broker(image, registration()).records)

@@ -18,9 +18,16 @@ from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS, Hosting
 from penstock.metadata.configs.topic import effective_log_config
 from penstock.metadata.controller.assignments import has_directories
-from penstock.metadata.image import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, ResourceType, topic_changes
+from penstock.metadata.image import (
+    EMPTY_IMAGE,
+    LOST_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    ResourceType,
+    is_reserved,
+    topic_changes,
+)
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -178,6 +185,12 @@ class Partitions:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"Its log may be in {', '.join(offline)}, which can't be used: repair or replace that disk.",
+            )
+        if not is_reserved(wanted):
+            logger.warning(
+                "%s was in directory %s, which is none of log.dirs: it begins with an empty log in another one",
+                partition,
+                uuid_to_str(wanted),
             )
         return None
 

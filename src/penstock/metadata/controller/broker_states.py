@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.metadata.apply import apply
 from penstock.metadata.controller.assignments import has_directories
 from penstock.metadata.controller.partition_change import (
     DEFAULT_RULES,
@@ -22,7 +23,15 @@ from penstock.metadata.controller.partition_change import (
     partitions_where,
 )
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import METADATA_VERSION, NO_LEADER, BrokerImage, MetadataImage, TopicImage
+from penstock.metadata.image import (
+    METADATA_VERSION,
+    MIGRATING_DIRECTORY,
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+    BrokerImage,
+    MetadataImage,
+    TopicImage,
+)
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
 from penstock.protocol.persisted.metadata.broker_registration_change_record import BrokerRegistrationChangeRecord
@@ -149,6 +158,23 @@ def after_unclean_shutdown(
         *leader_and_isr_changes(image, rules, kept, leaving=broker_id),
         *leader_and_isr_changes(image, rules, lost, unclean_shutdown=broker_id),
     ]
+
+
+def after_clean_shutdown(image: MetadataImage, broker_id: int, rules: Rules, directories: Sequence[bytes]) -> list[Any]:
+    """The broker has all that it had, but for replicas in a directory that it does not have any more.
+
+    Such a replica is made anew elsewhere: eligible for what was in the old directory, it would be elected empty.
+    """
+    there = {*directories, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY}
+    lost = partitions_where(
+        image,
+        lambda partition: (
+            (broker_id in partition.isr or broker_id in partition.elr or partition.leader == broker_id)
+            and partition.directory(broker_id) not in there
+        ),
+    )
+    records: list[Any] = list(leader_and_isr_changes(image, rules, lost, unclean_shutdown=broker_id))
+    return records + without_broker(apply(image, records), broker_id, rules)
 
 
 def offline_directories(image: MetadataImage, broker_id: int, offline: list[bytes], rules: Rules) -> list[Any]:

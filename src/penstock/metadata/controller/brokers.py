@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.metadata.controller.assignments import has_directories
-from penstock.metadata.controller.broker_states import after_unclean_shutdown, without_broker
+from penstock.metadata.controller.broker_states import after_clean_shutdown, after_unclean_shutdown
 from penstock.metadata.controller.partition_change import DEFAULT_RULES, Rules
 from penstock.metadata.decision import Decision
 from penstock.metadata.features import SUPPORTED_FEATURES
@@ -136,11 +136,11 @@ def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:
 
 
 def _end_of_last_life(image: MetadataImage, registration: Registration, rules: Rules) -> list[Any]:
-    """A broker that stopped in good order has all that it had. Any other may have lost what wasn't on disk yet."""
+    """A broker that stopped in good order has all that its directories had. Any other may lack what wasn't on disk."""
     broker_id = registration.broker_id
     known = image.brokers.get(broker_id)
     if known is not None and known.epoch == registration.previous_broker_epoch:
-        return without_broker(image, broker_id, rules)
+        return after_clean_shutdown(image, broker_id, rules, registration.log_dirs)
     return after_unclean_shutdown(image, broker_id, rules, registration.log_dirs, registration.synced)
 
 

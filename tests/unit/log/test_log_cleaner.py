@@ -363,6 +363,32 @@ def test_a_log_that_is_cut_before_its_compaction_begins_is_left_for_the_next_run
     assert len(contents(log)) == 4
 
 
+def test_a_log_that_is_cut_and_grows_again_during_its_compaction_keeps_its_new_records() -> None:
+    """The new segments have the bases and sizes of those that were compacted."""
+    logs, log, _ = new()
+    for number in range(12):
+        put(log, f"k{number % 2}", f"old{number:02}")
+    log.roll()
+    sizes = [segment.size for segment in log.segments]
+    cleaner = Cleaner(logs)
+    original = cleaner._compact
+
+    async def cut_meanwhile(job: object) -> object:
+        result = await original(job)  # type: ignore[arg-type]
+        log.truncate_to(2)
+        for number in range(2, 12):
+            put(log, f"n{number % 10}", f"new{number:02}")
+        log.roll()
+        return result
+
+    cleaner._compact = cut_meanwhile  # type: ignore[method-assign, assignment]
+    (due,) = cleaner.due()
+    assert finish(cleaner.clean(due)) is None
+    assert [segment.size for segment in log.segments] == sizes
+    assert [value for _, _, value in contents(log)] == ["old00", "old01", *(f"new{each:02}" for each in range(2, 12))]
+    assert not cleaner.uncleanable
+
+
 def test_a_segment_that_retention_takes_during_a_compaction_does_not_end_compaction_for_good() -> None:
     logs, log, _ = new()
     for number in range(20):

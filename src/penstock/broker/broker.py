@@ -11,6 +11,7 @@ from penstock.broker.requests.slices import Slices
 from penstock.net.limits import ByteBudget
 
 if TYPE_CHECKING:
+    from penstock.broker.controlplane.auto_topics import TopicCreator
     from penstock.broker.controlplane.controller import Controller
     from penstock.broker.controlplane.controller_channel import ControllerChannel
     from penstock.broker.controlplane.lifecycle import Lifecycle
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.broker.controlplane.producer_ids import ProducerIds
     from penstock.broker.coordinators.groups import Groups
     from penstock.broker.coordinators.transactions import Transactions
+    from penstock.broker.fetch.fetch_policy import FetchPolicy
     from penstock.broker.fetch.fetch_sessions import FetchSessions
     from penstock.broker.limits.quotas import Quotas
     from penstock.broker.peers.peers import Peers
@@ -39,18 +41,19 @@ class Broker:
     logs: LogManager
     metadata: MetadataLog
     channel: ControllerChannel
+    topic_creator: TopicCreator
     peers: Peers
     lifecycle: Lifecycle
     controller: Controller
     partitions: Partitions
     replicas: ReplicaManager
     fetch_sessions: FetchSessions
+    fetch_policy: FetchPolicy
     producer_ids: ProducerIds
     groups: Groups
     transactions: Transactions
     quotas: Quotas
     telemetry: Telemetry
-    fetch_max_bytes: int
     controller_listeners: frozenset[str] = frozenset()
     faults: Faults = field(default_factory=Faults)
     slices: Slices = field(default_factory=Slices)

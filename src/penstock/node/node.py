@@ -238,7 +238,7 @@ class Node:
                 # max.connections may change while running
                 self._server.counts.limits = limits_of(self.settings, self._world.network)
                 self._cordon()
-            broker.fetch_max_bytes = self.settings.int("fetch.max.bytes")
+            broker.fetch_policy.settings_changed()
         if self.quorum_plan.is_broker:
             broker.partitions.apply(None if old is EMPTY_IMAGE else old, new)
             broker.replicas.apply(None if old is EMPTY_IMAGE else old, new)

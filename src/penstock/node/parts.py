@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.allowance import Allowance
 from penstock.broker.broker import Broker
+from penstock.broker.controlplane.auto_topics import TopicCreator
 from penstock.broker.controlplane.controller import Controller
 from penstock.broker.controlplane.controller_channel import ControllerChannel
 from penstock.broker.controlplane.lifecycle import Directories, Identity, Lifecycle
@@ -19,11 +20,16 @@ from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.broker.coordinators.groups import Groups
 from penstock.broker.coordinators.transactions import Transactions
 from penstock.broker.events import Observer, log_event
+from penstock.broker.fetch.fetch_policy import FetchPolicy
 from penstock.broker.fetch.fetch_sessions import FetchSessions
+from penstock.broker.handlers.local_controller import LocalController
 from penstock.broker.limits.quotas import Quotas
 from penstock.broker.peers.peers import Peers
+from penstock.broker.replicas.directory_assignments import DirectoryAssignments
+from penstock.broker.replicas.isr_changes import IsrChanges
 from penstock.broker.replicas.partitions import Partitions
 from penstock.broker.replicas.replica_manager import ReplicaManager
+from penstock.broker.requests.local_connection import LocalConnection
 from penstock.broker.telemetry import Telemetry
 from penstock.log.cleaner import Cleaner
 from penstock.log.maintenance import Intervals
@@ -111,11 +117,37 @@ def make_broker(
     inter_broker_listener: str,
 ) -> Broker:
     settings, node_id = world.settings, identity.node_id
-    channel = ControllerChannel(world.network, node_id, next(iter(controller_listeners), "CONTROLLER"))
-    peers = Peers(node_id, metadata, world.network, inter_broker_listener, settings.int("request.timeout.ms") / 1000)
+    controller = Controller(metadata, settings, world.clock, world.network, world.random)
+    local = LocalController(
+        node_id=node_id,
+        cluster_id=identity.cluster_id,
+        settings=settings,
+        clock=world.clock,
+        random=world.random,
+        metadata=metadata,
+        controller=controller,
+        connection=LocalConnection(next(iter(controller_listeners), "CONTROLLER")),
+    )
+    channel = ControllerChannel(world.network, node_id, metadata, local)
+    metadata.watch_controller(channel.controller_changed)
+    request_timeout_s = settings.int("request.timeout.ms") / 1000
+    peers = Peers(node_id, lambda: metadata.image, world.network, inter_broker_listener, request_timeout_s)
+    metadata.subscribe(peers.suspects.apply)
     lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.note_life)
-    partitions = Partitions(node_id, logs, settings)
-    partitions.hosting.inter_broker_listener = inter_broker_listener
+
+    def broker_epoch() -> int:
+        return lifecycle.broker_epoch
+
+    isr_changes = IsrChanges(node_id, channel, broker_epoch)
+    assignments = DirectoryAssignments(node_id, channel, broker_epoch)
+    partitions = Partitions(
+        node_id,
+        logs,
+        settings,
+        broker_epoch=broker_epoch,
+        propose=isr_changes.submit,
+        placed=assignments.placed,
+    )
     producer_ids = ProducerIds(lambda: _allocate_producer_ids(channel, lifecycle))
     allowance = Allowance(settings.int("penstock.coordinator.max.bytes"))
     groups = Groups(
@@ -127,7 +159,7 @@ def make_broker(
         metadata=metadata,
         allowance=allowance,
     )
-    broker = Broker(
+    return Broker(
         node_id=node_id,
         cluster_id=identity.cluster_id,
         settings=settings,
@@ -136,13 +168,21 @@ def make_broker(
         logs=logs,
         metadata=metadata,
         channel=channel,
+        topic_creator=TopicCreator(settings, metadata, channel, lifecycle),
         peers=peers,
         lifecycle=lifecycle,
-        controller=Controller(metadata, settings, world.clock, world.network, world.random),
+        controller=controller,
         partitions=partitions,
         replicas=ReplicaManager(
-            node_id, partitions, peers, channel, settings, world.clock, metadata, lambda: lifecycle.broker_epoch
+            node_id,
+            partitions,
+            peers,
+            settings,
+            isr_changes=isr_changes,
+            assignments=assignments,
+            broker_epoch=broker_epoch,
         ),
+        fetch_policy=FetchPolicy(partitions.host, settings, inter_broker_listener),
         fetch_sessions=FetchSessions(
             settings.int("max.incremental.fetch.session.cache.slots"),
             world.random,
@@ -163,12 +203,8 @@ def make_broker(
         ),
         quotas=Quotas(settings, world.clock.nanoseconds),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
-        fetch_max_bytes=settings.int("fetch.max.bytes"),
         controller_listeners=frozenset(controller_listeners),
     )
-    channel.attach(broker)
-    metadata.watch_controller(channel.controller_changed)
-    return broker
 
 
 def _directories(logs: LogManager) -> Directories:

@@ -12,9 +12,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+from penstock.broker.fetch.fetch_policy import FetchPolicy
 from penstock.broker.fetch.fetch_sessions import FetchSessions
 from penstock.broker.handlers import api_01_fetch, api_02_list_offsets
 from penstock.broker.peers.peers import Call, Peers
+from penstock.broker.replicas.directory_assignments import DirectoryAssignments
+from penstock.broker.replicas.isr_changes import IsrChanges
 from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.partitions import Partitions
 from penstock.broker.replicas.replica_manager import ReplicaManager
@@ -79,23 +82,32 @@ class Member:
         self.epoch = 100 + node_id
         self.settings = Settings({"node.id": str(node_id), **QUICK, **cluster.settings})
         self.logs = LogManager(disk, ("/logs",), ManualClock())
-        self.partitions = Partitions(node_id, self.logs, self.settings)
+        channel: Any = SimpleNamespace(ask=self._ask_controller)
+        isr_changes = IsrChanges(node_id, channel, lambda: self.epoch)
+        assignments = DirectoryAssignments(node_id, channel, lambda: self.epoch)
+        self.partitions = Partitions(
+            node_id,
+            self.logs,
+            self.settings,
+            broker_epoch=lambda: self.epoch,
+            propose=isr_changes.submit,
+            placed=assignments.placed,
+        )
         self.replicas = ReplicaManager(
             node_id,
             self.partitions,
             SimpleNamespace(ask=self._ask, begin=self._begin),  # type: ignore[arg-type]
-            SimpleNamespace(ask=self._ask_controller),  # type: ignore[arg-type]
             self.settings,
-            ManualClock(),
-            SimpleNamespace(),  # type: ignore[arg-type]
-            lambda: self.epoch,
+            isr_changes=isr_changes,
+            assignments=assignments,
+            broker_epoch=lambda: self.epoch,
         )
         self.broker: Any = SimpleNamespace(
             partitions=self.partitions,
             fetch_sessions=FetchSessions(100, random.Random(node_id)),
             quotas=SimpleNamespace(record_fetch=lambda ctx, size: 0, max_fetch_bytes=lambda ctx: 1 << 30),
             metadata=SimpleNamespace(image=cluster.image),
-            fetch_max_bytes=1 << 26,
+            fetch_policy=FetchPolicy(self.partitions.host, self.settings, "PLAINTEXT"),
             unsent=ByteBudget(-1),
             logs=self.logs,
             slices=Slices(),

@@ -35,9 +35,7 @@ from penstock.protocol.messages.api_03_metadata import (
 )
 
 TOPIC_ID = b"\x01" * 16
-BROKER: Any = SimpleNamespace(
-    metadata=SimpleNamespace(image=SimpleNamespace(topics_by_id={TOPIC_ID: SimpleNamespace(name="t")}))
-)
+TOPIC_NAMES = {TOPIC_ID: "t"}
 
 
 class FakeConnection:
@@ -69,7 +67,7 @@ class Log:
     def __init__(self) -> None:
         self.taken: list[tuple[str, int]] = []
 
-    def __call__(self, _broker: Any, _ctx: Any, request: ProduceRequest) -> ProduceResponse:
+    def __call__(self, _ctx: Any, request: ProduceRequest) -> ProduceResponse:
         answer = ProduceResponse()
         for topic in request.topic_data:
             said = TopicProduceResponse(name=topic.name)
@@ -81,7 +79,7 @@ class Log:
 
 
 def produce(faults: Faults, log: Log, request: ProduceRequest, **about: Any) -> Any:
-    return asyncio.run(faults.apply(BROKER, context(0, 9, **about), request, log))
+    return asyncio.run(faults.apply(context(0, 9, **about), request, log, TOPIC_NAMES.get))
 
 
 def codes(response: Any) -> dict[int, int]:
@@ -119,14 +117,14 @@ def test_a_topic_is_known_by_its_id_too() -> None:
     faults, log = Faults(), Log()
     faults.add(api="Produce", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     data = [TopicProduceData(topic_id=TOPIC_ID, partition_data=[PartitionProduceData(index=0, records=b"r")])]
-    response = asyncio.run(faults.apply(BROKER, context(0, 13), ProduceRequest(acks=-1, topic_data=data), log))
+    response = asyncio.run(faults.apply(context(0, 13), ProduceRequest(acks=-1, topic_data=data), log, TOPIC_NAMES.get))
     assert (response.responses[0].topic_id, codes(response)) == (TOPIC_ID, {0: 6})
 
 
 def test_close_hangs_up_before_anything_is_done() -> None:
     faults, log, ctx = Faults(), Log(), context(0, 9)
     faults.add(close=True)
-    ended = asyncio.run(faults.apply(BROKER, ctx, produce_request(0), log))
+    ended = asyncio.run(faults.apply(ctx, produce_request(0), log, TOPIC_NAMES.get))
     assert isinstance(ended, Close)
     assert ended.reason == "a fault rule says so"
     assert log.taken == []
@@ -143,7 +141,7 @@ def test_a_lost_reply_does_the_work_and_is_silent_until_the_client_goes() -> Non
     async def scenario() -> None:
         faults, log, ctx = Faults(), Log(), context(0, 9)
         faults.add(lose_reply=True)
-        waiting = asyncio.create_task(faults.apply(BROKER, ctx, produce_request(0), log))
+        waiting = asyncio.create_task(faults.apply(ctx, produce_request(0), log, TOPIC_NAMES.get))
         await ctx.connection.watched.wait()
         assert log.taken == [("t", 0)]
         assert not waiting.done()
@@ -157,7 +155,7 @@ def test_release_ends_the_silence_so_that_a_broker_can_stop() -> None:
     async def scenario() -> None:
         faults, ctx = Faults(), context(0, 9)
         faults.add(lose_reply=True)
-        waiting = asyncio.create_task(faults.apply(BROKER, ctx, produce_request(0), Log()))
+        waiting = asyncio.create_task(faults.apply(ctx, produce_request(0), Log(), TOPIC_NAMES.get))
         await ctx.connection.watched.wait()
         faults.release()
         assert await waiting is None
@@ -173,11 +171,11 @@ def test_a_delay_serves_afterwards() -> None:
 
 
 def fetch(faults: Faults, request: FetchRequest) -> Any:
-    def handle(_broker: Any, _ctx: Any, asked: FetchRequest) -> FetchResponse:
+    def handle(_ctx: Any, asked: FetchRequest) -> FetchResponse:
         partitions = [PartitionData(partition_index=p, records=b"data") for p in (0, 1)]
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
 
-    return asyncio.run(faults.apply(BROKER, context(1, 12), request, handle))
+    return asyncio.run(faults.apply(context(1, 12), request, handle, TOPIC_NAMES.get))
 
 
 def test_a_fetch_is_served_and_the_error_put_on_its_partition() -> None:
@@ -211,7 +209,7 @@ def test_an_answer_that_a_handler_kept_as_bytes_can_carry_the_error() -> None:
     faults.add(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE)
     kept = Encoded(encode(MetadataResponse(topics=[MetadataResponseTopic(name="t")]), 9))
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
-    response = asyncio.run(faults.apply(BROKER, context(3, 9), request, lambda *_: kept))
+    response = asyncio.run(faults.apply(context(3, 9), request, lambda *_: kept, TOPIC_NAMES.get))
     assert [topic.error_code for topic in response.topics] == [5]
 
 

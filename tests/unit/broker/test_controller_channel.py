@@ -61,9 +61,8 @@ def test_nobody_waits_for_a_controller_that_stands_still_once_there_is_another(m
 
     async def scenario() -> None:
         leader = [FROZEN]
-        channel = ControllerChannel(cast(Any, None), 3, "CONTROLLER")
-        metadata = SimpleNamespace(leading=False, active_controller=lambda: (leader[0], ("h", leader[0])))
-        channel.attach(cast(Any, SimpleNamespace(metadata=metadata)))
+        metadata: Any = SimpleNamespace(leading=False, active_controller=lambda: (leader[0], ("h", leader[0])))
+        channel = ControllerChannel(cast(Any, None), 3, metadata, cast(Any, None))
         asking = asyncio.ensure_future(channel.ask(BrokerHeartbeatRequest(), timeout_ms=9000, lane="heartbeat"))
         await asyncio.sleep(1)
         assert not asking.done()

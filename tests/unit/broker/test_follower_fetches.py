@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from replica_cluster import TOPIC, TOPIC_ID, Cluster, run, until
 
+from penstock.broker.fetch.fetch_policy import FetchPolicy
 from penstock.broker.handlers import api_01_fetch
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode
@@ -95,7 +96,8 @@ def test_a_broker_without_a_replica_is_no_follower_whatever_its_epoch() -> None:
 def test_a_fetch_with_a_replica_id_reads_nothing_over_a_listener_for_clients() -> None:
     async def scenario() -> None:
         cluster = await with_silent_followers()
-        cluster[1].partitions.hosting.inter_broker_listener = "INTERNAL"
+        leader = cluster[1]
+        leader.broker.fetch_policy = FetchPolicy(leader.partitions.host, leader.settings, "INTERNAL")
         for replica_id in (2, 3):
             state = ReplicaState(replica_id=replica_id, replica_epoch=cluster[replica_id].epoch)
             request = claims_to_have_everything(cluster, REPLICA_EPOCHS, replica_state=state)

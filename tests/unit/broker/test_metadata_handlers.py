@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from penstock.broker.controlplane.auto_topics import TopicCreator
 from penstock.broker.controlplane.metadata_log import QuorumView
 from penstock.broker.handlers import (
     api_03_metadata,
@@ -19,7 +20,7 @@ from penstock.broker.handlers import (
     api_60_describe_cluster,
     api_75_describe_topic_partitions,
 )
-from penstock.broker.peers.suspected_nodes import Doubts
+from penstock.broker.peers.suspected_nodes import SuspectedNodes
 from penstock.broker.requests.fault_rules import Faults
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
@@ -93,10 +94,11 @@ def broker_with(image: MetadataImage, **properties: str) -> Any:
         random=Random(1),
         faults=Faults(),
         controller_listeners=frozenset(),
-        peers=SimpleNamespace(doubts=Doubts()),
+        peers=SimpleNamespace(suspects=SuspectedNodes()),
     )
-    broker.channel = SimpleNamespace(ask=lambda request: create_topics_here(broker, request))
-    broker.lifecycle = SimpleNamespace(sees=lambda condition, limit_s: asyncio.sleep(0, condition(image)))
+    channel: Any = SimpleNamespace(ask=lambda request: create_topics_here(broker, request))
+    lifecycle: Any = SimpleNamespace(sees=lambda condition, limit_s: asyncio.sleep(0, condition(image)))
+    broker.topic_creator = TopicCreator(settings, cast(Any, broker.metadata), channel, lifecycle)
     return broker
 
 

@@ -20,7 +20,7 @@ import pytest
 from log_harness import ROOT, TOPIC_ID, batch, produce
 
 from penstock.broker.replicas.partition import Partition
-from penstock.broker.replicas.partition_host import Hosting
+from penstock.broker.replicas.partition_host import PartitionHost
 from penstock.clock import ManualClock
 from penstock.log.flush import make_countable
 from penstock.log.log import Log
@@ -182,7 +182,9 @@ class Leader(Machine):
     """The only replica: its high watermark is all that it needs."""
 
     def take_role(self) -> None:
-        self.partition = Partition("t", TOPIC_ID, 0, PartitionImage((1,), (1,), 1), Hosting(1, lambda _: self.log))
+        self.partition = Partition(
+            "t", TOPIC_ID, 0, PartitionImage((1,), (1,), 1), PartitionHost(1, lambda _: self.log)
+        )
         _ = self.partition.log
 
     def append(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.controlplane.controller_channel import ControllerChannel
-from penstock.broker.replicas.directory_assignments import ReplicaPlaces
+from penstock.broker.replicas.directory_assignments import DirectoryAssignments
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
@@ -343,7 +343,7 @@ def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_i
     async def scenario() -> None:
         with monkeypatch.context() as patched:
             if not told:
-                patched.setattr(ReplicaPlaces, "placed", lambda *_: None)
+                patched.setattr(DirectoryAssignments, "placed", lambda *_: None)
             intact, lost = await filled(tmp_path, release)
         (tmp_path / "b").rename(tmp_path / "disk")
         (tmp_path / "b").touch()  # opening anything below fails

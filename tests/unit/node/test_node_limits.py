@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from test_node_life import Fixture, node_on, run
 
-from penstock.broker.controlplane.auto_topics import ensure_topic
 from penstock.disk.memory import MemoryDisk
 from penstock.net.limits import SHARES
 from penstock.protocol.errors import ErrorCode
@@ -45,7 +44,7 @@ def test_no_client_id_may_write_to_internal_topics(topic: str) -> None:
         node = node_on(MemoryDisk())
         await node.start()
         user = Fixture(node, client_id="__admin_client")
-        await ensure_topic(node.broker, topic)
+        await node.broker.topic_creator.ensure(topic)
         assert await user.produce(topic, 0, b"garbage") == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
         await node.stop()
 

@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 from test_node_life import Fixture, node_on, run
 
-from penstock.broker.controlplane.auto_topics import ensure_topic
 from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.replicas.partition import Partition
 from penstock.disk.memory import MemoryDisk
@@ -219,7 +218,7 @@ async def started() -> Node:
     await node.start()
     await Fixture(node).create("t", 1)
     for internal in ("__consumer_offsets", "__transaction_state"):
-        await ensure_topic(node.broker, internal)
+        await node.broker.topic_creator.ensure(internal)
     return node
 
 

@@ -1,4 +1,4 @@
-"""Topics that come into being because somebody asked for them: by auto-create, or as a coordinator's own."""
+"""Topics that the cluster creates by itself: by auto-create, or for a coordinator's state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from penstock.protocol.messages.api_19_create_topics import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_channel import ControllerChannel
+    from penstock.broker.controlplane.lifecycle import Lifecycle
+    from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import TopicImage
 
@@ -79,32 +81,44 @@ def topic_defaults(settings: Settings) -> TopicDefaults:
     return TopicDefaults(settings.int("num.partitions"), settings.int("default.replication.factor"))
 
 
-async def create_missing(broker: Broker, names: Iterable[str]) -> dict[str, KafkaError]:
-    """Creates those that don't exist. Back come the refusals; a topic that another request made first is none."""
-    settings = broker.settings
-    request = CreateTopicsRequest(topics=[topic_to_create(settings, name) for name in dict.fromkeys(names)])
-    if not request.topics:
-        return {}
-    reply = await broker.channel.ask(request)
-    refused = {
-        result.name: KafkaError(ErrorCode(result.error_code), result.error_message)
-        for result in reply.topics
-        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-    }
-    made = [topic.name for topic in request.topics if topic.name not in refused]
-    # The controller may be another node: whoever asked looks for the topics here.
-    await broker.lifecycle.sees(lambda image: all(name in image.topics for name in made), SEEN_WITHIN_S)
-    return refused
+class TopicCreator:
+    """Has the active controller create topics that a request or a coordinator needs."""
 
+    def __init__(
+        self, settings: Settings, metadata: MetadataLog, channel: ControllerChannel, lifecycle: Lifecycle
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._channel = channel
+        self._lifecycle = lifecycle
 
-async def ensure_topic(broker: Broker, name: str) -> TopicImage:
-    """The topic, made first if need be: how a coordinator gets the topic that holds its state."""
-    found = broker.metadata.image.topics.get(name)
-    if found is None:
-        refused = await create_missing(broker, [name])
-        if name in refused:
-            raise refused[name]
-        found = broker.metadata.image.topics.get(name)
-    if found is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' was deleted while it was created.")
-    return found
+    async def create_missing(self, names: Iterable[str]) -> dict[str, KafkaError]:
+        """Creates the topics that don't exist yet and returns the refusals by name.
+
+        A topic that another request created first is not refused.
+        """
+        topics = [topic_to_create(self._settings, name) for name in dict.fromkeys(names)]
+        if not topics:
+            return {}
+        reply = await self._channel.ask(CreateTopicsRequest(topics=topics))
+        refused = {
+            result.name: KafkaError(ErrorCode(result.error_code), result.error_message)
+            for result in reply.topics
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        }
+        made = [topic.name for topic in topics if topic.name not in refused]
+        # The controller may be another node, and the caller looks for the topics in this node's image.
+        await self._lifecycle.sees(lambda image: all(name in image.topics for name in made), SEEN_WITHIN_S)
+        return refused
+
+    async def ensure(self, name: str) -> TopicImage:
+        """Returns the topic, created first if it doesn't exist: a coordinator's topic, for instance."""
+        found = self._metadata.image.topics.get(name)
+        if found is None:
+            refused = await self.create_missing([name])
+            if name in refused:
+                raise refused[name]
+            found = self._metadata.image.topics.get(name)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' was deleted while it was created.")
+        return found

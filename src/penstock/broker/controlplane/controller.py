@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from penstock.broker.controlplane.metadata_log import MetadataLog
-    from penstock.broker.requests.context import RequestContext
+    from penstock.broker.requests.context import RequestConnection, RequestContext
     from penstock.clock import Clock
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import Endpoint, MetadataImage
-    from penstock.net.connection import Connection
     from penstock.net.network import Network
     from penstock.protocol.messages.api_56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
     from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationRequest
@@ -100,7 +99,7 @@ class Controller:
         self.failover_count = 0
         self._noticed: dict[tuple[int, int], tuple[str, int]] = {}
         self.unclean_elections = 0
-        self._watched: dict[int, tuple[Connection, int]] = {}
+        self._watched: dict[int, tuple[RequestConnection, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks = Tasks()
         self._closed = False
@@ -230,7 +229,7 @@ class Controller:
 
     # --- brokers that go --------------------------------------------------------------------------------
 
-    def _watch(self, broker_id: int, epoch: int, connection: Connection) -> None:
+    def _watch(self, broker_id: int, epoch: int, connection: RequestConnection) -> None:
         """The connection that a broker's heartbeats come over tells of its end."""
         watched = self._watched.get(broker_id)
         if watched is not None and watched == (connection, epoch):
@@ -238,7 +237,7 @@ class Controller:
         self._watched[broker_id] = (connection, epoch)
         connection.on_close(lambda: self._connection_closed(broker_id, epoch, connection))
 
-    def _connection_closed(self, broker_id: int, epoch: int, connection: Connection) -> None:
+    def _connection_closed(self, broker_id: int, epoch: int, connection: RequestConnection) -> None:
         if self._watched.get(broker_id) != (connection, epoch):
             return  # it has moved to another connection since
         del self._watched[broker_id]

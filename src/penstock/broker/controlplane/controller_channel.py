@@ -1,20 +1,16 @@
-"""The way to the active controller, wherever it is: on this node its handlers are called, elsewhere it is asked.
+"""The way to the active controller: a function call if it is this node, a request over the network if it is another.
 
-Who leads changes while a request is under way. Then it is sent again, to whoever leads now, until its time is up; what
-the controller does must bear that, as it must bear a client that asks twice.
+Another node may become the active controller while a request is under way. Then the request is sent again, to the new
+one, until its time is up. So the controller may get a request twice, as it may from a client that retries.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.broker.handlers.registry import load_handler
 from penstock.broker.peers.links import Links
-from penstock.broker.requests.context import RequestContext
-from penstock.broker.requests.error_replies import error_response
-from penstock.net.server import Listener
 from penstock.protocol.apis import APIS, request_header_version, response_class, response_header_version
 from penstock.protocol.codec import DecodeError, decode, decode_prefix, encode, encode_parts
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -25,7 +21,8 @@ from penstock.protocol.schema import Message, Struct
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.requests.context import RequestContext
     from penstock.net.network import Network
 
 DEFAULT_TIMEOUT_MS = 30_000
@@ -35,39 +32,27 @@ LONGEST_PAUSE_S = 0.1
 TRY_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE})
 
 
-class LocalConnection:
-    """What a handler sees as the connection of a request that came over none. It never closes."""
+class ActiveController(Protocol):
+    """Answers requests on this node while it is the active controller."""
 
-    id = 0
-    peer_host = "127.0.0.1"
-    peer_port = 0
-    closed = False
+    async def answer(self, request: Message) -> Any:
+        """The response to a request of this node's own. A refusal is a response with its error code."""
+        ...
 
-    def __init__(self, listener: str, principal: Any = None, client_host: str = "127.0.0.1") -> None:
-        self.listener = Listener(listener)
-        self.principal = principal
-        self.peer_host = client_host
-        self.client_id: str | None = None
-        self.state: dict[str, Any] = {}
-
-    def mute_for(self, seconds: float) -> None: ...
-
-    def on_close(self, callback: Callable[[], None]) -> None: ...
+    async def answer_client(self, ctx: RequestContext, request: Message) -> Any:
+        """The response to a request that a client sent to this node. Raises KafkaError."""
+        ...
 
 
 class ControllerChannel:
-    def __init__(self, network: Network, node_id: int, listener: str) -> None:
-        """`listener` is what controllers call theirs."""
+    def __init__(self, network: Network, node_id: int, metadata: MetadataLog, local: ActiveController) -> None:
+        """`local` is asked while `metadata` says that this node is the active controller."""
         self._links = Links(network, f"broker-{node_id}-to-controller")
-        self._connection = LocalConnection(listener)
-        self._broker: Broker
-
-    def attach(self, broker: Broker) -> None:
-        """Whose handlers answer while this node is the active controller."""
-        self._broker = broker
+        self._metadata = metadata
+        self._local = local
 
     def controller_changed(self, node_id: int) -> None:
-        """Another node is the active controller. One that stands still never says so: nobody waits for it any more."""
+        """Gives up requests to controllers before this one: a controller that hangs never says that it is deposed."""
         self._links.keep_only(node_id)
 
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:
@@ -93,10 +78,8 @@ class ControllerChannel:
         )
 
         async def once(left_s: float) -> Any:
-            if self._broker.metadata.leading:  # it became so while this waited
-                handler = load_handler(ctx.api_key)
-                answer = handler(self._broker, ctx, request)
-                return await answer if isinstance(answer, Awaitable) else answer
+            if self._metadata.leading:  # it became so while this waited
+                return await self._local.answer_client(ctx, request)
             return _unpacked(await self._elsewhere(envelope, "forward", left_s), ctx)
 
         timeout_ms = getattr(request, "timeout_ms", 0)
@@ -133,20 +116,12 @@ class ControllerChannel:
         )
 
     async def _once(self, request: Message, lane: str, left_s: float) -> Any:
-        broker = self._broker
-        if not broker.metadata.leading:
-            return await self._elsewhere(request, lane, left_s)
-        api_key, version = request.API_KEY, APIS[request.API_KEY].latest_stable
-        connection = cast(Any, self._connection)
-        ctx = RequestContext(api_key, version, 0, f"node-{broker.node_id}", connection, broker.clock.wall_ms())
-        try:
-            answer = load_handler(api_key)(broker, ctx, request)
-            return await answer if isinstance(answer, Awaitable) else answer
-        except KafkaError as error:
-            return error_response(api_key, version, request, error.code, error.message)
+        if self._metadata.leading:
+            return await self._local.answer(request)
+        return await self._elsewhere(request, lane, left_s)
 
     async def _elsewhere(self, request: Message, lane: str, left_s: float) -> Any:
-        node_id, address = self._broker.metadata.active_controller()
+        node_id, address = self._metadata.active_controller()
         if address is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The quorum has no leader now.")
         return await self._links.request((node_id, lane), address, request, left_s)

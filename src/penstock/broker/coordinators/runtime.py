@@ -476,6 +476,11 @@ def _size(key: bytes, value: bytes | None) -> int:
     return len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
 
 
+async def committed(result: R | asyncio.Future[R]) -> R:
+    """Returns the result of `Coordinator.run`, once its records are committed."""
+    return await result if isinstance(result, asyncio.Future) else result
+
+
 def set_result(token: Any, response: Any) -> None:
     """Tokens are futures; who has gone away meanwhile needs no answer."""
     if not token.done():

@@ -16,9 +16,8 @@ from penstock.allowance import Allowance
 from penstock.broker.controlplane.auto_topics import TRANSACTION_STATE
 from penstock.broker.coordinators.marker_sender import Ending, MarkerSender, PeerCalls
 from penstock.broker.coordinators.partition_coordinators import Coordinators
-from penstock.broker.coordinators.runtime import Coordinator, Phase, set_result
+from penstock.broker.coordinators.runtime import Coordinator, Phase, committed, set_result
 from penstock.broker.coordinators.transaction_admission import Admission
-from penstock.broker.handlers.group_calls import committed
 from penstock.broker.tasks import Tasks
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.transactions import ending

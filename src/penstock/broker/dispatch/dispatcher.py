@@ -115,10 +115,14 @@ class Dispatcher:
     def _handle(self, route: Route, ctx: RequestContext, request: Any) -> Any:
         broker = self._broker
         if broker.faults.rules:
-            return broker.faults.apply(broker, ctx, request, route.handle)
+            return broker.faults.apply(ctx, request, partial(route.handle, broker), self._topic_name)
         if broker.quotas.request.limits:
             return self._handle_timed(route, ctx, request)
         return route.handle(broker, ctx, request)
+
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        topic = self._broker.metadata.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
 
     def _run(self, route: Route, ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
         try:

@@ -84,7 +84,7 @@ def _fetching(broker: Broker, ctx: RequestContext, request: FetchRequest, wanted
     if reader.replica_id >= 0:
         max_bytes = request.max_bytes
     else:
-        max_bytes = min(request.max_bytes, broker.fetch_max_bytes, broker.quotas.max_fetch_bytes(ctx))
+        max_bytes = min(request.max_bytes, broker.fetch_policy.max_bytes, broker.quotas.max_fetch_bytes(ctx))
     return Fetching(
         broker.partitions,
         wanted,
@@ -107,7 +107,7 @@ def _account(
 ) -> FetchResponse | None:
     """Counts the bytes for throttles and quotas; an answer without records if the client has had too many."""
     if reader.replica_id >= 0:
-        broker.partitions.readers.sent(reads, chunks)
+        broker.fetch_policy.sent(reads, chunks)
         return None
     throttle_ms = broker.quotas.record_fetch(ctx, sum(map(len, chunks)))
     if not throttle_ms:
@@ -222,10 +222,10 @@ def _reader(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Reade
     if ctx.api_version >= FIRST_VERSION_WITH_REPLICA_STATE:
         replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
     if replica_id >= 0:
-        return broker.partitions.readers.follower(replica_id, broker_epoch, ctx.listener_name)
+        return broker.fetch_policy.follower(replica_id, broker_epoch, ctx.listener_name)
     if ctx.api_version < FIRST_VERSION_WITH_RACK:
         return ANY_CONSUMER
-    return broker.partitions.readers.consumer(request.rack_id)
+    return broker.fetch_policy.consumer(request.rack_id)
 
 
 def _respond(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from penstock.broker.controlplane.auto_topics import create_missing
 from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.image import Endpoint, TopicImage
@@ -46,7 +45,7 @@ def handle(
     missing = _missing(broker, request)
     if missing:
         return _after_creation(broker, ctx, request, missing)
-    if broker.peers.doubts.about(_leaders(broker, request)):
+    if broker.peers.suspects.about(_leaders(broker, request)):
         return _after_decision(broker, ctx, request)
     return _answer(broker, ctx, request, _named(broker, ctx, request))
 
@@ -76,7 +75,7 @@ def _missing(broker: Broker, request: MetadataRequest) -> list[str]:
 async def _after_creation(
     broker: Broker, ctx: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    await create_missing(broker, missing)  # one that is refused is simply not there below
+    await broker.topic_creator.create_missing(missing)  # one that is refused is simply not there below
     return _answer(broker, ctx, request, _named(broker, ctx, request))
 
 
@@ -90,9 +89,9 @@ def _leaders(broker: Broker, request: MetadataRequest) -> Iterator[int]:
 
 
 async def _after_decision(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    doubts = broker.peers.doubts
-    while doubts.about(_leaders(broker, request)):
-        await doubts.next_decision()
+    suspects = broker.peers.suspects
+    while suspects.about(_leaders(broker, request)):
+        await suspects.next_decision()
     return _answer(broker, ctx, request, _named(broker, ctx, request))
 
 
@@ -229,6 +228,6 @@ def _lingering(broker: Broker, ctx: RequestContext) -> dict[int, Endpoint]:
     known = broker.metadata.image.brokers
     return {
         broker_id: known[broker_id].endpoints[ctx.listener_name]
-        for broker_id in broker.peers.doubts.lingering()
+        for broker_id in broker.peers.suspects.lingering()
         if broker_id in known and ctx.listener_name in known[broker_id].endpoints
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import committed
+from penstock.broker.coordinators.runtime import committed
 from penstock.groups import offset_requests
 from penstock.groups.offsets import no_offset
 from penstock.protocol.errors import ErrorCode, KafkaError

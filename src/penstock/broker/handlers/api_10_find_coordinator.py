@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, ensure_topic
+from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_10_find_coordinator import (
     Coordinator,
@@ -57,7 +57,7 @@ async def _find(broker: Broker, ctx: RequestContext, key_type: int, key: str) ->
 
 async def _ensure_topic(broker: Broker, name: str) -> None:
     try:
-        await ensure_topic(broker, name)
+        await broker.topic_creator.ensure(name)
     except KafkaError as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 

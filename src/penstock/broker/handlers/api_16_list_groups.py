@@ -42,5 +42,5 @@ def _steps(broker: Broker, ctx: RequestContext, request: ListGroupsRequest) -> S
             yield None
     if len(response.groups) <= SMALL_ITEMS:
         return response
-    encoded: Encoded = yield encoded_aside(broker, ctx, response)
+    encoded: Encoded = yield encoded_aside(broker.logs.environment.disk, response, ctx.api_version)
     return encoded

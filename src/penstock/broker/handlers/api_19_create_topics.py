@@ -16,20 +16,20 @@ from penstock.protocol.messages.api_19_create_topics import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 FIRST_VERSION_WITH_CONFIGS = 5
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def handle(broker: ControllerParts, ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     defaults = topic_defaults(broker.settings)
     if ctx.api_version >= FIRST_VERSION_WITH_CONFIGS:
         defaults = replace(defaults, describe=_describing(broker))
     return await broker.metadata.submit(lambda image: create_topics(image, request, defaults, broker.random))
 
 
-def _describing(broker: Broker) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
+def _describing(broker: ControllerParts) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
     """Most topics of a request have the same configs: their 34 rows are made once."""
     made: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 

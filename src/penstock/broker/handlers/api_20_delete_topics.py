@@ -13,14 +13,14 @@ from penstock.protocol.messages.api_20_delete_topics import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 FIRST_VERSION_WITH_DISABLED_ERROR = 3
 FIRST_VERSION_BY_ID = 6
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def handle(broker: ControllerParts, ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     if not broker.settings.bool("delete.topic.enable"):
         if ctx.api_version < FIRST_VERSION_WITH_DISABLED_ERROR:
             raise KafkaError(ErrorCode.INVALID_REQUEST)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import committed
+from penstock.broker.coordinators.runtime import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS, ensure_topic
-from penstock.broker.handlers.group_calls import committed
+from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS
+from penstock.broker.coordinators.runtime import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.transactions import partitions as decide
@@ -25,7 +25,7 @@ FENCED_SINCE = 2
 async def handle(broker: Broker, ctx: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     try:
         coordinator = broker.transactions.coordinators.of(request.transactional_id)
-        await ensure_topic(broker, CONSUMER_OFFSETS)
+        await broker.topic_creator.ensure(CONSUMER_OFFSETS)
         partition = (CONSUMER_OFFSETS, broker.groups.partition_of(request.group_id))
         who = (request.transactional_id, request.producer_id, request.producer_epoch)
         code = await committed(coordinator.run(lambda shard, turn: decide.add(shard, turn, *who, [partition], 0)))

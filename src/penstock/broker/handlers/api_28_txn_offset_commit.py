@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import committed
+from penstock.broker.coordinators.runtime import committed
 from penstock.broker.handlers.transaction_verification import UNREACHABLE, ask, start
 from penstock.groups.txn_offsets import commit_in_transaction
 from penstock.log.producers import NO_SEQUENCE, Verification

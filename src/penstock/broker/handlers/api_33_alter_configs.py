@@ -12,9 +12,9 @@ from penstock.metadata.controller.configs import alter_configs
 from penstock.protocol.messages.api_33_alter_configs import AlterConfigsRequest, AlterConfigsResponse
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+async def handle(broker: ControllerParts, ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     return await broker.metadata.submit(lambda image: alter_configs(image, request, broker.settings))

@@ -8,9 +8,11 @@ from penstock.metadata.controller.partitions import create_partitions
 from penstock.protocol.messages.api_37_create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+async def handle(
+    broker: ControllerParts, ctx: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
     return await broker.metadata.submit(lambda image: create_partitions(image, request, broker.random))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import committed
+from penstock.broker.coordinators.runtime import committed
 from penstock.groups import admin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_42_delete_groups import (

@@ -9,10 +9,10 @@ from penstock.metadata.controller.elections import elect_leaders
 from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+async def handle(broker: ControllerParts, ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     rules = rules_of(broker.settings)
     return await broker.metadata.submit(lambda image: elect_leaders(image, request, rules))

@@ -18,12 +18,12 @@ from penstock.protocol.messages.api_44_incremental_alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
 async def handle(
-    broker: Broker, ctx: RequestContext, request: IncrementalAlterConfigsRequest
+    broker: ControllerParts, ctx: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     settled = refused_resources(request.resources)
     for index, resource in enumerate(request.resources):

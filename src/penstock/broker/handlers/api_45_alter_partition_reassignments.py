@@ -12,12 +12,12 @@ from penstock.protocol.messages.api_45_alter_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
 async def handle(
-    broker: Broker, ctx: RequestContext, request: AlterPartitionReassignmentsRequest
+    broker: ControllerParts, ctx: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     rules = rules_of(broker.settings)
     return await broker.metadata.submit(lambda image: alter_reassignments(image, request, rules))

@@ -11,11 +11,11 @@ from penstock.protocol.messages.api_46_list_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
 def handle(
-    broker: Broker, ctx: RequestContext, request: ListPartitionReassignmentsRequest
+    broker: ControllerParts, ctx: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     return list_reassignments(broker.metadata.image, request)

@@ -43,5 +43,5 @@ def _steps(
     response = DescribeClientQuotasResponse(entries=entries)
     if len(entries) <= SMALL_ITEMS:
         return response
-    encoded: Encoded = yield encoded_aside(broker, ctx, response)
+    encoded: Encoded = yield encoded_aside(broker.logs.environment.disk, response, ctx.api_version)
     return encoded

@@ -11,9 +11,11 @@ from penstock.metadata.controller.quotas import alter_client_quotas
 from penstock.protocol.messages.api_49_alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+async def handle(
+    broker: ControllerParts, ctx: RequestContext, request: AlterClientQuotasRequest
+) -> AlterClientQuotasResponse:
     return await broker.metadata.submit(lambda image: alter_client_quotas(image, request))

@@ -20,7 +20,7 @@ from penstock.protocol.messages.api_55_describe_quorum import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.controlplane.metadata_log import QuorumView
     from penstock.broker.requests.context import RequestContext
     from penstock.raft.describe import ReplicaView
@@ -29,7 +29,7 @@ FIRST_VERSION_WITH_DIRECTORY = 2
 NOT_HOSTED = "Ask for partition 0 of __cluster_metadata, and nothing else."
 
 
-def handle(broker: Broker, ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+def handle(broker: ControllerParts, ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     quorum = broker.metadata.quorum()
     response = DescribeQuorumResponse()
     asked_for = [(topic.topic_name, asked.partition_index) for topic in request.topics for asked in topic.partitions]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
     from penstock.protocol.messages.api_56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
+async def handle(
+    broker: ControllerParts, ctx: RequestContext, request: AlterPartitionRequest
+) -> AlterPartitionResponse:
     return await broker.controller.alter_partition(request)

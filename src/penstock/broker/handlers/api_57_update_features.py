@@ -8,9 +8,11 @@ from penstock.metadata.controller.feature_updates import update_features
 from penstock.protocol.messages.api_57_update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+async def handle(
+    broker: ControllerParts, ctx: RequestContext, request: UpdateFeaturesRequest
+) -> UpdateFeaturesResponse:
     return await broker.metadata.submit(lambda image: update_features(image, request, broker.node_id))

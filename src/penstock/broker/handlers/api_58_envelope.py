@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from penstock.broker.controlplane.controller_channel import LocalConnection, says_not_controller
+from penstock.broker.controlplane.controller_channel import says_not_controller
 from penstock.broker.handlers.forwarding import CONTROLLER_APIS
 from penstock.broker.handlers.registry import load_handler, served_versions
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.error_replies import error_response
+from penstock.broker.requests.local_connection import LocalConnection
 from penstock.net.connection import Close
 from penstock.protocol.apis import request_class, request_header_version, response_header_version
 from penstock.protocol.codec import DecodeError, decode, decode_prefix, encode, encode_parts
@@ -60,7 +61,5 @@ def _unpacked(broker: Broker, ctx: RequestContext, request: EnvelopeRequest) -> 
         None if who is None else f"{who.type}:{who.name}",
         str(ipaddress.ip_address(bytes(request.client_host_address))),
     )
-    inner = RequestContext(
-        key, version, header.correlation_id, header.client_id, cast(Any, connection), broker.clock.wall_ms()
-    )
+    inner = RequestContext(key, version, header.correlation_id, header.client_id, connection, broker.clock.wall_ms())
     return inner, message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
     from penstock.protocol.messages.api_62_broker_registration import (
         BrokerRegistrationRequest,
@@ -13,5 +13,7 @@ if TYPE_CHECKING:
     )
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+async def handle(
+    broker: ControllerParts, ctx: RequestContext, request: BrokerRegistrationRequest
+) -> BrokerRegistrationResponse:
     return await broker.controller.register(request, broker.cluster_id)

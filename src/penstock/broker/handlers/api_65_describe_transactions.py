@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import committed
+from penstock.broker.coordinators.runtime import committed
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_65_describe_transactions import (
     DescribeTransactionsRequest,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import committed
+from penstock.broker.coordinators.runtime import committed
 from penstock.metadata.patterns import Pattern, Work
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_66_list_transactions import (

@@ -11,12 +11,12 @@ from penstock.protocol.messages.api_67_allocate_producer_ids import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
 async def handle(
-    broker: Broker, ctx: RequestContext, request: AllocateProducerIdsRequest
+    broker: ControllerParts, ctx: RequestContext, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
     first, count = await broker.metadata.submit(
         lambda image: allocate_producer_ids(image, request.broker_id, request.broker_epoch)

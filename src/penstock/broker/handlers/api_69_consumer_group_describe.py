@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import ALL_OPERATIONS, committed
+from penstock.broker.coordinators.runtime import committed
+from penstock.broker.handlers.group_calls import ALL_OPERATIONS
 from penstock.groups.consumer_requests import describe_consumer_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_69_consumer_group_describe import (

@@ -12,12 +12,12 @@ from penstock.protocol.messages.api_70_controller_registration import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
 async def handle(
-    broker: Broker, ctx: RequestContext, request: ControllerRegistrationRequest
+    broker: ControllerParts, ctx: RequestContext, request: ControllerRegistrationRequest
 ) -> ControllerRegistrationResponse:
     endpoints = {one.name: Endpoint(one.host, one.port, one.security_protocol) for one in request.listeners}
     features = {one.name: (one.min_supported_version, one.max_supported_version) for one in request.features}

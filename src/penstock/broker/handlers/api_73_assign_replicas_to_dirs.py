@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
     from penstock.protocol.messages.api_73_assign_replicas_to_dirs import (
         AssignReplicasToDirsRequest,
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 
 async def handle(
-    broker: Broker, ctx: RequestContext, request: AssignReplicasToDirsRequest
+    broker: ControllerParts, ctx: RequestContext, request: AssignReplicasToDirsRequest
 ) -> AssignReplicasToDirsResponse:
     return await broker.controller.assign_replicas(request)

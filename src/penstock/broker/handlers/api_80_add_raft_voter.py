@@ -8,9 +8,9 @@ from penstock.broker.handlers.quorum_calls import answered
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+async def handle(broker: ControllerParts, ctx: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
     return await answered(broker, request, AddRaftVoterResponse)

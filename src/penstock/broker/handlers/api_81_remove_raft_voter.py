@@ -8,9 +8,11 @@ from penstock.broker.handlers.quorum_calls import answered
 from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse:
+async def handle(
+    broker: ControllerParts, ctx: RequestContext, request: RemoveRaftVoterRequest
+) -> RemoveRaftVoterResponse:
     return await answered(broker, request, RemoveRaftVoterResponse)

@@ -8,9 +8,11 @@ from penstock.broker.handlers.quorum_calls import answered
 from penstock.protocol.messages.api_82_update_raft_voter import UpdateRaftVoterRequest, UpdateRaftVoterResponse
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
+async def handle(
+    broker: ControllerParts, ctx: RequestContext, request: UpdateRaftVoterRequest
+) -> UpdateRaftVoterResponse:
     return await answered(broker, request, UpdateRaftVoterResponse)

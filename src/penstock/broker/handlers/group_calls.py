@@ -29,7 +29,3 @@ def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Awaita
     if isinstance(result, asyncio.Future):
         return Deferred(result, lambda: shape(result.result()))
     return shape(result)
-
-
-async def committed(result: R | asyncio.Future[R]) -> R:
-    return await result if isinstance(result, asyncio.Future) else result

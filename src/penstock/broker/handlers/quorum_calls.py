@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.protocol.errors import KafkaError, without_frames
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.controller_parts import ControllerParts
 
 R = TypeVar("R")
 
 
-async def answered(broker: Broker, request: Any, response: type[R]) -> R:
+async def answered(broker: ControllerParts, request: Any, response: type[R]) -> R:
     """An error of the whole request stands at the top of the answer: it is about no partition."""
     try:
         answer: R = await broker.metadata.answer_peer(request)

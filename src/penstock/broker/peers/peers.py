@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.peers.links import Address, Links
-from penstock.broker.peers.suspected_nodes import Doubts
+from penstock.broker.peers.suspected_nodes import SuspectedNodes
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from collections.abc import Callable
+
     from penstock.client.connection import BrokerConnection
+    from penstock.metadata.image import MetadataImage
     from penstock.net.network import Network
     from penstock.protocol.schema import Message
 
@@ -39,7 +41,7 @@ class Call:
         except KafkaError as error:
             self._peers.failed(self._node_id, error)
             raise
-        self._peers.doubts.reached(self._node_id)
+        self._peers.suspects.reached(self._node_id)
         return answer
 
     def leave(self) -> asyncio.Future[Any]:
@@ -78,13 +80,18 @@ class Peers:
     """One connection for each node and lane: a lane's requests keep their order, lanes don't wait for each other."""
 
     def __init__(
-        self, node_id: int, metadata: MetadataLog, network: Network, listener: str, request_timeout_s: float = 30.0
+        self,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        network: Network,
+        listener: str,
+        request_timeout_s: float = 30.0,
     ) -> None:
-        self._metadata = metadata
+        """`image` returns the newest one, which has the addresses; `listener` is the one that brokers use."""
+        self._image = image
         self._listener = listener
         self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s)
-        self.doubts = Doubts()
-        metadata.subscribe(self.doubts.apply)
+        self.suspects = SuspectedNodes()
 
     async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any:
         """The answer, its error codes unread. NETWORK_EXCEPTION as soon as the connection is lost."""
@@ -95,7 +102,7 @@ class Peers:
         except KafkaError as error:
             self.failed(node_id, error)
             raise
-        self.doubts.reached(node_id)
+        self.suspects.reached(node_id)
         return answer
 
     def begin(self, node_id: int, request: Message, *, lane: str, timeout_ms: int) -> Call:
@@ -110,7 +117,7 @@ class Peers:
 
     def failed(self, node_id: int, error: KafkaError) -> None:
         if error.code is ErrorCode.NETWORK_EXCEPTION:
-            self.doubts.lost(node_id)
+            self.suspects.lost(node_id)
 
     def forget(self, node_id: int) -> None:
         """Closes its connections; whoever waits for an answer hears so."""
@@ -120,11 +127,11 @@ class Peers:
         self._links.close()
 
     def _address(self, node_id: int) -> Address:
-        broker = self._metadata.image.brokers.get(node_id)
+        broker = self._image().brokers.get(node_id)
         endpoint = None if broker is None else broker.endpoints.get(self._listener)
         if endpoint is None:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                f"Broker {node_id} has said of no listener {self._listener}: start it, or give it this listener.",
+                f"Broker {node_id} registered no listener {self._listener}: start it, or give it this listener.",
             )
         return endpoint.host, endpoint.port

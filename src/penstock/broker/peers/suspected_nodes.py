@@ -19,7 +19,7 @@ HOLD_S = 0.3
 LINGER_S = 5.0
 
 
-class Doubts:
+class SuspectedNodes:
     __slots__ = ("_fenced", "_lost", "_waiting")
 
     def __init__(self) -> None:

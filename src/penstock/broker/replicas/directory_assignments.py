@@ -32,7 +32,7 @@ ASK_TIMEOUT_MS = 30_000
 MAX_REPLICAS = 2_000
 
 
-class ReplicaPlaces:
+class DirectoryAssignments:
     def __init__(self, node_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int]) -> None:
         self._node_id = node_id
         self._channel = channel

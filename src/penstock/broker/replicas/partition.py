@@ -16,7 +16,7 @@ from collections import deque
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from penstock.broker.replicas.partition_host import Hosting, Waiter, now_ms
+from penstock.broker.replicas.partition_host import PartitionHost, Waiter, now_ms
 from penstock.log.flush import make_countable
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -43,7 +43,7 @@ class Partition:
         "_deletions",
         "_fetchers",
         "_following",
-        "_hosting",
+        "_host",
         "_log",
         "_waiters",
         "image",
@@ -60,7 +60,7 @@ class Partition:
         topic_id: bytes,
         index: int,
         image: PartitionImage,
-        hosting: Hosting,
+        host: PartitionHost[Partition],
         *,
         is_new: bool = False,
     ) -> None:
@@ -72,7 +72,7 @@ class Partition:
         self.is_new = is_new
         #: What is known of the followers, while this node leads and has any.
         self.leading: Leading | None = None
-        self._hosting = hosting
+        self._host = host
         self._log: Log | None = None
         self._waiters: dict[Waiter, None] | None = None  # for the high watermark
         self._fetchers: dict[Waiter, None] | None = None  # followers, for the end of the log
@@ -85,14 +85,14 @@ class Partition:
 
     @property
     def node_id(self) -> int:
-        return self._hosting.node_id
+        return self._host.node_id
 
     @property
     def log(self) -> Log:
         """Opened or created on first use, so that ten thousand new partitions don't hold up the loop at once."""
         log = self._log
         if log is None:
-            log = self._log = self._hosting.open_log(self)
+            log = self._log = self._host.open_log(self)
             self._take_role(log)
             self.follow_disk(log)
         return log
@@ -103,7 +103,7 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        return self.image.leader == self._hosting.node_id
+        return self.image.leader == self._host.node_id
 
     @property
     def leader_epoch(self) -> int:
@@ -117,7 +117,7 @@ class Partition:
         """The log, if this node leads the partition in the epoch that the client believes in."""
         if current_leader_epoch != NO_EPOCH:
             self._check_epoch(current_leader_epoch)
-        if self.image.leader != self._hosting.node_id:
+        if self.image.leader != self._host.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
         return self._log or self.log
 
@@ -163,7 +163,7 @@ class Partition:
         old, self.image = self.image, image
         log = self._log
         same_epoch = old.leader_epoch == image.leader_epoch and old.leader == image.leader
-        if image.leader != self._hosting.node_id:
+        if image.leader != self._host.node_id:
             self.leading = None
             self._fail_commits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {image.leader}."))
             if not same_epoch:
@@ -178,7 +178,7 @@ class Partition:
             self._take_role(log)
 
     def _take_role(self, log: Log) -> None:
-        image, me = self.image, self._hosting.node_id
+        image, me = self.image, self._host.node_id
         self.leading = None
         if image.replicas == (me,):
             self._advance(log)
@@ -258,11 +258,11 @@ class Partition:
         mark = log.countable_offset
         if mark < log.log_end_offset:
             self.follow_disk(log)
-        leading, hosting = self.leading, self._hosting
+        leading, host = self.leading, self._host
         if leading is not None:
             if leading.is_under_min_isr(log.config.min_insync_replicas):
                 return  # KIP-966: what is committed has to be on enough replicas to survive
-            mark = leading.high_watermark(mark, log.log_end_offset, now_ms(), hosting.max_lag_ms, hosting.brokers)
+            mark = leading.high_watermark(mark, log.log_end_offset, now_ms(), host.max_lag_ms, host.brokers)
         elif len(self.image.replicas) > 1:
             return  # it has stopped leading: what others have is not known here any more
         before = log.high_watermark
@@ -383,7 +383,7 @@ class Partition:
         """A follower with its registered epoch has everything below `offset`. Call before reading: the answer
         then tells the new mark.
         """
-        leading, log, hosting = self.leading, self.log, self._hosting
+        leading, log, host = self.leading, self.log, self._host
         follower = leading.followers.get(replica_id) if leading is not None else None
         if leading is None or follower is None:
             raise KafkaError(
@@ -394,10 +394,10 @@ class Partition:
         deleted = log_start != follower.log_start
         follower.on_fetch(offset, log_start, log.log_end_offset, now_ms())
         if len(leading.maximal_isr) < len(leading.replicas) and leading.may_join(
-            follower, log.high_watermark, hosting.brokers
+            follower, log.high_watermark, host.brokers
         ):
-            leading.expand(replica_id, hosting.broker_epoch())
-            hosting.propose(self)
+            leading.expand(replica_id, host.broker_epoch())
+            host.propose(self)
         if log.high_watermark < log.log_end_offset:
             self._advance(log)
         if deleted and self._deletions:
@@ -431,10 +431,10 @@ class Partition:
         if leading is None or self.log.offline:
             return False  # nobody can follow a disk that failed: those in sync are who is left to lead
         self.recheck()
-        leaving = leading.laggards(self.log.log_end_offset, now_ms, self._hosting.max_lag_ms)
+        leaving = leading.laggards(self.log.log_end_offset, now_ms, self._host.max_lag_ms)
         if leaving:
-            leading.shrink(leaving, self._hosting.broker_epoch())
-            self._hosting.propose(self)
+            leading.shrink(leaving, self._host.broker_epoch())
+            self._host.propose(self)
         return bool(leaving)
 
     def isr_accepted(self, isr: list[int], leader_epoch: int, partition_epoch: int) -> None:
@@ -462,7 +462,7 @@ class Partition:
 
     def low_watermark(self) -> int:
         start = self.log.log_start_offset
-        return start if self.leading is None else self.leading.low_watermark(start, self._hosting.is_alive)
+        return start if self.leading is None else self.leading.low_watermark(start, self._host.is_alive)
 
     def delete_before(self, offset: int) -> asyncio.Future[None] | None:
         """Moves the log start. What to wait for until all living replicas have done so; None if they have."""

@@ -1,25 +1,27 @@
-"""What the partitions of a node share: who it is, who else is there, and whom to tell of changes."""
+"""What the partitions of a node share: its id, the brokers of the cluster, and where to report changes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.replication.leader import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
-    from penstock.broker.replicas.partition import Partition
     from penstock.log.log import Log
     from penstock.metadata.image import BrokerImage
 
 DEFAULT_MAX_LAG_MS = 30_000
 OPEN_SLICE_SECONDS = 0.005  # how long opening logs may hold the loop before it lets requests through
 
+#: The class of partitions; a parameter, because `partition` imports this module.
+P = TypeVar("P")
+
 
 def now_ms() -> int:
-    """Monotonic, as lag is measured."""
+    """The loop's monotonic time, by which lag is measured."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
@@ -33,30 +35,25 @@ class Waiter(Protocol):
         ...
 
 
-def _nobody(_: Partition) -> None:
-    """A node without a controller to ask."""
-
-
-def _nowhere(_: Partition, directory_id: bytes) -> None:
-    """The same."""
+def _report_nothing(*_: Any) -> None:
+    """Does nothing: the default where no controller listens."""
 
 
 @dataclass(slots=True)
-class Hosting:
-    """What the partitions of a node share."""
+class PartitionHost(Generic[P]):
+    """The node as its partitions see it. `Partitions` makes the only one, and follows the image with `brokers`."""
 
     node_id: int
-    open_log: Callable[[Partition], Log]
-    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    open_log: Callable[[P], Log]
     max_lag_ms: int = DEFAULT_MAX_LAG_MS
-    #: The listener that brokers use among themselves: followers fetch over no other one.
-    inter_broker_listener: str = "PLAINTEXT"
-    #: A change of the in-sync set waits in `partition.leading.proposal`.
-    propose: Callable[[Partition], None] = _nobody
     broker_epoch: Callable[[], int] = lambda: NO_BROKER_EPOCH
-    #: A replica's log was opened in the directory with this id.
-    placed: Callable[[Partition, bytes], None] = _nowhere
+    #: Asks the controller for the change of the in-sync set that waits in `partition.leading.proposal`.
+    propose: Callable[[P], None] = _report_nothing
+    #: Reports that a replica's log was opened in the directory with this id.
+    placed: Callable[[P, bytes], None] = _report_nothing
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
 
     def is_alive(self, broker_id: int) -> bool:
+        """True if the broker is registered and not fenced."""
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.broker.fetch.fetch_policy import Readers
 from penstock.broker.replicas.partition import Partition
-from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS, Hosting
+from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS, PartitionHost
 from penstock.metadata.configs.topic import effective_log_config
 from penstock.metadata.controller.assignments import has_directories
 from penstock.metadata.image import (
@@ -39,7 +38,17 @@ logger = logging.getLogger(__name__)
 
 
 class Partitions:
-    def __init__(self, node_id: int, logs: LogManager, settings: Settings) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        logs: LogManager,
+        settings: Settings,
+        *,
+        broker_epoch: Callable[[], int],
+        propose: Callable[[Partition], None],
+        placed: Callable[[Partition, bytes], None],
+    ) -> None:
+        """`propose` and `placed` report to the controller: see `PartitionHost`."""
         self._node_id = node_id
         self._logs = logs
         self._settings = settings
@@ -48,8 +57,14 @@ class Partitions:
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._unopened: deque[Partition] = deque()
         self._opener: asyncio.Task[None] | None = None
-        self.hosting = Hosting(node_id, self._open_log)
-        self.readers = Readers(self.hosting, settings)
+        self.host = PartitionHost(
+            node_id,
+            self._open_log,
+            max_lag_ms=settings.int("replica.lag.time.max.ms"),
+            broker_epoch=broker_epoch,
+            propose=propose,
+            placed=placed,
+        )
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._by_name.values())
@@ -81,7 +96,7 @@ class Partitions:
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
         """Follow the image: take on what appeared, drop what went, pass on changed configurations."""
         self._image = new
-        self.hosting.brokers = new.brokers
+        self.host.brokers = new.brokers
         changes = topic_changes(old or EMPTY_IMAGE, new)
         for topic in changes.deleted:
             for index in topic.partitions:
@@ -110,7 +125,7 @@ class Partitions:
             if known is not None:
                 known.follow_image(image)
                 continue
-            partition = Partition(topic.name, topic.topic_id, index, image, self.hosting, is_new=started)
+            partition = Partition(topic.name, topic.topic_id, index, image, self.host, is_new=started)
             self._by_name[topic.name, index] = self._by_id[topic.topic_id, index] = partition
             self._unopened.append(partition)
 
@@ -127,7 +142,7 @@ class Partitions:
         """The metadata.version was raised to one with directories: the controller hears where the replicas are."""
         for partition in self._by_name.values():
             if partition.is_open:
-                self.hosting.placed(partition, self._logs.directory_of(partition.log).directory_id)
+                self.host.placed(partition, self._logs.directory_of(partition.log).directory_id)
 
     def put_strays_aside(self) -> None:
         """At start: logs of topics that the metadata no longer has are kept, renamed, for the operator to look at."""
@@ -164,7 +179,7 @@ class Partitions:
             if log.topic_id == ZERO_UUID:
                 self._logs.assign_topic_id(log, partition.topic_id)
             log.update_config(config)
-        self.hosting.placed(partition, self._logs.directory_of(log).directory_id)
+        self.host.placed(partition, self._logs.directory_of(log).directory_id)
         return log
 
     def _directory_of(self, partition: Partition) -> bytes | None:
@@ -181,7 +196,7 @@ class Partitions:
         offline = [each.path for each in self._logs.dirs if each.offline]
         if offline and not (unassigned and partition.is_new):
             if unassigned:
-                self.hosting.placed(partition, LOST_DIRECTORY)
+                self.host.placed(partition, LOST_DIRECTORY)
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"Its log may be in {', '.join(offline)}, which can't be used: repair or replace that disk.",

@@ -38,9 +38,9 @@ from penstock.replication import follower
 from penstock.replication.follower import ResetKind, Trouble
 
 if TYPE_CHECKING:
-    from penstock.broker.fetch.fetch_policy import Throttle
     from penstock.broker.peers.peers import Call, Peers
     from penstock.broker.replicas.partition import Partition
+    from penstock.broker.replicas.throttle import Throttle
     from penstock.metadata.configs.settings import Settings
 
 logger = logging.getLogger(__name__)

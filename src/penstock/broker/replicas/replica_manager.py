@@ -8,22 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from penstock.broker.fetch.fetch_policy import FOLLOWER_RATE, Throttle
-from penstock.broker.replicas.directory_assignments import ReplicaPlaces
-from penstock.broker.replicas.isr_changes import IsrChanges
 from penstock.broker.replicas.replica_fetcher import Counts, ReplicaFetcher
 from penstock.broker.replicas.replica_figures import figures_of
+from penstock.broker.replicas.throttle import FOLLOWER_RATE, Throttle
 from penstock.broker.tasks import Tasks
 from penstock.metadata.image import EMPTY_IMAGE, NO_LEADER, topic_changes
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from penstock.broker.controlplane.controller_channel import ControllerChannel
-    from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.broker.peers.peers import Peers
+    from penstock.broker.replicas.directory_assignments import DirectoryAssignments
+    from penstock.broker.replicas.isr_changes import IsrChanges
     from penstock.broker.replicas.partition import Partition
     from penstock.broker.replicas.partitions import Partitions
-    from penstock.clock import Clock
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage, TopicImage
     from penstock.replication.leader import Figures
@@ -41,30 +38,27 @@ class ReplicaManager:
         node_id: int,
         partitions: Partitions,
         peers: Peers,
-        channel: ControllerChannel,
         settings: Settings,
-        clock: Clock,
-        metadata: MetadataLog,
+        *,
+        isr_changes: IsrChanges,
+        assignments: DirectoryAssignments,
         broker_epoch: Callable[[], int],
     ) -> None:
+        """`isr_changes` and `assignments` are what `partitions` reports to. They end with this manager."""
         self._node_id = node_id
         self._partitions = partitions
         self._peers = peers
         self._settings = settings
         self._broker_epoch = broker_epoch
-        self.isr_changes = IsrChanges(node_id, channel, broker_epoch)
-        self._places = ReplicaPlaces(node_id, channel, broker_epoch)
+        self.isr_changes = isr_changes
+        self._assignments = assignments
         self.counts = Counts()
-        self.throttle = Throttle(FOLLOWER_RATE, partitions.hosting, settings)
+        self.throttle = Throttle(FOLLOWER_RATE, node_id, settings)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._followed: dict[Key, tuple[Partition, ReplicaFetcher]] = {}
         self._retired = Tasks()
         self._timer: asyncio.Task[None] | None = None
         self._fetchers_per_leader = settings.int("num.replica.fetchers")
-        partitions.hosting.propose = self.isr_changes.submit
-        partitions.hosting.placed = self._places.placed
-        partitions.hosting.broker_epoch = broker_epoch
-        partitions.hosting.max_lag_ms = settings.int("replica.lag.time.max.ms")
 
     # --- life
 
@@ -80,13 +74,13 @@ class ReplicaManager:
         self._followed.clear()
         await asyncio.gather(*(fetcher.close() for fetcher in fetchers), self._retired.ended())
         await self.isr_changes.close()
-        await self._places.close()
+        await self._assignments.close()
 
     async def _watch_laggards(self) -> None:
         """A follower is noticed one and a half times the lag time after it was last caught up, at the latest."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._partitions.hosting.max_lag_ms / 2000)
+            await asyncio.sleep(self._partitions.host.max_lag_ms / 2000)
             self.check_laggards(int(loop.time() * 1000))
 
     def check_laggards(self, now_ms: int) -> int:

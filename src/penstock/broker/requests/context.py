@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from penstock.net.connection import Connection
+    from collections.abc import Callable
+
+    from penstock.net.server import Listener
 
 ANONYMOUS = "User:ANONYMOUS"
+
+
+class RequestConnection(Protocol):
+    """The connection that a request came over, as far as handlers use it."""
+
+    listener: Listener
+    peer_host: str
+    peer_port: int
+    principal: Any
+    #: Facts about the client that outlive the request, such as its software's name.
+    state: dict[str, Any]
+
+    def mute_for(self, seconds: float) -> None:
+        """Starts no further request of this connection for so long."""
+        ...
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Has the callback called when the connection closes."""
+        ...
 
 
 @dataclass(slots=True)
@@ -17,7 +38,7 @@ class RequestContext:
     api_version: int
     correlation_id: int
     client_id: str | None
-    connection: Connection
+    connection: RequestConnection
     now_ms: int
     #: The request has more elements than are decoded, handled and encoded in one go.
     large: bool = False

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.protocol.codec import encode
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-    from penstock.broker.requests.context import RequestContext
+    from penstock.disk.api import Disk
 
 #: Items of an answer that is encoded at once; with more it is encoded in a thread.
 SMALL_ITEMS = 2_000
@@ -24,7 +23,6 @@ class Encoded:
     throttle_time_ms: int = 0
 
 
-def encoded_aside(broker: Broker, ctx: RequestContext, response: Any) -> Awaitable[Encoded]:
-    """The response's bytes, made in a thread; nothing else may hold the response."""
-    version = ctx.api_version
-    return broker.logs.environment.disk.run(lambda: Encoded(encode(response, version)))
+def encoded_aside(disk: Disk, response: Any, version: int) -> Awaitable[Encoded]:
+    """Encodes the response in a thread of the disk's; nothing else may hold the response."""
+    return disk.run(lambda: Encoded(encode(response, version)))

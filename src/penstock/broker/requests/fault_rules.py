@@ -28,7 +28,6 @@ from penstock.protocol.errors import ErrorCode
 from penstock.spelling import did_you_mean
 
 if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
 
 __all__ = ["FaultRule", "Faults", "error_response"]
@@ -117,15 +116,20 @@ class Faults:
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def apply(self, broker: Broker, ctx: RequestContext, request: Any, handle: Callable[..., Any]) -> Any:
-        """What the dispatcher calls in place of the handler while there are rules. None: no reply; a Close: hang up."""
+    async def apply(
+        self,
+        ctx: RequestContext,
+        request: Any,
+        handle: Callable[[RequestContext, Any], Any],
+        topic_name: Callable[[bytes], str | None],
+    ) -> Any:
+        """What the dispatcher calls in place of the handler while there are rules. None: no reply; a Close: hang up.
 
-        def topic_name(topic_id: bytes) -> str | None:
-            topic = broker.metadata.image.topics_by_id.get(topic_id)
-            return None if topic is None else topic.name
+        `topic_name` looks a topic id up: rules have names.
+        """
 
         async def serve(part: Any) -> Any:
-            response = handle(broker, ctx, part)
+            response = handle(ctx, part)
             return await response if inspect.isawaitable(response) else response
 
         rule = self._match(ctx, request, topic_name)

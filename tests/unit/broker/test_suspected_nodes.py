@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.broker.handlers import api_03_metadata
-from penstock.broker.peers.suspected_nodes import HOLD_S, LINGER_S, Doubts
+from penstock.broker.peers.suspected_nodes import HOLD_S, LINGER_S, SuspectedNodes
 from penstock.broker.requests.fault_rules import Faults
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import EMPTY_IMAGE, BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
@@ -34,20 +34,20 @@ class Fixture:
     """A broker as far as Metadata looks at one."""
 
     def __init__(self) -> None:
-        self.doubts = Doubts()
+        self.suspects = SuspectedNodes()
         self.metadata = SimpleNamespace(image=image(1), answers={})
         self.broker: Any = SimpleNamespace(
             node_id=2,
             cluster_id="c",
             settings=Settings({}),
             metadata=self.metadata,
-            peers=SimpleNamespace(doubts=self.doubts),
+            peers=SimpleNamespace(suspects=self.suspects),
             faults=Faults(),
         )
 
     def decide(self, new: MetadataImage) -> None:
         old, self.metadata.image = self.metadata.image, new
-        self.doubts.apply(old, new)
+        self.suspects.apply(old, new)
 
     async def ask(self) -> MetadataResponse:
         request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
@@ -78,7 +78,7 @@ def now() -> float:
 
 def test_an_answer_waits_for_the_decision_that_is_on_its_way() -> None:
     async def test(node: Fixture) -> None:
-        node.doubts.lost(1)
+        node.suspects.lost(1)
         asyncio.get_running_loop().call_later(0.02, node.decide, image(2, fenced=1))
         answer = await node.ask()
         assert leader_of(answer) == 2
@@ -89,11 +89,11 @@ def test_an_answer_waits_for_the_decision_that_is_on_its_way() -> None:
 
 def test_a_decision_that_never_comes_is_not_waited_for_twice() -> None:
     async def test(node: Fixture) -> None:
-        node.doubts.lost(1)
+        node.suspects.lost(1)
         assert leader_of(await node.ask()) == 1
         held = now()
         assert held >= HOLD_S
-        node.doubts.lost(1)  # still unreachable: no new doubt
+        node.suspects.lost(1)  # still unreachable: no new doubt
         await node.ask()
         assert now() == held
 
@@ -102,8 +102,8 @@ def test_a_decision_that_never_comes_is_not_waited_for_twice() -> None:
 
 def test_a_node_that_answers_again_is_beyond_doubt() -> None:
     async def test(node: Fixture) -> None:
-        node.doubts.lost(1)
-        node.doubts.reached(1)
+        node.suspects.lost(1)
+        node.suspects.reached(1)
         await node.ask()
         assert now() == 0.0
 
@@ -112,7 +112,7 @@ def test_a_node_that_answers_again_is_beyond_doubt() -> None:
 
 def test_topics_of_other_leaders_are_answered_at_once() -> None:
     async def test(node: Fixture) -> None:
-        node.doubts.lost(2)
+        node.suspects.lost(2)
         assert leader_of(await node.ask()) == 1
         assert now() == 0.0
 

@@ -6,9 +6,9 @@ import asyncio
 import random
 from typing import Any, cast
 
-from penstock.broker.replicas.directory_assignments import ReplicaPlaces
+from penstock.broker.replicas.directory_assignments import DirectoryAssignments
 from penstock.broker.replicas.partition import Partition
-from penstock.broker.replicas.partition_host import Hosting
+from penstock.broker.replicas.partition_host import PartitionHost
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_73_assign_replicas_to_dirs import AssignReplicasToDirsResponse
@@ -33,12 +33,12 @@ class Channel:
 
 def partition(index: int, *directories: bytes) -> Partition:
     image = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, directories=directories)
-    return Partition("t", TOPIC, index, image, Hosting(2, cast(Any, None)))
+    return Partition("t", TOPIC, index, image, PartitionHost(2, cast(Any, None)))
 
 
 def told(*placed: tuple[Partition, bytes], channel: Channel) -> list[Any]:
     async def work() -> None:
-        places = ReplicaPlaces(2, cast(Any, channel), lambda: 7)
+        places = DirectoryAssignments(2, cast(Any, channel), lambda: 7)
         for each, directory in placed:
             places.placed(each, directory)
         await asyncio.sleep(60)

@@ -1,0 +1,40 @@
+"""What the handlers of the active controller work with.
+
+It is a part of the `Broker`, and all of it exists before the way to the controller does. So a node that is the active
+controller itself answers its own requests without a detour through the `Broker`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from penstock.broker.controlplane.controller import Controller
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.clock import Clock
+    from penstock.metadata.configs.settings import Settings
+
+
+class ControllerParts(Protocol):
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def random(self) -> Random: ...
+
+    @property
+    def metadata(self) -> MetadataLog: ...
+
+    @property
+    def controller(self) -> Controller: ...

@@ -1,0 +1,51 @@
+"""Answers requests to the active controller on the node that is it: no byte leaves the process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.handlers.registry import load_handler
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.error_replies import error_response
+from penstock.broker.requests.local_connection import LocalConnection
+from penstock.protocol.apis import APIS
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from penstock.broker.controlplane.controller import Controller
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.clock import Clock
+    from penstock.metadata.configs.settings import Settings
+    from penstock.protocol.schema import Message
+
+
+@dataclass(frozen=True, slots=True)
+class LocalController:
+    """The `ControllerParts` of this node, which the controller's handlers get in place of the whole `Broker`."""
+
+    node_id: int
+    cluster_id: str
+    settings: Settings
+    clock: Clock
+    random: Random
+    metadata: MetadataLog
+    controller: Controller
+    connection: LocalConnection
+
+    async def answer(self, request: Message) -> Any:
+        """The response to a request of this node's own. A refusal is a response with its error code."""
+        api_key, version = request.API_KEY, APIS[request.API_KEY].latest_stable
+        ctx = RequestContext(api_key, version, 0, f"node-{self.node_id}", self.connection, self.clock.wall_ms())
+        try:
+            return await self.answer_client(ctx, request)
+        except KafkaError as error:
+            return error_response(api_key, version, request, error.code, error.message)
+
+    async def answer_client(self, ctx: RequestContext, request: Message) -> Any:
+        """The response to a request that a client sent to this node. Raises the handler's KafkaError."""
+        answer = load_handler(ctx.api_key)(self, ctx, request)
+        return await answer if isinstance(answer, Awaitable) else answer

@@ -1,0 +1,62 @@
+"""Replication throttles (KIP-73): a limit on the bytes per second of the replicas that topics name as throttled.
+
+A throttle counts the bytes of all these replicas together. Above the limit it stops those that are out of sync:
+catching up must not take the network from replicas that are in sync.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.limits.rates import Rate, Window
+from penstock.broker.replicas.partition_host import now_ms
+
+if TYPE_CHECKING:
+    from penstock.broker.replicas.partition import Partition
+    from penstock.metadata.configs.settings import Settings
+
+UNLIMITED = 0x7FFFFFFFFFFFFFFF
+EVERY_REPLICA = "*"
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+
+
+class Throttle:
+    """The throttle of one side: of the bytes that this node sends as a leader, or fetches as a follower."""
+
+    __slots__ = ("_limit", "_node_id", "_rate", "_settings")
+
+    def __init__(self, rate: str, node_id: int, settings: Settings) -> None:
+        self._limit = rate
+        self._node_id = node_id
+        self._settings = settings
+        self._rate: Rate | None = None
+
+    @property
+    def limited(self) -> bool:
+        return self._settings.int(self._limit) != UNLIMITED
+
+    def concerns(self, partition: Partition) -> bool:
+        """True if the topic's configs name this node's replica as throttled."""
+        config = partition.log.config
+        if self._limit == LEADER_RATE:
+            named = config.leader_replication_throttled_replicas
+        else:
+            named = config.follower_replication_throttled_replicas
+        return EVERY_REPLICA in named or f"{partition.index}:{self._node_id}" in named
+
+    def record(self, size: int) -> None:
+        self._current().record(size, now_ms())
+
+    def excess_ms(self) -> int:
+        """How many milliseconds to send or fetch nothing more; 0 below the limit."""
+        return self._current().excess_ms(now_ms())
+
+    def _current(self) -> Rate:
+        limit = max(1, self._settings.int(self._limit))
+        if self._rate is None:
+            samples = self._settings.int("replication.quota.window.num")
+            seconds = self._settings.int("replication.quota.window.size.seconds")
+            self._rate = Rate(limit, Window(samples, seconds * 1000))
+        self._rate.limit = limit
+        return self._rate

@@ -1,0 +1,32 @@
+"""The connection of a request that came over none: from this node itself, or inside an envelope."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.net.server import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOOPBACK = "127.0.0.1"
+
+
+class LocalConnection:
+    """A `RequestConnection` that never closes and can't be muted."""
+
+    __slots__ = ("listener", "peer_host", "peer_port", "principal", "state")
+
+    def __init__(self, listener: str, principal: str | None = None, client_host: str = LOOPBACK) -> None:
+        """`listener` is the name of the listener that the request would have come over."""
+        self.listener = Listener(listener)
+        self.peer_host = client_host
+        self.peer_port = 0
+        self.principal: Any = principal
+        self.state: dict[str, Any] = {}
+
+    def mute_for(self, seconds: float) -> None:
+        """Does nothing: quotas of clients don't concern a node's own requests."""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Does nothing: it never closes."""

@@ -1,0 +1,20 @@
+"""Handlers of the active controller, called on the node that is it, get the controller's parts and not the broker."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from penstock.broker.handlers.forwarding import CONTROLLER_APIS
+from penstock.broker.handlers.registry import HANDLERS, load_handler
+
+#: AlterPartition, BrokerRegistration, BrokerHeartbeat, AllocateProducerIds, ControllerRegistration,
+#: AssignReplicasToDirs: what brokers and controllers ask the active controller in their own name.
+ASKED_BY_NODES = (56, 62, 63, 67, 70, 73)
+
+
+@pytest.mark.parametrize("api_key", sorted((CONTROLLER_APIS & HANDLERS.keys()) | set(ASKED_BY_NODES)))
+def test_a_controllers_handler_needs_no_more_than_the_controllers_parts(api_key: int) -> None:
+    first, *_ = inspect.signature(load_handler(api_key)).parameters.values()
+    assert first.annotation == "ControllerParts"

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.client.admin import APPEND, DELETE, SET, TOPIC, NewTopic
+from penstock.client.admin import NewTopic
 from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import ConsumerSettings, Position, Since
-from penstock.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
 from penstock.client.producer import ProducerSettings
 from penstock.client.sync import Client, SyncConsumer
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED, ConfigOperation, ResourceType
 from penstock.records.record import Record
 
 END_TXN = 26
@@ -158,19 +158,27 @@ def test_configs_are_changed_in_place(client: Client, topic: NewTopicName) -> No
     name = topic(**{"retention.ms": "1000000"})
 
     def own() -> dict[str, str | None]:
-        return {each.name: each.value for each in client.describe_configs(TOPIC, name) if each.config_source == 1}
+        return {
+            each.name: each.value
+            for each in client.describe_configs(ResourceType.TOPIC, name)
+            if each.config_source == 1
+        }
 
     assert own() == {"retention.ms": "1000000"}
     client.alter_configs(
-        TOPIC,
+        ResourceType.TOPIC,
         name,
-        [("retention.ms", DELETE, None), ("max.message.bytes", SET, "2000"), ("cleanup.policy", APPEND, "compact")],
+        [
+            ("retention.ms", ConfigOperation.DELETE, None),
+            ("max.message.bytes", ConfigOperation.SET, "2000"),
+            ("cleanup.policy", ConfigOperation.APPEND, "compact"),
+        ],
     )
     expected = {"max.message.bytes": "2000", "cleanup.policy": "delete,compact"}
     while own() != expected:
         pass
     with pytest.raises(KafkaError) as raised:
-        client.alter_configs(TOPIC, name, [("max.message.bytes", SET, "many")])
+        client.alter_configs(ResourceType.TOPIC, name, [("max.message.bytes", ConfigOperation.SET, "many")])
     assert raised.value.code is ErrorCode.INVALID_CONFIG
 
 

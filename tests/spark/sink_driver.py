@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from penstock.client.consumer import ConsumerSettings
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from penstock.client.sync import Client
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
 from penstock.spark import sink_steps
 from penstock.spark.sink import StreamWriter
 from penstock.spark.sink_options import SinkOptions

@@ -17,8 +17,8 @@ from pipeline_shell import Shell
 from penstock import runs
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
-from penstock.client.offsets import EARLIEST, LATEST
 from penstock.client.sync import Client
+from penstock.protocol.vocabulary import EARLIEST, LATEST
 from penstock.spark.commits import commit_offsets
 from penstock.testing import Broker
 from tools import kafka

@@ -13,9 +13,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.client.cluster import TopicInfo
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import EARLIEST, LATEST
 from penstock.spark.errors import SourceError
 from penstock.spark.filters import narrow
-from penstock.spark.options import EARLIEST, LATEST, Position, parse_options
+from penstock.spark.options import Position, parse_options
 from penstock.spark.planner import matching
 from penstock.spark.ranges import OffsetRange, from_json, limited, split, to_json
 from penstock.spark.stream import StreamReader

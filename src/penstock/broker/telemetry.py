@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from penstock.metadata.configs.client_metrics import ALL_METRICS, DEFAULT_INTERVAL_MS, Subscription
 from penstock.metadata.configs.definition import ConfigError
-from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.image import MetadataImage
 from penstock.metadata.names import random_uuid
 from penstock.metadata.patterns import Work
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import METADATA_TOPIC_ID, ZERO_UUID, uuid_to_str
+from penstock.protocol.vocabulary import ResourceType
 from penstock.records.batches import crc32c
 from penstock.records.compression import Codec
 

@@ -9,8 +9,8 @@ from typing import Any
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import pairs
 from penstock.client.consumer import ConsumerSettings
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from penstock.client.producer import ProducerSettings
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from penstock.records.compression import Codec
 
 ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}

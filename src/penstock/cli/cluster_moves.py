@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.client.cluster_facts import Facts, readable
+from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
     from penstock.client.cluster_admin import Reassignment
-    from penstock.metadata.moves import Move, TopicPartition
+    from penstock.metadata.moves import Move
+    from penstock.protocol.vocabulary import TopicPartition
 
 LOOK_EVERY_S = 0.5
 CORDON_S, LOOK_AGAIN_S = 5.0, 0.05
-TOPIC, BROKER = 2, 4
-SET, DELETE = 0, 1
 CORDONED = "cordoned.log.dirs"
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -197,10 +197,10 @@ def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> No
     """KIP-1066, Kafka 4.3. A cluster that doesn't know it goes on placing new topics as before."""
     from penstock.protocol.errors import ErrorCode, KafkaError
 
-    change = (CORDONED, DELETE if directories is None else SET, directories)
+    change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
     for node in nodes:
         try:
-            broker.client.alter_configs(BROKER, str(node), [change])
+            broker.client.alter_configs(ResourceType.BROKER, str(node), [change])
             deadline = time.monotonic() + CORDON_S
             while broker.run(broker.cluster.holdings(node)).cordoned != (directories is not None):
                 if time.monotonic() > deadline:
@@ -241,10 +241,15 @@ def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[
         followers.setdefault(topic, []).extend(f"{index}:{node}" for node in move.adding)
     for topic in leaders:
         values = (",".join(leaders[topic]), ",".join(followers[topic]))
-        _alter(broker, TOPIC, topic, [(name, SET, value) for name, value in zip(THROTTLED, values)])
+        _alter(
+            broker,
+            ResourceType.TOPIC,
+            topic,
+            [(name, ConfigOperation.SET, value) for name, value in zip(THROTTLED, values)],
+        )
     if moves:
         for node in nodes:
-            _alter(broker, BROKER, str(node), [(name, SET, str(rate)) for name in RATES])
+            _alter(broker, ResourceType.BROKER, str(node), [(name, ConfigOperation.SET, str(rate)) for name in RATES])
 
 
 def _unthrottle(broker: Broker) -> None:
@@ -255,10 +260,12 @@ def _unthrottle(broker: Broker) -> None:
     set_on = broker.run(broker.cluster.topic_configs(topics, *THROTTLED)) if topics else {}
     for topic, configs in set_on.items():
         if any(configs.values()):
-            _alter(broker, TOPIC, topic, [(name, DELETE, None) for name in THROTTLED])
+            _alter(broker, ResourceType.TOPIC, topic, [(name, ConfigOperation.DELETE, None) for name in THROTTLED])
     for node in broker.client.nodes():
         try:
-            broker.client.alter_configs(BROKER, str(node.node_id), [(name, DELETE, None) for name in RATES])
+            broker.client.alter_configs(
+                ResourceType.BROKER, str(node.node_id), [(name, ConfigOperation.DELETE, None) for name in RATES]
+            )
         except KafkaError as problem:
             output.note(f"node {node.node_id} stays throttled: {problem}")
 

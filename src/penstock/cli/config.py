@@ -8,9 +8,10 @@ from typing import Any
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, verb
+from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 
-KINDS = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
-OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
+KINDS: dict[str, int] = {kind.name.lower().replace("_", "-"): kind for kind in ResourceType}
+OPERATIONS: dict[str, int] = {operation.name.lower(): operation for operation in ConfigOperation}
 SOURCES = {
     1: "topic",
     2: "broker",

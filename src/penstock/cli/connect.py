@@ -18,12 +18,12 @@ from penstock.cli.parser import near
 from penstock.client.client import parse_bootstrap
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.connection import ConnectionSettings
-from penstock.client.consumer import TopicPartition
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import MetadataResponseTopic
 from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResourceResult
 from penstock.protocol.schema import Message
+from penstock.protocol.vocabulary import TopicPartition
 
 T = TypeVar("T")
 

@@ -20,14 +20,13 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.format import Formatter, Place, as_written, compile_format, delimited, for_terminal, unescape
 from penstock.cli.options import connection, expect_many_objects, finish, positive_int
 from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Position, Stored, parse_span
+from penstock.protocol.vocabulary import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
     from penstock.client.fetched import Fetched
 
-TopicPartition = tuple[str, int]
 POLL_S = 1.0
-LATEST, EARLIEST = -1, -2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ from penstock.protocol.codec import DecodeError
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.schema import Field, Struct
 from penstock.protocol.uuid import uuid_to_str
+from penstock.protocol.vocabulary import CONSUMER_OFFSETS, METADATA_TOPIC, SHARE_GROUP_STATE, TRANSACTION_STATE
 from penstock.records.compression import Codec
 from penstock.records.control import parse_control
 from penstock.records.header import BatchHeader
@@ -39,13 +40,13 @@ OFFSET_CHECKPOINTS = (
 )
 PROPERTIES_FILES = (checkpoints.META_PROPERTIES_FILE, checkpoints.PARTITION_METADATA_FILE)
 JSON_FILES = (checkpoints.CLEAN_SHUTDOWN_FILE, "quorum-state")
-INTERNAL_TOPICS = {
-    "__cluster_metadata": "metadata",
-    "__consumer_offsets": "offsets",
-    "__transaction_state": "transactions",
-    "__share_group_state": "share",
+DECODER_BY_TOPIC = {
+    METADATA_TOPIC: "metadata",
+    CONSUMER_OFFSETS: "offsets",
+    TRANSACTION_STATE: "transactions",
+    SHARE_GROUP_STATE: "share",
 }
-DECODERS = ("plain", *INTERNAL_TOPICS.values())
+DECODERS = ("plain", *DECODER_BY_TOPIC.values())
 
 
 def dump(path: str, *, deep: bool, decode: str | None) -> Iterator[Item]:
@@ -96,7 +97,7 @@ def _topic_decoder(path: str) -> str:
         return "metadata"
     directory = os.path.basename(os.path.dirname(os.path.abspath(path)))
     topic = directory.rpartition("-")[0]
-    return INTERNAL_TOPICS.get(topic, "plain")
+    return DECODER_BY_TOPIC.get(topic, "plain")
 
 
 # --- batches ------------------------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, duration, verb
+from penstock.protocol.vocabulary import LATEST
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
 
-LATEST = -1
 NOT_FOUND_STATES = ("Dead", "")
 
 

@@ -13,11 +13,11 @@ from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.group import describe, partitions_of, why
 from penstock.cli.position import parse_time
+from penstock.protocol.vocabulary import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
 
-EARLIEST, LATEST = -2, -1
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]

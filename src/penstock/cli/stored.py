@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from penstock.cli.connect import Broker, failure
 from penstock.cli.exit import Exit, Failure
-from penstock.client.consumer import TopicPartition
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_08_offset_commit as commit
 from penstock.protocol.messages import api_09_offset_fetch as fetch
+from penstock.protocol.vocabulary import TopicPartition
 
 LAST_VERSION_WITH_NAMES = 9
 

@@ -9,10 +9,8 @@ from typing import Any
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int16, positive_int32, verb
+from penstock.protocol.vocabulary import EARLIEST, LATEST, ConfigOperation, ResourceType
 
-EARLIEST, LATEST = -2, -1
-TOPIC = 2
-SET, DELETE = 0, 1
 OWN_CONFIG = 1  # DescribeConfigs' source of a value that was set on the topic itself
 
 
@@ -133,9 +131,12 @@ def run_alter(args: argparse.Namespace) -> int:
     from penstock.protocol.messages import api_44_incremental_alter_configs as change
 
     changes = [
-        change.AlterableConfig(name=n, config_operation=SET, value=v) for n, v in pairs(args.config, "--config").items()
+        change.AlterableConfig(name=n, config_operation=ConfigOperation.SET, value=v)
+        for n, v in pairs(args.config, "--config").items()
     ]
-    changes += [change.AlterableConfig(name=name, config_operation=DELETE, value=None) for name in args.unset]
+    changes += [
+        change.AlterableConfig(name=name, config_operation=ConfigOperation.DELETE, value=None) for name in args.unset
+    ]
     if not changes and args.partitions is None:
         raise Failure("nothing to alter: give --partitions, --config or --unset", Exit.USAGE)
     rows, failures = [], []
@@ -149,7 +150,9 @@ def run_alter(args: argparse.Namespace) -> int:
                 rows.append({"topic": grown.name, "change": f"partitions={args.partitions}", "code": grown.error_code})
                 failures += [(grown.name, grown.error_code, grown.error_message)] if grown.error_code else []
         if changes and not failures:
-            resource = change.AlterConfigsResource(resource_type=TOPIC, resource_name=args.name, configs=changes)
+            resource = change.AlterConfigsResource(
+                resource_type=ResourceType.TOPIC, resource_name=args.name, configs=changes
+            )
             asked_too = change.IncrementalAlterConfigsRequest(resources=[resource], validate_only=args.dry_run)
             for changed in broker.ask(asked_too).responses:
                 said = ", ".join(f"{c.name}={c.value}" if c.value is not None else f"{c.name} unset" for c in changes)
@@ -199,7 +202,9 @@ def run_describe(args: argparse.Namespace) -> int:
             if part.leader_id >= 0  # nobody else knows the offsets
         ]
         bounds = broker.offsets(led, EARLIEST), broker.offsets(led, LATEST)
-        described = [_described(topic, bounds, broker.configs(TOPIC, name)) for name, topic in topics.items()]
+        described = [
+            _described(topic, bounds, broker.configs(ResourceType.TOPIC, name)) for name, topic in topics.items()
+        ]
     if args.output == "json":
         output.rows("json", [], described)
         return Exit.OK

@@ -15,13 +15,12 @@ from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, duration, verb
 from penstock.cli.parser import listed
+from penstock.protocol.vocabulary import NO_TRANSACTION_TIMEOUT_MS, TRANSACTION_COORDINATOR
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
 
-TRANSACTION = 1  # FindCoordinator's key type
 NO_COORDINATOR_EPOCH = 0  # for a producer whose first transaction hangs: no marker has named one yet
-NO_TIMEOUT_MS = 0x7FFFFFFF  # an outside coordinator ends it (two-phase commit)
 TERMINATE_TIMEOUT_MS = 60_000  # of the next transaction under the id, which nobody begins here
 DEFAULT_MAX_AGE = "15m"  # the default of transaction.max.timeout.ms: no transaction may last longer
 
@@ -122,7 +121,7 @@ def run_describe(args: argparse.Namespace) -> int:
                     "producer_id": each.producer_id,
                     "producer_epoch": each.producer_epoch,
                     "timeout_ms": each.transaction_timeout_ms,
-                    "two_phase": each.transaction_timeout_ms == NO_TIMEOUT_MS,
+                    "two_phase": each.transaction_timeout_ms == NO_TRANSACTION_TIMEOUT_MS,
                     "age_ms": _now_ms() - each.transaction_start_time_ms if is_open else None,
                     "coordinator": node,
                     "partitions": [f"{topic.topic}-{index}" for topic in each.topics for index in topic.partitions],
@@ -146,7 +145,7 @@ def _by_coordinator(broker: Broker, ids: Iterable[str]) -> dict[int, list[str]]:
     from penstock.protocol.messages import api_10_find_coordinator as api
 
     grouped: dict[int, list[str]] = {}
-    request = api.FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=list(ids))
+    request = api.FindCoordinatorRequest(key_type=TRANSACTION_COORDINATOR, coordinator_keys=list(ids))
     for found in broker.ask(request).coordinators:
         if found.error_code:
             raise failure(found.key, found.error_code, found.error_message)

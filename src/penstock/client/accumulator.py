@@ -6,10 +6,10 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.records.build import NewRecord
 from penstock.records.record import Headers
 
-TopicPartition = tuple[str, int]
 BulkRecord = tuple[bytes | None, bytes | None, Headers, int | None]
 """Key, value, headers and timestamp; without a timestamp the present is taken."""
 

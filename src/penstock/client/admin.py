@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from penstock.client.client import AsyncClient
 from penstock.client.cluster import Node, TopicInfo
 from penstock.client.errors import code_of
-from penstock.client.offsets import READ_UNCOMMITTED, FoundOffset, list_offsets
+from penstock.client.offsets import FoundOffset, list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_19_create_topics import (
     CreatableReplicaAssignment,
@@ -46,20 +46,10 @@ from penstock.protocol.messages.api_44_incremental_alter_configs import (
 )
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from penstock.protocol.schema import Message
-
-TOPIC = 2
-BROKER = 4
-BROKER_LOGGER = 8
-CLIENT_METRICS = 16
-GROUP = 32
-
-SET = 0
-DELETE = 1
-APPEND = 2
-SUBTRACT = 3
+from penstock.protocol.vocabulary import READ_UNCOMMITTED, ResourceType
 
 # Only the node itself knows these.
-_NODE_RESOURCES = (BROKER, BROKER_LOGGER)
+_NODE_RESOURCES = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +210,7 @@ class Admin:
     async def alter_configs(
         self, kind: int, name: str, changes: Iterable[tuple[str, int, str | None]], *, validate_only: bool = False
     ) -> None:
-        """(key, SET | DELETE | APPEND | SUBTRACT, value) each."""
+        """Changes configs of the resource: each change is (key, ConfigOperation, value)."""
         configs = [AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes]
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)

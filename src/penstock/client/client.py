@@ -19,6 +19,7 @@ from penstock.protocol.messages.api_10_find_coordinator import (
     FindCoordinatorResponse,
 )
 from penstock.protocol.schema import Message
+from penstock.protocol.vocabulary import GROUP_COORDINATOR
 
 T = TypeVar("T")
 
@@ -34,8 +35,6 @@ FIRST_RECONNECT_PAUSE_S, LONGEST_RECONNECT_PAUSE_S = 0.05, 1.0
 NEXT_ADDRESS_AFTER_S = 0.25
 # How long a broker that doesn't read may keep a client from closing.
 CLOSE_TIMEOUT_S = 5.0
-GROUP = 0
-TRANSACTION = 1
 BOOTSTRAP = -1
 """The node id of the connection to a bootstrap address: whatever node that is."""
 
@@ -312,7 +311,7 @@ class AsyncClient:
             sentence = f"Topic {topic!r} has {has} and no partition {partition}."
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
 
-    async def coordinator(self, key: str, kind: int = GROUP) -> int:
+    async def coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> int:
         """The node that keeps a group (or, with TRANSACTION, a transactional id). Kept until `forget_coordinator`."""
         known = self._coordinators.get((kind, key))
         if known is not None and known in self.cluster.nodes:
@@ -337,12 +336,12 @@ class AsyncClient:
         node = self._coordinators[kind, key] = await self.retrying(ask)
         return node
 
-    def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
+    def forget_coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> None:
         """After NOT_COORDINATOR or a lost connection: the next look finds the new one."""
         self._coordinators.pop((kind, key), None)
 
     async def ask_coordinator(
-        self, key: str, message: Message, *, kind: int = GROUP, at_most: int | None = None
+        self, key: str, message: Message, *, kind: int = GROUP_COORDINATOR, at_most: int | None = None
     ) -> Any:
         """Asks the coordinator of a group or transactional id, again while it is loading or moving elsewhere."""
 

@@ -48,14 +48,8 @@ from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRe
 from penstock.protocol.messages.api_64_unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
 from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from penstock.protocol.vocabulary import DEBUGGING_REPLICA, LATEST, METADATA_TOPIC, ResourceType, TopicPartition
 
-TopicPartition = tuple[str, int]
-
-METADATA_TOPIC = "__cluster_metadata"
-TOPIC = 2
-LATEST = -1
-# Asking as this "replica" gets an answer from any replica, and the log's end rather than the high watermark.
-DEBUGGING_REPLICA = -2
 PREFERRED = 0
 UNCLEAN = 1
 # A leader that is already the one asked for is what was wanted.
@@ -263,7 +257,7 @@ class ClusterAdmin:
     async def topic_configs(self, names: Iterable[str], *keys: str) -> dict[str, dict[str, str | None]]:
         """Some configs of many topics in one request; topics that are gone meanwhile are left out."""
         resources = [
-            DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=list(keys))
+            DescribeConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=list(keys))
             for name in names
         ]
         answer: DescribeConfigsResponse = await self._client.request(DescribeConfigsRequest(resources=resources))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-TopicPartition = tuple[str, int]
+from penstock.protocol.vocabulary import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of
-from penstock.client.offsets import EARLIEST, list_offsets
+from penstock.client.offsets import list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     FetchPartition,
@@ -29,10 +29,10 @@ from penstock.protocol.messages.api_01_fetch import (
     FetchTopic,
     PartitionData,
 )
+from penstock.protocol.vocabulary import EARLIEST, TopicPartition
 from penstock.records.batches import crc_ok, iter_batches
 from penstock.records.record import read_records
 
-TopicPartition = tuple[str, int]
 FETCH_BYTES = 4 * 1024 * 1024
 FIRST_VERSION = 11
 """Older Fetches are only for leaders."""

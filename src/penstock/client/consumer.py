@@ -13,7 +13,7 @@ from typing import NamedTuple
 from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of, may_pass
 from penstock.client.fetched import Fetched, read_batches
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from penstock.client.offsets import list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     FetchPartition,
@@ -22,12 +22,15 @@ from penstock.protocol.messages.api_01_fetch import (
     FetchTopic,
     PartitionData,
 )
-
-TopicPartition = tuple[str, int]
-
-# Among the fetches by node: a look for the leaders of partitions that have none.
-_NO_LEADER = -1
-_NO_EPOCH = -1
+from penstock.protocol.vocabulary import (
+    EARLIEST,
+    LATEST,
+    NO_LEADER,
+    NO_LEADER_EPOCH,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicPartition,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +172,11 @@ class Consumer:
         grouped: dict[int, list[TopicPartition]] = {}
         for partition in self._positions:
             leader = self._client.cluster.leader(*partition)
-            grouped.setdefault(_NO_LEADER if leader is None else leader, []).append(partition)
+            grouped.setdefault(NO_LEADER if leader is None else leader, []).append(partition)
         for node, partitions in grouped.items():
             if node in self._fetches:
                 continue
-            if node == _NO_LEADER:
+            if node == NO_LEADER:
                 self._fetches[node] = asyncio.ensure_future(self._look_for_leaders(partitions))
                 continue
             positions = {partition: self._positions[partition] for partition in partitions}
@@ -237,7 +240,7 @@ class Consumer:
                 FetchPartition(
                     partition=partition,
                     fetch_offset=offset,
-                    last_fetched_epoch=self._epochs.get((name, partition), _NO_EPOCH),
+                    last_fetched_epoch=self._epochs.get((name, partition), NO_LEADER_EPOCH),
                     current_leader_epoch=info.leader_epoch if info else -1,
                     partition_max_bytes=settings.partition_max_bytes,
                 )

@@ -12,16 +12,7 @@ from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-
-# Timestamps that ask for a position instead of a time.
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
+from penstock.protocol.vocabulary import EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP, READ_UNCOMMITTED
 
 # The first version that knows each of the special timestamps: an older broker would take it for a time.
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}

@@ -17,7 +17,6 @@ from penstock.client.accumulator import (
     BulkRecord,
     PendingBatch,
     Sent,
-    TopicPartition,
     record_size,
 )
 from penstock.client.client import AsyncClient
@@ -36,8 +35,9 @@ from penstock.protocol.messages.api_00_produce import (
 )
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from penstock.records.build import build_batch
-from penstock.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, sequence_after
+from penstock.records.header import sequence_after
 from penstock.records.record import Headers
 
 ALL = -1

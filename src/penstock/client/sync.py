@@ -17,9 +17,9 @@ from penstock.client.admin import Admin, NewTopic
 from penstock.client.client import AsyncClient
 from penstock.client.cluster import Cluster, Node, TopicInfo
 from penstock.client.connection import ConnectionSettings
-from penstock.client.consumer import Consumer, ConsumerSettings, Position, TopicPartition
+from penstock.client.consumer import Consumer, ConsumerSettings, Position
 from penstock.client.fetched import Fetched
-from penstock.client.offsets import READ_UNCOMMITTED, FoundOffset
+from penstock.client.offsets import FoundOffset
 from penstock.client.prepared import PreparedTxnState
 from penstock.client.producer import Producer, ProducerSettings
 from penstock.client.retry import Retry
@@ -29,6 +29,7 @@ from penstock.protocol.messages.api_03_metadata import MetadataResponse
 from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResourceResult
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterResponse
 from penstock.protocol.schema import Message
+from penstock.protocol.vocabulary import READ_UNCOMMITTED, TopicPartition
 from penstock.records.record import Headers
 
 T = TypeVar("T")

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from penstock.client.accumulator import TopicPartition
-from penstock.client.client import GROUP, TRANSACTION, AsyncClient
+from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of
 from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -37,6 +36,7 @@ from penstock.protocol.messages.api_28_txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from penstock.protocol.schema import Message
+from penstock.protocol.vocabulary import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TopicPartition
 
 T = TypeVar("T")
 
@@ -198,7 +198,7 @@ class Transactions:
             raise
 
     async def _coordinated(self, message: Message, version_at_most: int | None = None, *, at_least: int = 0) -> Any:
-        node = await self._client.coordinator(self.transactional_id, TRANSACTION)
+        node = await self._client.coordinator(self.transactional_id, TRANSACTION_COORDINATOR)
         try:
             connection = await self._client.connection(node)
             version = max(connection.version_of(message.API_KEY, version_at_most), at_least)
@@ -216,7 +216,7 @@ class Transactions:
 
     def _noticed(self, code: ErrorCode) -> None:
         if code in _COORDINATOR_MOVED:
-            self._client.forget_coordinator(self.transactional_id, TRANSACTION)
+            self._client.forget_coordinator(self.transactional_id, TRANSACTION_COORDINATOR)
 
     def _raise(self, error_code: int, what: str) -> None:
         if error_code:
@@ -285,7 +285,7 @@ class Transactions:
             producer_epoch=self.producer_epoch,
             topics=list(topics.values()),
         )
-        node = await self._client.coordinator(group_id, GROUP)
+        node = await self._client.coordinator(group_id, GROUP_COORDINATOR)
         try:
             connection = await self._client.connection(node)
             version = connection.version_of(request.API_KEY, None if self.implicit else _OLD_TXN_OFFSET_COMMIT)
@@ -293,14 +293,14 @@ class Transactions:
         except KafkaError as error:
             if error.code not in _COORDINATOR_MOVED:
                 raise
-            self._client.forget_coordinator(group_id, GROUP)
+            self._client.forget_coordinator(group_id, GROUP_COORDINATOR)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
         for answered in answer.topics:
             for result in answered.partitions:
                 if result.error_code:
                     code = code_of(result.error_code)
                     if code in _COORDINATOR_MOVED:
-                        self._client.forget_coordinator(group_id, GROUP)
+                        self._client.forget_coordinator(group_id, GROUP_COORDINATOR)
                     raise KafkaError(code, f"Group {group_id!r} takes no offset of {answered.name}.")
 
     async def _end(self, commit: bool) -> bool:

@@ -19,15 +19,12 @@ from penstock.protocol.messages.api_09_offset_fetch import (
 )
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
     from penstock.groups.turn import Turn
 
-NO_OFFSET = -1
-NO_EPOCH = -1
 OFFSET_BYTES = 300  # of a committed offset without its metadata
-
-TopicPartition = tuple[str, int]
 
 
 class Stored(NamedTuple):
@@ -257,7 +254,7 @@ def no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchRe
     return OffsetFetchResponsePartitions(
         partition_index=partition,
         committed_offset=NO_OFFSET,
-        committed_leader_epoch=NO_EPOCH,
+        committed_leader_epoch=NO_LEADER_EPOCH,
         metadata="",
         error_code=code,
     )

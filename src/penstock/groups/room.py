@@ -8,8 +8,9 @@ from penstock.groups import sizes
 from penstock.groups.classic.group import ClassicGroup, State
 from penstock.groups.classic.join import MEMBER_ID_HANDSHAKE_SINCE
 from penstock.groups.consumer.group import JOIN_EPOCH, ConsumerGroup, ConsumerMember
-from penstock.groups.offsets import OFFSET_BYTES, TopicPartition, size_of
+from penstock.groups.offsets import OFFSET_BYTES, size_of
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.groups.shard import Group, GroupShard

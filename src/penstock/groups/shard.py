@@ -24,17 +24,17 @@ from penstock.groups.offset_requests import forget_topics
 from penstock.groups.offsets import Offsets
 from penstock.groups.timers import Timer, TimerKind, Timers
 from penstock.groups.turn import JournalRecord, Turn
-from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, ResourceType, TopicChanges, topic_changes
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, TopicChanges, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.persisted.group.consumer_group_metadata import ConsumerGroupMetadataKey
 from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import NO_PRODUCER_ID, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NO_PRODUCER_ID = -1
 
 Group = ClassicGroup | ConsumerGroup
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.protocol.uuid import ZERO_UUID, uuid_from_str, uuid_to_str
+from penstock.protocol.vocabulary import TopicPartition
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
@@ -21,8 +22,6 @@ META_PROPERTIES_FILE = "meta.properties"
 PARTITION_METADATA_FILE = "partition.metadata"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 LOCK_FILE = ".lock"
-
-TopicPartition = tuple[str, int]
 
 
 class CheckpointError(Exception):

@@ -19,7 +19,6 @@ from penstock.log.checkpoints import (
     RECOVERY_POINT_FILE,
     CheckpointError,
     Life,
-    TopicPartition,
     parse_clean_shutdown,
     parse_life,
     parse_offsets,
@@ -31,6 +30,7 @@ from penstock.log.checkpoints import (
 )
 from penstock.metadata.image import RESERVED_DIRECTORIES, is_reserved
 from penstock.protocol.uuid import uuid_from_str, uuid_to_str
+from penstock.protocol.vocabulary import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

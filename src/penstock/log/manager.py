@@ -44,20 +44,20 @@ from penstock.log.synced_mark import Mark
 from penstock.metadata.configs.topic import LogConfig
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.disk.api import Disk
-    from penstock.log.checkpoints import TopicPartition
     from penstock.log.flush import FlushGoal
     from penstock.log.log import Log
     from penstock.log.segment import Segment
+    from penstock.protocol.vocabulary import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["DirectoryError", "LogDir", "LogManager"]
 
-METADATA_TOPIC = "__cluster_metadata"
 #: Logs opened before the loop gets a turn while a node starts.
 OPEN_SLICE = 64
 #: Logs flushed at the same time.

@@ -15,16 +15,17 @@ from typing import NamedTuple
 
 from penstock.log.snapshots import SnapshotEntry
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import (
+    EPOCH_PER_TRANSACTION,
+    MAX_PRODUCER_EPOCH,
+    MAX_SEQUENCE,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+)
 from penstock.records.control import EndTxn
 from penstock.records.header import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 
 REMEMBERED_BATCHES = 5
-NO_EPOCH = -1
-NO_SEQUENCE = -1
-MAX_SEQUENCE = 0x7FFFFFFF
-MAX_EPOCH = 0x7FFF
-#: From this transaction version on every transaction has an epoch of its own, and its marker a newer one.
-EPOCH_PER_TRANSACTION = 2
 
 
 class AppendOrigin(Enum):
@@ -59,8 +60,8 @@ class CompletedTxn(NamedTuple):
 @dataclass(slots=True)
 class ProducerEntry:
     producer_id: int
-    producer_epoch: int = NO_EPOCH
-    coordinator_epoch: int = NO_EPOCH
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    coordinator_epoch: int = NO_PRODUCER_EPOCH
     last_timestamp: int = -1
     txn_first_offset: int | None = None
     #: The newest last; never more than REMEMBERED_BATCHES.
@@ -374,7 +375,7 @@ def _old_epoch(entry: ProducerEntry, header: BatchHeader) -> KafkaError:
 
 def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> None:
     first = header.base_sequence
-    if entry.producer_epoch == NO_EPOCH:
+    if entry.producer_epoch == NO_PRODUCER_EPOCH:
         return
     if header.producer_epoch != entry.producer_epoch:
         if first != 0:
@@ -398,7 +399,7 @@ def _check_marker(
         return
     epoch, current = header.producer_epoch, entry.producer_epoch
     if transaction_version >= EPOCH_PER_TRANSACTION:
-        repeated = epoch == current and (entry.txn_first_offset is None or epoch == MAX_EPOCH)
+        repeated = epoch == current and (entry.txn_first_offset is None or epoch == MAX_PRODUCER_EPOCH)
         if epoch <= current and not repeated:
             raise _old_epoch(entry, header)
     elif epoch < current:

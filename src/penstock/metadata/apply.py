@@ -23,14 +23,13 @@ from penstock.metadata.image import (
     MetadataImage,
     PartitionImage,
     QuotaEntity,
-    ResourceType,
     ScramImage,
     TokenImage,
     TopicImage,
 )
 from penstock.metadata.names import collision_key, may_collide
+from penstock.protocol.vocabulary import NO_LEADER_CHANGE, ResourceType
 
-NO_LEADER_CHANGE = -2
 _TRANSACTION_MARKS = frozenset({"BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"})
 
 

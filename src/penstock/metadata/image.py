@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 
-NO_LEADER = -1
+from penstock.protocol.vocabulary import ResourceType
+
 # Ids that name no directory: not told since before there were ids, not chosen yet, lost with its disk.
 MIGRATING_DIRECTORY = bytes(16)
 UNASSIGNED_DIRECTORY = bytes(15) + b"\1"
@@ -19,16 +19,6 @@ METADATA_VERSION = "metadata.version"
 
 # A client quota's subject: ((entity type, entity name or None for the default), ...), sorted by type.
 QuotaEntity = tuple[tuple[str, str | None], ...]
-
-
-class ResourceType(IntEnum):
-    """Config resource types as the protocol and ConfigRecord number them."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)

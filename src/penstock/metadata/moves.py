@@ -13,7 +13,8 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-TopicPartition = tuple[str, int]
+from penstock.protocol.vocabulary import TopicPartition
+
 Placement = Mapping[TopicPartition, tuple[int, ...]]
 Racks = Mapping[int, str | None]
 """Every broker that may hold replicas, with its rack."""

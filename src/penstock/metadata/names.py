@@ -8,8 +8,6 @@ from random import Random
 from penstock.protocol.uuid import METADATA_TOPIC_ID, ZERO_UUID, uuid_to_str
 
 MAX_NAME_LENGTH = 249
-METADATA_TOPIC = "__cluster_metadata"
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 

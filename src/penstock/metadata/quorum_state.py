@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 
 from penstock.protocol.uuid import ZERO_UUID, uuid_from_str, uuid_to_str
+from penstock.protocol.vocabulary import NO_NODE
 from penstock.raft.states import MAX_EPOCH
 
 QUORUM_STATE_FILE = "quorum-state"
-NOBODY = -1
 DATA_VERSION = 1
 
 
@@ -19,9 +19,9 @@ class QuorumStateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    leader_id: int = NOBODY
+    leader_id: int = NO_NODE
     leader_epoch: int = 0
-    voted_id: int = NOBODY
+    voted_id: int = NO_NODE
     voted_directory_id: bytes = ZERO_UUID
 
     def to_bytes(self) -> bytes:

@@ -20,6 +20,7 @@ from penstock.pipelines.stores import Place, place_for
 from penstock.pipelines.topics import Topic
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import uuid_to_str
+from penstock.protocol.vocabulary import ResourceType
 from penstock.records.batches import iter_batches
 from penstock.spark.brokers import connect
 from penstock.spark.errors import SourceError, in_one_sentence, sentence_of
@@ -27,8 +28,6 @@ from penstock.spark.files import portions, snapshot_of
 from penstock.spark.options import SourceOptions, parse_options
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.tasks import after_loss, directory_of, wire_reader
-
-TOPIC_RESOURCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def _start(known: Catalog | None, key: tuple[str, int], first: int, last: int, p
 def _limits(client: Client, name: str, everything: bool, now_ms: int) -> Limits:
     keys = ("segment.bytes", "segment.ms", "retention.ms")
     with in_one_sentence(f"The configs of {name!r} could not be had"):
-        found = client.describe_configs(TOPIC_RESOURCE, name, keys=keys)
+        found = client.describe_configs(ResourceType.TOPIC, name, keys=keys)
     values = {each.name: int(each.value) for each in found if each.value is not None}
     ages = [values.get("segment.ms", 7 * 86_400_000)]
     if values.get("retention.ms", -1) >= 0:

@@ -100,7 +100,7 @@ def create_like(topic: Topic, partitions: int, *, replication_factor: int = -1) 
 
 def bounds(topic: Topic) -> dict[int, tuple[int, int]]:
     """Of each partition the first offset and the one behind the last. Raises SourceError."""
-    from penstock.client.offsets import EARLIEST, LATEST
+    from penstock.protocol.vocabulary import EARLIEST, LATEST
     from penstock.spark.errors import in_one_sentence
 
     wanted = [(topic.name, index) for index in range(partitions_of(topic))]

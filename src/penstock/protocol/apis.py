@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 from penstock.protocol.schema import Message
 
+PRODUCE = 0
+FETCH = 1
+METADATA = 3
+OFFSET_FETCH = 9
 API_VERSIONS = 18
 _CLIENTS = ("BROKER",)
 _CONTROLLERS = ("CONTROLLER",)

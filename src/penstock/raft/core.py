@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from penstock.check import check
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import NO_NODE
 from penstock.raft.config import RaftConfig
 from penstock.raft.events import Committed, Effect, QuorumState, Reply, RoleChanged, SaveState, Send
 from penstock.raft.messages import FetchAnswer, VoterAnswer
 from penstock.raft.peers import Peers
 from penstock.raft.states import MAX_EPOCH, TRANSITIONS, VOTERS_ONLY, Follower, Leader, Resigned, Unattached
-from penstock.raft.voters import NOBODY, ReplicaKey, Voter, VoterHistory
+from penstock.raft.voters import ReplicaKey, Voter, VoterHistory
 
 if TYPE_CHECKING:
     from penstock.raft.log_view import LogView, OffsetAndEpoch
@@ -96,11 +97,11 @@ class Core:
     def _dismiss(self, leader: Leader) -> None:
         """Nobody who waits for this leader gets anything from it any more."""
         for ticket in leader.parked:
-            self.reply(ticket, FetchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.epoch, NOBODY))
+            self.reply(ticket, FetchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.epoch, NO_NODE))
         if leader.change is not None:
             message = "The leader changed meanwhile: look at the voters, and ask again if need be."
             self.reply(
-                leader.change.ticket, VoterAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.epoch, NOBODY, message)
+                leader.change.ticket, VoterAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.epoch, NO_NODE, message)
             )
 
     def become_unattached(self, epoch: int, voted: ReplicaKey | None = None) -> None:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import NO_NODE
 from penstock.raft.log_view import Batch, OffsetAndEpoch
 from penstock.raft.messages import Answer, Request
-from penstock.raft.voters import NOBODY, ReplicaKey, VoterSet
+from penstock.raft.voters import ReplicaKey, VoterSet
 
 # --- events -----------------------------------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class QuorumState:
     """What a replica must not forget between lives."""
 
     epoch: int = 0
-    leader_id: int = NOBODY
+    leader_id: int = NO_NODE
     voted: ReplicaKey | None = None
 
 

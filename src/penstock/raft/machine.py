@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, assert_never
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import NO_NODE
 from penstock.raft import election, follower, leader, membership
 from penstock.raft.claims import highest_epoch, refused
 from penstock.raft.core import Core
@@ -50,7 +51,6 @@ from penstock.raft.messages import (
     VoterAnswer,
 )
 from penstock.raft.states import MAX_EPOCH, Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from penstock.raft.voters import NOBODY
 
 if TYPE_CHECKING:
     from penstock.raft.config import RaftConfig
@@ -100,7 +100,7 @@ class Raft:
             self._release(out)
         elif self._saving:
             if isinstance(event, Received) and len(self._waiting) >= MAX_WAITING_EVENTS:
-                out.append(Reply(event.ticket, refused(event.request, ErrorCode.BROKER_NOT_AVAILABLE, -1, NOBODY)))
+                out.append(Reply(event.ticket, refused(event.request, ErrorCode.BROKER_NOT_AVAILABLE, -1, NO_NODE)))
             elif not isinstance(event, Tick):
                 self._waiting.append(event)
             return out

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import NO_NODE
 from penstock.raft.log_view import Batch, OffsetAndEpoch
-from penstock.raft.voters import NOBODY, ReplicaKey, Voter
+from penstock.raft.voters import ReplicaKey, Voter
 
 NONE = ErrorCode.NONE
 
@@ -135,7 +136,7 @@ class UpdateVoter:
 class VoterAnswer:
     error: ErrorCode
     epoch: int
-    leader_id: int = NOBODY
+    leader_id: int = NO_NODE
     message: str | None = None
 
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.raft.voters import NOBODY, ReplicaKey, VoterSet
+from penstock.protocol.vocabulary import NO_NODE
+from penstock.raft.voters import ReplicaKey, VoterSet
 
 if TYPE_CHECKING:
     from penstock.raft.log_view import OffsetAndEpoch
@@ -71,7 +72,7 @@ class Unattached:
 
     @property
     def leader_id(self) -> int:
-        return NOBODY
+        return NO_NODE
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class Prospective:
     epoch: int
     deadline_ms: int
     election: Election
-    leader_id: int = NOBODY  # to go back to when the others still hear from it
+    leader_id: int = NO_NODE  # to go back to when the others still hear from it
     voted: ReplicaKey | None = None
     name: str = "prospective"
 
@@ -97,7 +98,7 @@ class Candidate:
 
     @property
     def leader_id(self) -> int:
-        return NOBODY
+        return NO_NODE
 
 
 @dataclass(slots=True)
@@ -164,12 +165,12 @@ class Resigned:
     unacknowledged: set[int] = field(default_factory=set)
     successors: tuple[ReplicaKey, ...] = ()
     #: What `quorum-state` still says, so that the next life knows as well.
-    led_by: int = NOBODY
+    led_by: int = NO_NODE
     name: str = "resigned"
 
     @property
     def leader_id(self) -> int:
-        return NOBODY
+        return NO_NODE
 
 
 State = Unattached | Prospective | Candidate | Follower | Leader | Resigned

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from penstock.check import check
 from penstock.protocol.uuid import ZERO_UUID
 
-NOBODY = -1
-
 
 class ReplicaKey(NamedTuple):
     """A node and the disk it has: with another disk it is another replica, which has promised nothing yet."""

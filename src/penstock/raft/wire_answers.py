@@ -14,6 +14,7 @@ from penstock.protocol.messages import api_80_add_raft_voter as add
 from penstock.protocol.messages import api_81_remove_raft_voter as remove
 from penstock.protocol.messages import api_82_update_raft_voter as update
 from penstock.protocol.uuid import METADATA_TOPIC_ID
+from penstock.protocol.vocabulary import METADATA_TOPIC, NO_NODE
 from penstock.raft.batches import parse_batches
 from penstock.raft.log_view import OffsetAndEpoch
 from penstock.raft.messages import (
@@ -28,8 +29,8 @@ from penstock.raft.messages import (
     VoteAnswer,
     VoterAnswer,
 )
-from penstock.raft.voters import NOBODY, Voter
-from penstock.raft.wire_requests import TOPIC, only_partition
+from penstock.raft.voters import Voter
+from penstock.raft.wire_requests import only_partition
 
 # --- out ----------------------------------------------------------------------------------------------------
 
@@ -44,19 +45,19 @@ def answer_to_wire(request: Request, answer: Answer, records: bytes, leader: Vot
                 leader_epoch=answer.epoch,
                 vote_granted=answer.granted,
             )
-            topics = [vote.VoteResponseTopicData(topic_name=TOPIC, partitions=[voted])]
+            topics = [vote.VoteResponseTopicData(topic_name=METADATA_TOPIC, partitions=[voted])]
             return vote.VoteResponse(topics=topics, node_endpoints=_endpoints(vote.NodeEndpoint, leader))
         case EpochAnswer() if isinstance(request, BeginEpoch):
             began = begin.BeginQuorumEpochResponsePartitionData(
                 error_code=answer.error, leader_id=answer.leader_id, leader_epoch=answer.epoch
             )
-            begun = [begin.BeginQuorumEpochResponseTopicData(topic_name=TOPIC, partitions=[began])]
+            begun = [begin.BeginQuorumEpochResponseTopicData(topic_name=METADATA_TOPIC, partitions=[began])]
             return begin.BeginQuorumEpochResponse(topics=begun, node_endpoints=_endpoints(begin.NodeEndpoint, leader))
         case EpochAnswer():
             ended = end.EndQuorumEpochResponsePartitionData(
                 error_code=answer.error, leader_id=answer.leader_id, leader_epoch=answer.epoch
             )
-            over = [end.EndQuorumEpochResponseTopicData(topic_name=TOPIC, partitions=[ended])]
+            over = [end.EndQuorumEpochResponseTopicData(topic_name=METADATA_TOPIC, partitions=[ended])]
             return end.EndQuorumEpochResponse(topics=over, node_endpoints=_endpoints(end.NodeEndpoint, leader))
         case FetchAnswer():
             return _fetch_to_wire(answer, records, leader)
@@ -86,7 +87,7 @@ def _fetch_to_wire(answer: FetchAnswer, records: bytes, leader: Voter | None) ->
         data.diverging_epoch = fetch.EpochEndOffset(epoch=answer.diverging.epoch, end_offset=answer.diverging.offset)
     if answer.snapshot is not None:
         data.snapshot_id = fetch.SnapshotId(end_offset=answer.snapshot.offset, epoch=answer.snapshot.epoch)
-    topic = fetch.FetchableTopicResponse(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[data])
+    topic = fetch.FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[data])
     return fetch.FetchResponse(responses=[topic], node_endpoints=_endpoints(fetch.NodeEndpoint, leader))
 
 
@@ -100,7 +101,7 @@ def _chunk_to_wire(answer: SnapshotChunk, leader: Voter | None) -> Any:
     )
     if answer.snapshot is not None:
         part.snapshot_id = snapshot.SnapshotId(end_offset=answer.snapshot.offset, epoch=answer.snapshot.epoch)
-    topics = [snapshot.FetchSnapshotResponseTopicSnapshot(name=TOPIC, partitions=[part])]
+    topics = [snapshot.FetchSnapshotResponseTopicSnapshot(name=METADATA_TOPIC, partitions=[part])]
     return snapshot.FetchSnapshotResponse(topics=topics, node_endpoints=_endpoints(snapshot.NodeEndpoint, leader))
 
 
@@ -126,7 +127,7 @@ def answer_from_wire(message: Any) -> Answer:
     if isinstance(message, update.UpdateRaftVoterResponse):
         leader = message.current_leader
         return VoterAnswer(_code(message.error_code), leader.leader_epoch, leader.leader_id)
-    return VoterAnswer(_code(message.error_code), -1, NOBODY, message.error_message)
+    return VoterAnswer(_code(message.error_code), -1, NO_NODE, message.error_message)
 
 
 def _partition_answer(message: Any) -> Answer:

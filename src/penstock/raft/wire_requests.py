@@ -15,6 +15,7 @@ from penstock.protocol.messages import api_80_add_raft_voter as add
 from penstock.protocol.messages import api_81_remove_raft_voter as remove
 from penstock.protocol.messages import api_82_update_raft_voter as update
 from penstock.protocol.uuid import METADATA_TOPIC_ID
+from penstock.protocol.vocabulary import METADATA_TOPIC
 from penstock.raft.batches import MAX_KRAFT_VERSION, MIN_KRAFT_VERSION
 from penstock.raft.log_view import OffsetAndEpoch
 from penstock.raft.messages import (
@@ -30,7 +31,6 @@ from penstock.raft.messages import (
 )
 from penstock.raft.voters import ReplicaKey, Voter
 
-TOPIC = "__cluster_metadata"
 #: A follower that doesn't say what it knows is never told early.
 UNKNOWN_HIGH_WATERMARK = 0x7FFFFFFFFFFFFFFF
 
@@ -50,7 +50,7 @@ def request_to_wire(request: Request, cluster_id: str, me: Voter) -> Any:
                 last_offset=request.end_offset,
                 pre_vote=request.pre_vote,
             )
-            topics = [vote.TopicData(topic_name=TOPIC, partitions=[asked])]
+            topics = [vote.TopicData(topic_name=METADATA_TOPIC, partitions=[asked])]
             return vote.VoteRequest(cluster_id=cluster_id, voter_id=request.voter.node_id, topics=topics)
         case BeginEpoch():
             began = begin.PartitionData(
@@ -59,7 +59,7 @@ def request_to_wire(request: Request, cluster_id: str, me: Voter) -> Any:
             return begin.BeginQuorumEpochRequest(
                 cluster_id=cluster_id,
                 voter_id=request.voter.node_id,
-                topics=[begin.TopicData(topic_name=TOPIC, partitions=[began])],
+                topics=[begin.TopicData(topic_name=METADATA_TOPIC, partitions=[began])],
                 leader_endpoints=[begin.LeaderEndpoint(name=n, host=h, port=p) for n, h, p in me.endpoints],
             )
         case EndEpoch():
@@ -77,7 +77,7 @@ def request_to_wire(request: Request, cluster_id: str, me: Voter) -> Any:
                 cluster_id=cluster_id,
                 replica_id=request.replica.node_id,
                 max_bytes=request.max_bytes,
-                topics=[snapshot.TopicSnapshot(name=TOPIC, partitions=[part])],
+                topics=[snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=[part])],
             )
         case UpdateVoter():
             return update.UpdateRaftVoterRequest(
@@ -119,7 +119,7 @@ def _end_to_wire(request: EndEpoch, cluster_id: str, me: Voter) -> Any:
     )
     return end.EndQuorumEpochRequest(
         cluster_id=cluster_id,
-        topics=[end.TopicData(topic_name=TOPIC, partitions=[ended])],
+        topics=[end.TopicData(topic_name=METADATA_TOPIC, partitions=[ended])],
         leader_endpoints=[end.LeaderEndpoint(name=n, host=h, port=p) for n, h, p in me.endpoints],
     )
 
@@ -139,7 +139,7 @@ def _fetch_to_wire(request: Fetch, cluster_id: str) -> Any:
         max_wait_ms=request.max_wait_ms,
         max_bytes=request.max_bytes,
         session_epoch=-1,
-        topics=[fetch.FetchTopic(topic=TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[wanted])],
+        topics=[fetch.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[wanted])],
     )
 
 
@@ -210,6 +210,6 @@ def only_partition(topics: Sequence[Any]) -> Any:
         topic, partition = topics[0], topics[0].partitions[0]
         names = [getattr(topic, name, "") for name in ("topic_name", "name", "topic")]
         index = next(getattr(partition, n) for n in ("partition_index", "partition", "index") if hasattr(partition, n))
-        if (TOPIC in names or getattr(topic, "topic_id", None) == METADATA_TOPIC_ID) and index == 0:
+        if (METADATA_TOPIC in names or getattr(topic, "topic_id", None) == METADATA_TOPIC_ID) and index == 0:
             return partition
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Ask about {TOPIC}-0, and only that.")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Ask about {METADATA_TOPIC}-0, and only that.")

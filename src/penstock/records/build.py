@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.check import check
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from penstock.records.batches import crc32c
 from penstock.records.compression import compress
 from penstock.records.header import (
@@ -17,11 +18,6 @@ from penstock.records.header import (
     LOG_APPEND_TIME_FLAG,
     MAGIC,
     MIN_BATCH_LENGTH,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )

@@ -21,15 +21,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.protocol.vocabulary import NO_TIMESTAMP
 from penstock.records.build import seal
 from penstock.records.compression import compress
 from penstock.records.control import ControlType, control_type
-from penstock.records.header import (
-    COMPRESSION_MASK,
-    DELETE_HORIZON_FLAG,
-    NO_TIMESTAMP,
-    BatchHeader,
-)
+from penstock.records.header import COMPRESSION_MASK, DELETE_HORIZON_FLAG, BatchHeader
 from penstock.records.record import MAX_UNCOMPRESSED_BYTES, read_records
 from penstock.records.scan import RawRecord, raw_records
 from penstock.records.varint import varint

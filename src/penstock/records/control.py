@@ -12,8 +12,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH
 from penstock.records.build import build_batch
-from penstock.records.header import NO_LEADER_EPOCH, parse_header
+from penstock.records.header import parse_header
 from penstock.records.record import Record, read_records
 
 if TYPE_CHECKING:

@@ -10,6 +10,11 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import (
+    MAX_SEQUENCE,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -23,11 +28,6 @@ CRC_START = ATTRIBUTES_POSITION = 21  # the CRC covers everything from the attri
 MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 MAGIC = 2
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
-NO_TIMESTAMP = -1
-NO_LEADER_EPOCH = -1
 
 COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08
@@ -35,12 +35,10 @@ TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
 
-_MAX_SEQUENCE = 0x7FFFFFFF
-
 
 def sequence_after(sequence: int, increment: int) -> int:
     """Sequence numbers wrap from 2^31-1 to 0: they are never negative."""
-    return (sequence + increment) & _MAX_SEQUENCE
+    return (sequence + increment) & MAX_SEQUENCE
 
 
 class BatchHeader(NamedTuple):
@@ -103,7 +101,7 @@ class BatchHeader(NamedTuple):
     def last_sequence(self) -> int:
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & _MAX_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     def pack(self) -> bytes:
         return HEADER.pack(*self)

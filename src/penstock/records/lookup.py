@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.records.header import NO_TIMESTAMP, BatchHeader
+from penstock.protocol.vocabulary import NO_TIMESTAMP
+from penstock.records.header import BatchHeader
 from penstock.records.scan import Slices, record_times
 
 

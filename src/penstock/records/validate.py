@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from penstock.check import check
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import NO_TIMESTAMP
 from penstock.records.batches import check_crc, crc32c, iter_batches
 from penstock.records.build import seal
 from penstock.records.compression import CODEC_NAMES, Codec, codec_of, compress
@@ -34,7 +35,6 @@ from penstock.records.header import (
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
-    NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     parse_header,

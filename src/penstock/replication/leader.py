@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from penstock.metadata.image import BrokerImage, PartitionImage
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import NO_BROKER_EPOCH, NO_OFFSET
 
-UNKNOWN_OFFSET = -1
-NO_BROKER_EPOCH = -1
 NEVER_MS = -(1 << 62)
 
 #: The partition's epoch has moved: whether with our change or without it, the next image will tell. A refusal alone
@@ -55,8 +54,8 @@ class Progress:
         self.since_ms = since_ms
         """When the leader began to count it."""
         self.broker_epoch = NO_BROKER_EPOCH
-        self.log_end = UNKNOWN_OFFSET
-        self.log_start = UNKNOWN_OFFSET
+        self.log_end = NO_OFFSET
+        self.log_start = NO_OFFSET
         self.caught_up_ms = caught_up_ms
         self.fetch_ms = caught_up_ms
         self.leader_end = 0
@@ -65,7 +64,7 @@ class Progress:
     def on_fetch(self, offset: int, log_start: int, leader_end: int, now_ms: int) -> None:
         if offset >= leader_end:
             self.caught_up_ms = now_ms
-        elif offset >= self.leader_end and self.log_end != UNKNOWN_OFFSET:
+        elif offset >= self.leader_end and self.log_end != NO_OFFSET:
             self.caught_up_ms = max(self.caught_up_ms, self.fetch_ms)
         self.log_end = offset
         self.log_start = log_start

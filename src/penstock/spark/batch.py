@@ -10,10 +10,11 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.protocol.vocabulary import EARLIEST
 from penstock.spark.brokers import connect
 from penstock.spark.errors import warn_of_options
 from penstock.spark.filters import Narrowed, narrow
-from penstock.spark.options import EARLIEST, Position, SourceOptions, parse_options
+from penstock.spark.options import Position, SourceOptions, parse_options
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, split
 from penstock.spark.schema import check_schema

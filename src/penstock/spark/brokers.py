@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import ConsumerSettings
-from penstock.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.client.retry import Retry
 from penstock.client.sync import Client
+from penstock.protocol.vocabulary import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.spark.errors import SourceError, in_one_sentence
 from penstock.spark.options import DEFAULT_FETCH_BYTES, SourceOptions
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.spark.ranges import Offsets, TopicPartition, from_json, to_json
+from penstock.protocol.vocabulary import TopicPartition
+from penstock.spark.ranges import Offsets, from_json, to_json
 
 #: No topic's name has a space.
 _ID = " id="

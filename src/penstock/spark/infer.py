@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.protocol.vocabulary import EARLIEST
 from penstock.spark.brokers import connect
-from penstock.spark.options import EARLIEST, Position, SourceOptions, ValueOptions
+from penstock.spark.options import Position, SourceOptions, ValueOptions
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.tasks import read_task
 

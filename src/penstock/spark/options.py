@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from penstock.protocol.vocabulary import EARLIEST, LATEST, TopicPartition
 from penstock.spark.errors import SourceError
 from penstock.spark.java_patterns import PatternError, java_pattern
 from penstock.spark.option_names import (
@@ -23,10 +24,7 @@ from penstock.spark.option_names import (
 )
 
 T = TypeVar("T")
-TopicPartition = tuple[str, int]
 
-LATEST = -1
-EARLIEST = -2
 POSITIONS = {"earliest": EARLIEST, "latest": LATEST}
 
 READ_MODES = ("auto", "wire", "files")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from penstock.client.cluster import TopicInfo
-from penstock.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_35_describe_log_dirs import (
@@ -18,10 +17,11 @@ from penstock.protocol.messages.api_35_describe_log_dirs import (
     DescribeLogDirsResponse,
 )
 from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.spark.errors import SourceError, in_one_sentence
 from penstock.spark.java_patterns import java_pattern
-from penstock.spark.options import EARLIEST, LATEST, Position, SourceOptions
-from penstock.spark.ranges import OffsetRange, Offsets, TopicPartition
+from penstock.spark.options import Position, SourceOptions
+from penstock.spark.ranges import OffsetRange, Offsets
 from penstock.spark.sink_decisions import PREFIX as DECISIONS
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock import runs
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.spark.continuity import StreamOffset
-from penstock.spark.ranges import TopicPartition
 
 #: Queries that are remembered after they have ended.
 MAX_ENDED = 100

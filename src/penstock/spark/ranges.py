@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-TopicPartition = tuple[str, int]
+from penstock.protocol.vocabulary import TopicPartition
+
 Offsets = dict[TopicPartition, int]
 
 

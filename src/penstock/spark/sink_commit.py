@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
-from penstock.client.client import TRANSACTION, AsyncClient
+from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of
 from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
 from penstock.client.sync import Client
@@ -27,6 +27,7 @@ from penstock.protocol.messages.api_65_describe_transactions import (
     TransactionState,
 )
 from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from penstock.protocol.vocabulary import TRANSACTION_COORDINATOR
 from penstock.spark.errors import SourceError
 from penstock.spark.sink_decisions import Decision, DecisionLog, Prepared, slot_prefix, transactional_prefix
 from penstock.spark.sink_policy import next_decision, with_aborted
@@ -190,7 +191,7 @@ async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
     """From its own coordinator, wherever that is now."""
 
     async def ask() -> PreparedTxnState:
-        node = await client.coordinator(name, TRANSACTION)
+        node = await client.coordinator(name, TRANSACTION_COORDINATOR)
         try:
             answer: DescribeTransactionsResponse = await client.request(
                 DescribeTransactionsRequest(transactional_ids=[name]), node=node
@@ -198,7 +199,7 @@ async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
             [told] = answer.transaction_states
             return _open_state(told) if _is_open(told) else NOTHING_PREPARED
         except KafkaError:
-            client.forget_coordinator(name, TRANSACTION)
+            client.forget_coordinator(name, TRANSACTION_COORDINATOR)
             raise
 
     return await client.retrying(ask)

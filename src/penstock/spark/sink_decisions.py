@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from penstock.client.admin import NewTopic
 from penstock.client.consumer import ConsumerSettings
 from penstock.client.errors import code_of
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from penstock.client.prepared import PreparedTxnState
 from penstock.client.producer import ProducerSettings
 from penstock.client.sync import Client, SyncProducer
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
 from penstock.records.record import Record
 
 PREFIX = "__penstock_spark_commits"

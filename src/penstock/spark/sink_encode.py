@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.client.accumulator import BATCH_OVERHEAD, RECORD_OVERHEAD, Built
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH
 from penstock.records.build import encode_record, seal
 from penstock.records.compression import compress
-from penstock.records.header import MAGIC, NO_LEADER_EPOCH, TRANSACTIONAL_FLAG, BatchHeader
+from penstock.records.header import MAGIC, TRANSACTIONAL_FLAG, BatchHeader
 
 Array = Any
 """numpy or Arrow arrays; their types are not checked here."""

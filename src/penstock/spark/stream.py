@@ -24,11 +24,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.client.sync import Client
+from penstock.protocol.vocabulary import LATEST
 from penstock.spark.brokers import connect
 from penstock.spark.commits import commit_offsets
 from penstock.spark.continuity import Json, StreamOffset, changes, made_again
 from penstock.spark.errors import warn_of_options
-from penstock.spark.options import LATEST, Position, SourceOptions, parse_options
+from penstock.spark.options import Position, SourceOptions, parse_options
 from penstock.spark.planner import Planner, ReadTask
 from penstock.spark.ranges import OffsetRange, Offsets, from_json, limited, split, to_json
 from penstock.spark.schema import check_schema

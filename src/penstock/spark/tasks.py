@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.client.offsets import EARLIEST, LATEST
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import uuid_from_str
+from penstock.protocol.vocabulary import EARLIEST, LATEST
 from penstock.spark.brokers import connect, fetch_settings
 from penstock.spark.decode import Batch, Decoded, decode_batches
 from penstock.spark.errors import SourceError, sentence_of

@@ -8,7 +8,6 @@ from penstock.client.client import AsyncClient
 from penstock.client.consumer import ConsumerSettings
 from penstock.client.errors import code_of
 from penstock.client.fetched import Fetched, visible_batches
-from penstock.client.offsets import READ_COMMITTED
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     FetchPartition,
@@ -17,6 +16,7 @@ from penstock.protocol.messages.api_01_fetch import (
     FetchTopic,
     PartitionData,
 )
+from penstock.protocol.vocabulary import READ_COMMITTED
 
 
 class WireReader:

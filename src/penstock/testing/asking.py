@@ -29,7 +29,8 @@ async def read_records(bootstrap: str, topic: str, partition: int | None) -> lis
     """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer
-    from penstock.client.offsets import EARLIEST, LATEST, list_offsets
+    from penstock.client.offsets import list_offsets
+    from penstock.protocol.vocabulary import EARLIEST, LATEST
 
     async with AsyncClient(bootstrap) as client, asyncio.timeout(READ_LIMIT_S):
         held = sorted((await client.topic(topic)).partitions)

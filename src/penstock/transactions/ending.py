@@ -10,17 +10,15 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.transactions.states import AT_REST, DECIDED, State
-from penstock.transactions.transaction import (
+from penstock.protocol.vocabulary import (
     EPOCH_PER_TRANSACTION,
-    MAX_EPOCH,
-    NO_EPOCH,
+    MAX_PRODUCER_EPOCH,
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    NO_TIMEOUT_MS,
-    Owner,
-    Transaction,
-    used_up,
+    NO_TRANSACTION_TIMEOUT_MS,
 )
+from penstock.transactions.states import AT_REST, DECIDED, State
+from penstock.transactions.transaction import Owner, Transaction, used_up
 from penstock.transactions.turn import Answer, Markers, Turn
 
 if TYPE_CHECKING:
@@ -112,7 +110,7 @@ def _is_retry(txn: Transaction, producer_id: int, producer_epoch: int) -> bool:
     owner = txn.owner
     if producer_id == owner.producer_id and producer_epoch == owner.producer_epoch - 1:
         return not txn.taken_over  # then it is the producer that the transaction was taken from
-    used_up_then = producer_id == txn.previous_producer_id and producer_epoch == MAX_EPOCH - 1
+    used_up_then = producer_id == txn.previous_producer_id and producer_epoch == MAX_PRODUCER_EPOCH - 1
     return used_up_then and producer_id != owner.producer_id and owner.producer_epoch == 0 and not txn.taken_over
 
 
@@ -121,7 +119,7 @@ def _prepare(shard: TransactionShard, turn: Turn, txn: Transaction, commit: bool
     following, bumps = txn.owner, client_version >= EPOCH_PER_TRANSACTION
     if bumps:
         following = epoch_after(shard, txn.owner)
-        epoch, last_epoch = min(epoch + 1, MAX_EPOCH), epoch
+        epoch, last_epoch = min(epoch + 1, MAX_PRODUCER_EPOCH), epoch
     stays = following == (txn.producer_id, epoch)
     turn.write(
         txn.to(
@@ -149,7 +147,7 @@ def _next(owner: Owner) -> dict[str, int]:
     """As fields of a transaction; of a new producer id it goes without saying that its epochs start at 0."""
     return {
         "next_producer_id": owner.producer_id,
-        "next_epoch": owner.producer_epoch if owner.producer_epoch > 0 else NO_EPOCH,
+        "next_epoch": owner.producer_epoch if owner.producer_epoch > 0 else NO_PRODUCER_EPOCH,
     }
 
 
@@ -164,7 +162,7 @@ def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms:
         txn.to(
             State.ONGOING,
             turn.wall_ms,
-            timeout_ms=NO_TIMEOUT_MS if txn.two_phase else timeout_ms,
+            timeout_ms=NO_TRANSACTION_TIMEOUT_MS if txn.two_phase else timeout_ms,
             next_producer_id=owner.producer_id,
             next_epoch=owner.producer_epoch,
         )
@@ -187,8 +185,8 @@ def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
         fenced.to(
             State.PREPARE_ABORT,
             turn.wall_ms,
-            producer_epoch=min(txn.producer_epoch + 1, MAX_EPOCH),
-            last_epoch=txn.producer_epoch if bumps else NO_EPOCH,
+            producer_epoch=min(txn.producer_epoch + 1, MAX_PRODUCER_EPOCH),
+            last_epoch=txn.producer_epoch if bumps else NO_PRODUCER_EPOCH,
             previous_producer_id=txn.owner.producer_id,
             client_version=EPOCH_PER_TRANSACTION if bumps else 0,
             **following,
@@ -212,7 +210,7 @@ def complete(shard: TransactionShard, turn: Turn, markers: Markers) -> None:
             producer_epoch=owner.producer_epoch,
             previous_producer_id=txn.previous_producer_id,
             next_producer_id=NO_PRODUCER_ID,
-            next_epoch=NO_EPOCH,
+            next_epoch=NO_PRODUCER_EPOCH,
             partitions=frozenset(),
         )
     )

@@ -11,17 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TRANSACTION_TIMEOUT_MS
 from penstock.transactions.ending import fence, take_over
 from penstock.transactions.states import DECIDED, State
-from penstock.transactions.transaction import (
-    ID_BYTES,
-    NO_EPOCH,
-    NO_PRODUCER_ID,
-    NO_TIMEOUT_MS,
-    Owner,
-    Transaction,
-    used_up,
-)
+from penstock.transactions.transaction import ID_BYTES, Owner, Transaction, used_up
 from penstock.transactions.turn import Answer, Turn
 
 if TYPE_CHECKING:
@@ -58,7 +51,7 @@ def _timeout_ms(shard: TransactionShard, asked_ms: int, two_phase: bool) -> int:
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "Set transaction.two.phase.commit.enable on the brokers first.",
         )
-    return NO_TIMEOUT_MS
+    return NO_TRANSACTION_TIMEOUT_MS
 
 
 def _initialize(
@@ -70,7 +63,7 @@ def _initialize(
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, "The coordinator remembers as many transactional ids as it may."
             )
-        txn = Transaction(transactional_id, shard.new_producer_id(), NO_EPOCH, timeout_ms)
+        txn = Transaction(transactional_id, shard.new_producer_id(), NO_PRODUCER_EPOCH, timeout_ms)
     elif expected is not None:
         _check_owner(txn, expected)
     if txn.state in DECIDED:
@@ -100,10 +93,10 @@ def _renew(
     shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms: int, expected: Owner | None
 ) -> Transaction:
     producer_id, epoch = txn.producer_id, txn.producer_epoch
-    if epoch == NO_EPOCH:
-        epoch, last_epoch = 0, NO_EPOCH
+    if epoch == NO_PRODUCER_EPOCH:
+        epoch, last_epoch = 0, NO_PRODUCER_EPOCH
     elif expected is None or expected.producer_epoch == epoch:
-        last_epoch = epoch if expected is not None else NO_EPOCH
+        last_epoch = epoch if expected is not None else NO_PRODUCER_EPOCH
         if txn.epochs_used_up:
             producer_id, epoch = shard.new_producer_id(), 0
         else:
@@ -119,7 +112,7 @@ def _renew(
         producer_epoch=epoch,
         last_epoch=last_epoch,
         next_producer_id=NO_PRODUCER_ID,
-        next_epoch=NO_EPOCH,
+        next_epoch=NO_PRODUCER_EPOCH,
         timeout_ms=timeout_ms,
         partitions=frozenset(),
         start_ms=-1,

@@ -10,8 +10,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.transactions.states import AT_REST, DECIDED, State
-from penstock.transactions.transaction import PARTITION_BYTES, TopicPartition, Transaction
+from penstock.transactions.transaction import PARTITION_BYTES, Transaction
 
 if TYPE_CHECKING:
     from penstock.transactions.shard import TransactionShard

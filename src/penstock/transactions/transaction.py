@@ -6,20 +6,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from penstock.check import check
+from penstock.protocol.vocabulary import (
+    MAX_PRODUCER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TRANSACTION_TIMEOUT_MS,
+    TopicPartition,
+)
 from penstock.transactions.states import COMES_FROM, State
 
-NO_PRODUCER_ID = -1
-NO_EPOCH = -1
-MAX_EPOCH = 0x7FFF
-#: The timeout of a transaction that an outside coordinator ends (KIP-939), as Kafka's records say it.
-NO_TIMEOUT_MS = 0x7FFFFFFF
-#: From this transaction version on, every transaction has an epoch of its own (KIP-890).
-EPOCH_PER_TRANSACTION = 2
 #: What a transactional id takes in memory, roughly, and each partition of its transaction.
 ID_BYTES = 700
 PARTITION_BYTES = 200
-
-TopicPartition = tuple[str, int]
 
 
 class Owner(NamedTuple):
@@ -46,9 +44,9 @@ class Transaction:
     #: The transaction version that the client spoke when it last changed the state.
     client_version: int = 0
     #: The epoch that goes with `next_producer_id`; none stands for 0.
-    next_epoch: int = NO_EPOCH
+    next_epoch: int = NO_PRODUCER_EPOCH
     #: The epoch before the last bump, to know a retry by. Kafka's records have no place for it: a reload forgets it.
-    last_epoch: int = field(default=NO_EPOCH, compare=False)
+    last_epoch: int = field(default=NO_PRODUCER_EPOCH, compare=False)
 
     @property
     def held_bytes(self) -> int:
@@ -73,7 +71,7 @@ class Transaction:
     @property
     def two_phase(self) -> bool:
         """An outside coordinator ends it, however long that takes."""
-        return self.timeout_ms == NO_TIMEOUT_MS
+        return self.timeout_ms == NO_TRANSACTION_TIMEOUT_MS
 
     def to(self, state: State, wall_ms: int, **changes: Any) -> Transaction:
         """The next state, if the table allows it."""
@@ -81,10 +79,10 @@ class Transaction:
         changes.setdefault("previous_producer_id", self.producer_id)
         following: Transaction = replace(self, state=state, update_ms=wall_ms, **changes)
         check(following.producer_id >= 0, "a transaction has a producer id")
-        check(0 <= following.producer_epoch <= MAX_EPOCH, "a producer epoch is an int16 from 0 on")
+        check(0 <= following.producer_epoch <= MAX_PRODUCER_EPOCH, "a producer epoch is an int16 from 0 on")
         return following
 
 
 def used_up(epoch: int) -> bool:
     """Clients never get the very last epoch, so that the one before it can always be fenced."""
-    return epoch >= MAX_EPOCH - 1
+    return epoch >= MAX_PRODUCER_EPOCH - 1

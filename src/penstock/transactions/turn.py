@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.transactions.journal import JournalRecord
 from penstock.transactions.states import DECIDED, State
-from penstock.transactions.transaction import TopicPartition, Transaction
+from penstock.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from penstock.protocol.errors import ErrorCode

@@ -26,14 +26,7 @@ from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.log.manager import LogManager
 from penstock.metadata.configs.settings import Settings
-from penstock.metadata.image import (
-    BrokerImage,
-    ImageChanges,
-    MetadataImage,
-    PartitionImage,
-    ResourceType,
-    TopicImage,
-)
+from penstock.metadata.image import BrokerImage, ImageChanges, MetadataImage, PartitionImage, TopicImage
 from penstock.net.limits import ByteBudget
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_56_alter_partition import (
@@ -46,6 +39,7 @@ from penstock.protocol.messages.api_73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
 )
+from penstock.protocol.vocabulary import ResourceType
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
 from penstock.sim.engine.loop import Timeline

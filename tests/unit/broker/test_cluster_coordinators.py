@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.client.client import GROUP, TRANSACTION, AsyncClient
+from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import Consumer, ConsumerSettings
-from penstock.client.offsets import READ_COMMITTED
 from penstock.client.producer import Producer, ProducerSettings
 from penstock.node.clock import SystemClock
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -21,6 +20,7 @@ from penstock.protocol.messages.api_08_offset_commit import (
 )
 from penstock.protocol.messages.api_09_offset_fetch import OffsetFetchRequest
 from penstock.protocol.messages.api_65_describe_transactions import DescribeTransactionsRequest
+from penstock.protocol.vocabulary import GROUP_COORDINATOR, READ_COMMITTED, TRANSACTION_COORDINATOR
 from penstock.testing.cluster import Cluster
 
 TOPIC = "t"
@@ -52,7 +52,7 @@ async def commit(client: AsyncClient, group: str, offset: int) -> None:
         topic = OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
         request = OffsetCommitRequest(group_id=group, topics=[topic])
         try:
-            connection = await client.connection(await client.coordinator(group, GROUP))
+            connection = await client.connection(await client.coordinator(group, GROUP_COORDINATOR))
             answer = await connection.request(request, version=8)
             code = ErrorCode(answer.topics[0].partitions[0].error_code)
             if code:
@@ -67,7 +67,7 @@ async def commit(client: AsyncClient, group: str, offset: int) -> None:
 async def committed(client: AsyncClient, group: str) -> int:
     async def attempt() -> int:
         try:
-            connection = await client.connection(await client.coordinator(group, GROUP))
+            connection = await client.connection(await client.coordinator(group, GROUP_COORDINATOR))
             answer = await connection.request(OffsetFetchRequest(group_id=group, topics=None), version=7)
             if answer.error_code:
                 raise KafkaError(ErrorCode(answer.error_code), "refused")
@@ -82,14 +82,14 @@ async def committed(client: AsyncClient, group: str) -> int:
 async def state_of(client: AsyncClient, transactional_id: str) -> str:
     async def attempt() -> str:
         try:
-            node = await client.coordinator(transactional_id, TRANSACTION)
+            node = await client.coordinator(transactional_id, TRANSACTION_COORDINATOR)
             request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
             [state] = (await client.request(request, node=node)).transaction_states
             if state.error_code:
                 raise KafkaError(ErrorCode(state.error_code), "refused")
             return str(state.transaction_state)
         except KafkaError:
-            client.forget_coordinator(transactional_id, TRANSACTION)
+            client.forget_coordinator(transactional_id, TRANSACTION_COORDINATOR)
             raise
 
     return await client.retrying(attempt)
@@ -112,10 +112,10 @@ def test_a_group_keeps_its_offsets_when_its_coordinators_node_dies(cluster: Clus
         async with client_of(cluster) as client:
             for offset in range(1, 11):
                 await commit(client, "g", offset)
-            node = await client.coordinator("g", GROUP)
+            node = await client.coordinator("g", GROUP_COORDINATOR)
             await asyncio.to_thread(cluster.kill, node)
             assert await committed(client, "g") == 10
-            assert await client.coordinator("g", GROUP) != node
+            assert await client.coordinator("g", GROUP_COORDINATOR) != node
             await commit(client, "g", 11)
             assert await committed(client, "g") == 11
             await asyncio.to_thread(cluster.start, node)
@@ -136,13 +136,13 @@ def test_transactions_over_partitions_of_all_nodes_outlive_their_coordinator(clu
                         await producer.send(TOPIC, b"%d-%d" % (round_, index), partition=index)
                     await producer.flush()
                     if round_ == 2:
-                        killed = await client.coordinator("tx", TRANSACTION)
+                        killed = await client.coordinator("tx", TRANSACTION_COORDINATOR)
                         await asyncio.to_thread(cluster.kill, killed)
                     if round_ == 4:
                         await producer.abort()
                     else:
                         await producer.commit()
-                assert await client.coordinator("tx", TRANSACTION) != killed
+                assert await client.coordinator("tx", TRANSACTION_COORDINATOR) != killed
             rounds = (0, 1, 2, 3, 5)
             expected = sorted(b"%d-%d" % (each, index) for each in rounds for index in range(PARTITIONS))
             assert sorted(value or b"" for value in await read_committed(client, len(expected))) == expected
@@ -159,7 +159,7 @@ def test_what_a_coordinator_decided_before_it_died_the_next_one_finishes(cluster
                 for index in range(PARTITIONS):
                     await producer.send(TOPIC, b"%d" % index, partition=index)
                 await producer.flush()
-                first = await client.coordinator("tx", TRANSACTION)
+                first = await client.coordinator("tx", TRANSACTION_COORDINATOR)
 
                 async def send_none() -> None:
                     transactions = cluster.node(first).broker.transactions
@@ -171,7 +171,7 @@ def test_what_a_coordinator_decided_before_it_died_the_next_one_finishes(cluster
                 await asyncio.to_thread(cluster.kill, first)
                 while await state_of(client, "tx") != "CompleteCommit":
                     await client.pause(1)
-                assert await client.coordinator("tx", TRANSACTION) != first
+                assert await client.coordinator("tx", TRANSACTION_COORDINATOR) != first
             expected = [b"%d" % index for index in range(PARTITIONS)]
             assert sorted(value or b"" for value in await read_committed(client, PARTITIONS)) == expected
 

@@ -26,7 +26,7 @@ from penstock.metadata.controller.broker_states import fence_broker, unfence_bro
 from penstock.metadata.controller.brokers import Registration, register_broker
 from penstock.metadata.controller.topics import TopicDefaults, create_topics, delete_topics
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import EMPTY_IMAGE, Endpoint, Fencing, MetadataImage, ResourceType
+from penstock.metadata.image import EMPTY_IMAGE, Endpoint, Fencing, MetadataImage
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumState
 from penstock.metadata.snapshot import records_of
 from penstock.metadata.voters import Voter
@@ -41,6 +41,7 @@ from penstock.protocol.messages.api_19_create_topics import (
 from penstock.protocol.messages.api_20_delete_topics import DeleteTopicState
 from penstock.protocol.persisted.metadata.begin_transaction_record import BeginTransactionRecord
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+from penstock.protocol.vocabulary import ResourceType
 from penstock.raft.config import RaftConfig
 from penstock.raft.voters import VoterSet
 from penstock.records.build import build_batch

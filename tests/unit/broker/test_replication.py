@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from replica_cluster import TOPIC, TOPIC_ID, Cluster, run, until
 
-from penstock.broker.fetch.long_poll import NO_REPLICA
 from penstock.broker.replicas.replica_figures import figures_of
-from penstock.metadata.image import PartitionImage, ResourceType
+from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic
+from penstock.protocol.vocabulary import NO_REPLICA, ResourceType
 
 
 def led_by_1(*replicas: int, isr: tuple[int, ...] | None = None) -> PartitionImage:

@@ -17,12 +17,13 @@ from penstock.broker.requests.context import RequestContext
 from penstock.broker.telemetry import Payload, Telemetry
 from penstock.metadata.configs.client_metrics import Subscription
 from penstock.metadata.configs.settings import Settings
-from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.image import MetadataImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest
 from penstock.protocol.messages.api_71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from penstock.protocol.messages.api_72_push_telemetry import PushTelemetryRequest
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import ResourceType
 
 START = 1_700_000_000_000
 ID = b"i" * 16

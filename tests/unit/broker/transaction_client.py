@@ -6,7 +6,6 @@ import secrets
 from typing import Any
 
 from penstock.client.consumer import ConsumerSettings
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_24_add_partitions_to_txn as api_24
@@ -23,6 +22,7 @@ from penstock.protocol.messages.api_25_add_offsets_to_txn import AddOffsetsToTxn
 from penstock.protocol.messages.api_26_end_txn import EndTxnRequest
 from penstock.protocol.messages.api_65_describe_transactions import DescribeTransactionsRequest, TransactionState
 from penstock.protocol.schema import Message
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
 from penstock.records.build import build_batch
 from penstock.testing import Broker
 

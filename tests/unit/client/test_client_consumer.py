@@ -10,7 +10,6 @@ from fake_broker import FAST, TOPIC_ID, Answer, FakeBroker, fake_broker, fetched
 
 from penstock.client.client import AsyncClient
 from penstock.client.consumer import Consumer, ConsumerSettings, Since
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     FetchableTopicResponse,
@@ -21,6 +20,7 @@ from penstock.protocol.messages.api_01_fetch import (
     PartitionData,
 )
 from penstock.protocol.messages.api_02_list_offsets import ListOffsetsRequest
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
 from penstock.records.build import build_batch
 
 T0 = ("t", 0)

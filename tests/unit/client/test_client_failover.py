@@ -7,10 +7,9 @@ import pytest
 from fake_broker import FAST, TOPIC_ID, FakeBroker, fake_broker, fetched, run
 
 from penstock.client.admin import Admin
-from penstock.client.client import TRANSACTION, AsyncClient
+from penstock.client.client import AsyncClient
 from penstock.client.cluster import Cluster
 from penstock.client.consumer import Consumer, ConsumerSettings
-from penstock.client.offsets import EARLIEST
 from penstock.client.producer import Producer, ProducerSettings
 from penstock.clock import ManualClock
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -38,6 +37,7 @@ from penstock.protocol.messages.api_10_find_coordinator import Coordinator, Find
 from penstock.protocol.messages.api_19_create_topics import CreatableTopicResult, CreateTopicsResponse
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdResponse
 from penstock.protocol.schema import Message
+from penstock.protocol.vocabulary import EARLIEST, TRANSACTION_COORDINATOR
 from penstock.records.build import build_batch
 from penstock.records.header import parse_header
 
@@ -276,7 +276,7 @@ def test_a_transaction_goes_on_with_the_next_coordinator() -> None:
             async with AsyncClient([one.address, two.address], retry=FAST) as client:
                 settings = ProducerSettings(transactional_id="tx")
                 async with Producer(client, ManualClock(), settings):
-                    assert await client.coordinator("tx", TRANSACTION) == 2
+                    assert await client.coordinator("tx", TRANSACTION_COORDINATOR) == 2
 
     run(scenario())
 

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from fake_broker import FAST, fake_broker, offset_answer, run
 
-from penstock.client.admin import BROKER, Admin
+from penstock.client.admin import Admin
 from penstock.client.client import UNKNOWN_TOPIC_ATTEMPTS, AsyncClient, parse_bootstrap
 from penstock.client.connection import BrokerConnection
-from penstock.client.offsets import LATEST, MAX_TIMESTAMP, list_offsets
+from penstock.client.offsets import list_offsets
 from penstock.client.retry import Retry
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import LeaderIdAndEpoch, NodeEndpoint
@@ -17,6 +17,7 @@ from penstock.protocol.messages.api_02_list_offsets import ListOffsetsRequest
 from penstock.protocol.messages.api_03_metadata import MetadataRequest
 from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResponse, DescribeConfigsResult
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from penstock.protocol.vocabulary import LATEST, MAX_TIMESTAMP, ResourceType
 
 
 def test_bootstrap_addresses_are_hosts_and_ports() -> None:
@@ -198,10 +199,12 @@ def test_a_nodes_configs_are_asked_of_that_node() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             one.nodes = two.nodes = [one, two]
             two.on[32] = lambda request, version: DescribeConfigsResponse(
-                results=[DescribeConfigsResult(resource_type=BROKER, resource_name="2", error_message=None)]
+                results=[
+                    DescribeConfigsResult(resource_type=ResourceType.BROKER, resource_name="2", error_message=None)
+                ]
             )
             async with AsyncClient(one.address, retry=FAST) as client:
-                assert await Admin(client).describe_configs(BROKER, "2") == []
+                assert await Admin(client).describe_configs(ResourceType.BROKER, "2") == []
 
     run(scenario())
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_broker import FAST, TOPIC_ID, Answer, FakeBroker, fake_broker, run
 
-from penstock.client.client import TRANSACTION, AsyncClient
+from penstock.client.client import AsyncClient
 from penstock.client.producer import Producer, ProducerSettings
 from penstock.clock import ManualClock
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -33,6 +33,7 @@ from penstock.protocol.messages.api_24_add_partitions_to_txn import (
 from penstock.protocol.messages.api_25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.protocol.messages.api_26_end_txn import EndTxnRequest, EndTxnResponse
 from penstock.protocol.messages.api_28_txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from penstock.protocol.vocabulary import TRANSACTION_COORDINATOR
 from penstock.records.header import parse_header
 
 
@@ -242,8 +243,8 @@ def test_a_coordinator_is_looked_up_once_also_of_an_old_broker() -> None:
             broker.versions[10] = (0, 3)
             broker.on[10] = lambda request, version: FindCoordinatorResponse(node_id=1)
             async with AsyncClient(broker.address, retry=FAST) as client:
-                assert await client.coordinator("me", TRANSACTION) == 1
-                assert await client.coordinator("me", TRANSACTION) == 1
+                assert await client.coordinator("me", TRANSACTION_COORDINATOR) == 1
+                assert await client.coordinator("me", TRANSACTION_COORDINATOR) == 1
                 (request,) = broker.requests(FindCoordinatorRequest)
                 assert (request.key, request.key_type) == ("me", 1)
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.client.consumer import ConsumerSettings
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from penstock.client.prepared import NOTHING_PREPARED, PreparedTxnState
 from penstock.client.producer import ProducerSettings
 from penstock.client.sync import Client, SyncProducer
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
 from penstock.testing import Broker
 
 

@@ -5,10 +5,11 @@ import pytest
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.controller.configs import alter_configs, incremental_alter_configs, refused_resources
-from penstock.metadata.image import MetadataImage, ResourceType, TopicImage
+from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_33_alter_configs as legacy
 from penstock.protocol.messages import api_44_incremental_alter_configs as incremental
+from penstock.protocol.vocabulary import ResourceType
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

@@ -16,8 +16,9 @@ from penstock.metadata.configs.group import (
     validate_group_configs,
 )
 from penstock.metadata.configs.settings import Settings
-from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.image import MetadataImage
 from penstock.metadata.patterns import Work
+from penstock.protocol.vocabulary import ResourceType
 
 SETTINGS = Settings()
 

@@ -15,7 +15,8 @@ from penstock.metadata.configs.broker import (
 from penstock.metadata.configs.definition import ConfigError, ConfigType, Importance
 from penstock.metadata.configs.dynamic import validate_dynamic_settings
 from penstock.metadata.configs.settings import ConfigSource, Settings
-from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.image import MetadataImage
+from penstock.protocol.vocabulary import ResourceType
 
 
 def test_every_property_is_documented_and_its_default_is_valid() -> None:

@@ -13,7 +13,8 @@ from penstock.metadata.configs.topic import (
     effective_log_config,
     validate_topic_configs,
 )
-from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.image import MetadataImage
+from penstock.protocol.vocabulary import ResourceType
 
 
 def test_the_typed_form_has_a_field_for_every_config_with_its_default() -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.metadata.moves import Move, Placement, PlanError, TopicPartition, drain, rebalance
+from penstock.metadata.moves import Move, Placement, PlanError, drain, rebalance
+from penstock.protocol.vocabulary import TopicPartition
 
 NO_SIZES: dict[TopicPartition, int] = {}
 PLAIN = {1: None, 2: None, 3: None}

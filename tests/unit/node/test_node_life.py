@@ -21,7 +21,7 @@ from penstock.metadata.apply import apply
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.decision import Decision
 from penstock.metadata.framing import decode_record, encode_record, record_class
-from penstock.metadata.image import EMPTY_IMAGE, METADATA_VERSION, NO_LEADER, MetadataImage
+from penstock.metadata.image import EMPTY_IMAGE, METADATA_VERSION, MetadataImage
 from penstock.metadata.snapshot import records_of
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
@@ -35,6 +35,7 @@ from penstock.protocol.messages.api_00_produce import (
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationResponse
+from penstock.protocol.vocabulary import NO_LEADER
 from penstock.records.build import build_batch
 from penstock.records.record import read_records
 

@@ -11,7 +11,7 @@ from penstock.broker import events
 from penstock.broker.events import NodeEvent
 from penstock.client.admin import Admin, NewTopic
 from penstock.client.producer import Producer
-from penstock.sim.checks.history import TopicPartition
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.checks.quorum_logs import QuorumLogs
 from penstock.sim.checks.replica_rules import indexes_fit
 from penstock.sim.engine.machine import Machine

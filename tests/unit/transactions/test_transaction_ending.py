@@ -2,8 +2,8 @@ import pytest
 from transaction_driver import T0, T1, TIMEOUT_MS, V1, V2, WALL_START_MS, Driver
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import MAX_PRODUCER_EPOCH
 from penstock.transactions.states import AT_REST, DECIDED, State
-from penstock.transactions.transaction import MAX_EPOCH
 from penstock.transactions.turn import Answer, Markers
 
 NONE, FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
@@ -11,7 +11,7 @@ INVALID, WAIT = ErrorCode.INVALID_TXN_STATE, ErrorCode.CONCURRENT_TRANSACTIONS
 EMPTY, ONGOING = State.EMPTY, State.ONGOING
 PREPARE_COMMIT, COMPLETE_COMMIT = State.PREPARE_COMMIT, State.COMPLETE_COMMIT
 PREPARE_ABORT, COMPLETE_ABORT = State.PREPARE_ABORT, State.COMPLETE_ABORT
-LAST_EPOCH = MAX_EPOCH - 1
+LAST_EPOCH = MAX_PRODUCER_EPOCH - 1
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -160,7 +160,7 @@ def test_when_epochs_are_used_up_the_next_transaction_has_a_new_producer_id() ->
     driver.add(who)
     assert driver.commit(who) == Answer(NONE, 1001, 0)
     [markers] = driver.write_markers()
-    assert (markers.producer_id, markers.producer_epoch) == (1000, MAX_EPOCH)
+    assert (markers.producer_id, markers.producer_epoch) == (1000, MAX_PRODUCER_EPOCH)
     assert driver.commit(who) == Answer(NONE, 1001, 0)  # a retry
     assert driver.add(Answer(NONE, 1001, 0)) is NONE
     assert driver.commit(who).code is ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -2,13 +2,13 @@ import pytest
 from transaction_driver import T0, TIMEOUT_MS, WALL_START_MS, Driver
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import MAX_PRODUCER_EPOCH
 from penstock.transactions.config import TransactionConfig
 from penstock.transactions.states import State
-from penstock.transactions.transaction import MAX_EPOCH
 from penstock.transactions.turn import Answer
 
 NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
-LAST_EPOCH = MAX_EPOCH - 1  # the last that a client gets
+LAST_EPOCH = MAX_PRODUCER_EPOCH - 1  # the last that a client gets
 
 
 def test_the_first_producer_of_an_id_gets_a_new_producer_id_and_epoch_0() -> None:
@@ -150,7 +150,7 @@ def test_fencing_works_with_the_last_epoch_and_leads_to_a_new_producer_id() -> N
     driver.add(who)
     assert driver.init() == Answer(CONCURRENT)
     [markers] = driver.write_markers()
-    assert (markers.producer_id, markers.producer_epoch) == (1000, MAX_EPOCH)
+    assert (markers.producer_id, markers.producer_epoch) == (1000, MAX_PRODUCER_EPOCH)
     assert driver.init() == Answer(NONE, 1001, 1)
 
 

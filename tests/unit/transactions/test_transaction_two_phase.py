@@ -6,13 +6,13 @@ import pytest
 from transaction_driver import T0, T1, TIMEOUT_MS, V1, Driver
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import MAX_PRODUCER_EPOCH, NO_TRANSACTION_TIMEOUT_MS
 from penstock.transactions.config import TransactionConfig
 from penstock.transactions.states import State
-from penstock.transactions.transaction import MAX_EPOCH, NO_TIMEOUT_MS
 from penstock.transactions.turn import Answer
 
 NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
-LAST_EPOCH = MAX_EPOCH - 1
+LAST_EPOCH = MAX_PRODUCER_EPOCH - 1
 ENABLED = TransactionConfig(two_phase_commit=True)
 CENTURY_MS = 100 * 365 * 24 * 60 * 60 * 1000
 
@@ -28,11 +28,11 @@ def test_without_the_setting_nobody_takes_part() -> None:
     assert Driver().init(two_phase=True) == Answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
-@pytest.mark.parametrize("timeout_ms", [0, TIMEOUT_MS, NO_TIMEOUT_MS])
+@pytest.mark.parametrize("timeout_ms", [0, TIMEOUT_MS, NO_TRANSACTION_TIMEOUT_MS])
 def test_who_takes_part_has_no_timeout_whatever_it_asks_for(timeout_ms: int) -> None:
     driver = Driver(config=ENABLED)
     assert driver.init(two_phase=True, timeout_ms=timeout_ms) == Answer(NONE, 1000, 0)
-    assert driver.transaction().timeout_ms == NO_TIMEOUT_MS
+    assert driver.transaction().timeout_ms == NO_TRANSACTION_TIMEOUT_MS
 
 
 def test_a_transaction_of_two_phases_is_open_until_somebody_ends_it() -> None:
@@ -160,7 +160,7 @@ def test_keeping_when_epochs_are_used_up_gives_a_new_producer_id_and_marks_the_o
     assert driver.commit(before) == Answer(FENCED)
     assert driver.commit(kept) == Answer(NONE, 1001, 1)
     [markers] = driver.write_markers()
-    assert (markers.producer_id, markers.producer_epoch) == (1000, MAX_EPOCH)
+    assert (markers.producer_id, markers.producer_epoch) == (1000, MAX_PRODUCER_EPOCH)
     assert driver.commit(kept) == Answer(NONE, 1001, 1)
 
 

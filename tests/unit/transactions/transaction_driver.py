@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.transactions import ending, initialize, partitions
 from penstock.transactions.config import TransactionConfig
 from penstock.transactions.journal import decode_record, encode_record
 from penstock.transactions.shard import TransactionShard
 from penstock.transactions.states import State
-from penstock.transactions.transaction import Owner, TopicPartition, Transaction
+from penstock.transactions.transaction import Owner, Transaction
 from penstock.transactions.turn import TO_PARTITIONS, Answer, Markers, Turn
 
 R = TypeVar("R")

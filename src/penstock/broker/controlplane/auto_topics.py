@@ -12,6 +12,7 @@ from penstock.protocol.messages.api_19_create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from penstock.protocol.vocabulary import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.controller_channel import ControllerChannel
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import TopicImage
 
-CONSUMER_OFFSETS = "__consumer_offsets"
-TRANSACTION_STATE = "__transaction_state"
-SHARE_GROUP_STATE = "__share_group_state"
 SEEN_WITHIN_S = 5.0
 
 

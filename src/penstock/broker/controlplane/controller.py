@@ -24,10 +24,11 @@ from penstock.metadata.controller.elections import balance_leaders, elect_unclea
 from penstock.metadata.controller.heartbeats import Heartbeats
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import FENCINGS_MAX, NO_LEADER, ResourceType
+from penstock.metadata.image import FENCINGS_MAX
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationResponse
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from penstock.protocol.vocabulary import NO_LEADER, ResourceType
 
 if TYPE_CHECKING:
     from random import Random

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.metadata.framing import record_class
-from penstock.metadata.image import METADATA_VERSION, MetadataImage, ResourceType
+from penstock.metadata.image import METADATA_VERSION, MetadataImage
+from penstock.protocol.vocabulary import ResourceType
 
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 ELR_VERSION = "eligible.leader.replicas.version"

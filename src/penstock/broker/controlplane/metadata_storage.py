@@ -24,9 +24,9 @@ from penstock.metadata.configs.topic import LogConfig
 from penstock.metadata.features import MAX_METADATA_VERSION, default_features
 from penstock.metadata.framing import decode_record, record_class
 from penstock.metadata.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION, MetadataImage
-from penstock.metadata.names import METADATA_TOPIC
 from penstock.metadata.snapshot import records_of
 from penstock.protocol.uuid import METADATA_TOPIC_ID
+from penstock.protocol.vocabulary import METADATA_TOPIC
 from penstock.records.batches import iter_batches
 from penstock.records.control import ControlType, parse_control
 from penstock.records.record import read_records

@@ -24,6 +24,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchRequest
 from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest
 from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest
+from penstock.protocol.vocabulary import NO_NODE
 from penstock.raft.describe import QuorumView, describe
 from penstock.raft.events import (
     Answered,
@@ -53,7 +54,6 @@ from penstock.raft.events import (
 )
 from penstock.raft.machine import NEVER, Raft
 from penstock.raft.states import Leader
-from penstock.raft.voters import NOBODY
 from penstock.raft.wire_answers import answer_to_wire, endpoints_in
 from penstock.raft.wire_requests import request_from_wire
 
@@ -155,7 +155,7 @@ class Quorum:
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
         """Where a controller listens, as far as anybody has said."""
-        if node_id in (NOBODY, self.me.node_id):
+        if node_id in (NO_NODE, self.me.node_id):
             return None
         return self._peers.address_of(node_id, self._raft.core.voters.latest)
 

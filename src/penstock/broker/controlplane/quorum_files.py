@@ -15,11 +15,12 @@ from penstock.metadata.quorum_state import QUORUM_STATE_FILE, QuorumStateError
 from penstock.metadata.quorum_state import QuorumState as StateFile
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import NO_NODE
 from penstock.raft.batches import encode_own, parse_batches
 from penstock.raft.events import LeaderChange, QuorumState, VotersChange
 from penstock.raft.log_view import LogView, OffsetAndEpoch
 from penstock.raft.messages import FetchAnswer, SnapshotChunk
-from penstock.raft.voters import NOBODY, ReplicaKey, Voter, VoterHistory, VoterSet
+from penstock.raft.voters import ReplicaKey, Voter, VoterHistory, VoterSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +70,11 @@ class QuorumFiles:
             raise StorageError(
                 f"{path} can't be used ({error}): restore it, or add the node with an empty disk."
             ) from None
-        voted = ReplicaKey(saved.voted_id, saved.voted_directory_id) if saved.voted_id != NOBODY else None
+        voted = ReplicaKey(saved.voted_id, saved.voted_directory_id) if saved.voted_id != NO_NODE else None
         return QuorumState(saved.leader_epoch, saved.leader_id, voted)
 
     def save_state(self, state: QuorumState) -> None:
-        voted_id, voted_directory = state.voted if state.voted is not None else (NOBODY, ZERO_UUID)
+        voted_id, voted_directory = state.voted if state.voted is not None else (NO_NODE, ZERO_UUID)
         data = StateFile(state.leader_id, state.epoch, voted_id, voted_directory).to_bytes()
         self._disk.write_atomic(f"{self._log.path}/{QUORUM_STATE_FILE}", data, sync=True)
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.allowance import Allowance
-from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS
 from penstock.broker.coordinators.partition_coordinators import Coordinators
 from penstock.broker.coordinators.runtime import Coordinator, Phase
 from penstock.broker.tasks import Tasks
@@ -21,6 +20,7 @@ from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.shard import GroupShard
 from penstock.metadata.image import topic_changes
+from penstock.protocol.vocabulary import CONSUMER_OFFSETS
 
 if TYPE_CHECKING:
     from random import Random

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from penstock.broker.coordinators.marker_writer import MarkerWriter, Written
     from penstock.broker.coordinators.runtime import Coordinator
     from penstock.protocol.schema import Message
+    from penstock.protocol.vocabulary import TopicPartition
     from penstock.transactions.shard import TransactionShard
-    from penstock.transactions.transaction import TopicPartition
     from penstock.transactions.turn import Markers
 
 logger = logging.getLogger(__name__)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS
-from penstock.broker.replicas.partition import NO_EPOCH
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import CONSUMER_OFFSETS, NO_LEADER_EPOCH
 from penstock.records.control import EndTxn, build_end_txn
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Written(NamedTuple):
 
     partition: Partition
     end_offset: int
-    leader_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class MarkerWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.protocol.vocabulary import NO_PRODUCER_ID
 from penstock.records.batches import split_batches
 from penstock.records.control import read_end_txn
 from penstock.records.record import Record, read_records
@@ -11,8 +12,6 @@ from penstock.records.record import Record, read_records
 if TYPE_CHECKING:
     from penstock.broker.coordinators.state_machine import Machine
     from penstock.log.log import Log
-
-NO_PRODUCER_ID = -1
 
 
 def replay(machine: Machine[Any], log: Log, offset: int, data: Any) -> int:

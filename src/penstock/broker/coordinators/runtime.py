@@ -30,6 +30,7 @@ from penstock.broker.coordinators.state_machine import M, Turn
 from penstock.log.log import AppendOrigin
 from penstock.protocol.codec import DecodeError
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
+from penstock.protocol.vocabulary import NO_PRODUCER_ID
 from penstock.records.build import build_batch
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ UNDER_MIN_ISR_PAUSE_SECONDS = 0.1
 TIMER_RETRY_SECONDS = 0.5
 RECORD_OVERHEAD_BYTES = 32  # varints and lengths around a key and a value, rounded up
 BATCH_OVERHEAD_BYTES = 128
-NO_PRODUCER_ID = -1
 LOOK_AGAIN = "The coordinator could not write: look it up again."
 NOT_YET = "The replicas of the coordinator's partition don't follow: try again soon."
 

@@ -21,7 +21,7 @@ from penstock.protocol.messages.api_24_add_partitions_to_txn import (
 
 if TYPE_CHECKING:
     from penstock.broker.coordinators.marker_sender import PeerCalls
-    from penstock.transactions.transaction import TopicPartition
+    from penstock.protocol.vocabulary import TopicPartition
 
 LANE = "transactions"
 Codes = dict["TopicPartition", ErrorCode]

@@ -13,18 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.allowance import Allowance
-from penstock.broker.controlplane.auto_topics import TRANSACTION_STATE
 from penstock.broker.coordinators.marker_sender import Ending, MarkerSender, PeerCalls
 from penstock.broker.coordinators.partition_coordinators import Coordinators
 from penstock.broker.coordinators.runtime import Coordinator, Phase, committed, set_result
 from penstock.broker.coordinators.transaction_admission import Admission
 from penstock.broker.tasks import Tasks
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import EPOCH_PER_TRANSACTION, TRANSACTION_STATE, TopicPartition
 from penstock.transactions import ending
 from penstock.transactions import partitions as decide
 from penstock.transactions.config import TransactionConfig
 from penstock.transactions.shard import TransactionShard
-from penstock.transactions.transaction import EPOCH_PER_TRANSACTION, TopicPartition
 from penstock.transactions.turn import TO_PARTITIONS, Markers, Turn
 
 if TYPE_CHECKING:

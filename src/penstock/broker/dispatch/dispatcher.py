@@ -23,7 +23,14 @@ from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import error_response
 from penstock.net.connection import Close, Connection, Later, Reply
 from penstock.net.limits import LimitedLog
-from penstock.protocol.apis import APIS, request_class, request_header_version, response_class, response_header_version
+from penstock.protocol.apis import (
+    API_VERSIONS,
+    APIS,
+    request_class,
+    request_header_version,
+    response_class,
+    response_header_version,
+)
 from penstock.protocol.codec import DecodeError, TooManyElementsError, reader, writer
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.primitives import read_uvarint
@@ -33,7 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-API_VERSIONS = 18
 FIXED_HEADER = struct.Struct(">hhih")  # api key, version, correlation id, length of the client id
 CORRELATION = struct.Struct(">i")
 FLEXIBLE_REQUEST_HEADER = 2

@@ -16,6 +16,7 @@ from penstock.broker.handlers.forwarding import CONTROLLER_APIS
 from penstock.broker.requests.error_replies import error_response
 from penstock.broker.requests.pieces import cut, join, size
 from penstock.net.connection import Close
+from penstock.protocol.apis import FETCH, METADATA, OFFSET_FETCH, PRODUCE
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ PIECE_ELEMENTS = 500
 #: Requests of this kind that are decoded or encoded at the same time.
 IN_THREADS = 2
 
-PRODUCE, FETCH, METADATA, OFFSET_FETCH = 0, 1, 3, 9
 #: Fewer where an element costs more: topics with 1,000 partitions. The handler of Fetch goes on in slices.
 SMALL = {PRODUCE: 2_000, FETCH: 2_000, OFFSET_FETCH: 1_000}
 #: Asked element by element: Produce, Metadata, OffsetFetch, FindCoordinator, DescribeGroups, DeleteRecords,

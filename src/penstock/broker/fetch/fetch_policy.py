@@ -10,10 +10,11 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.fetch.long_poll import CONSUMER, NO_REPLICA, PartitionRead, Reader
+from penstock.broker.fetch.long_poll import PartitionRead, Reader
 from penstock.broker.replicas.throttle import LEADER_RATE, Throttle
 from penstock.net.limits import LimitedLog
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import CONSUMER_REPLICA, NO_REPLICA
 
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RACK_AWARE = "RackAwareReplicaSelector"
-FROM_ANY_REPLICA = Reader(CONSUMER, any_replica=True)
+FROM_ANY_REPLICA = Reader(CONSUMER_REPLICA, any_replica=True)
 
 
 class FetchPolicy:
@@ -85,7 +86,7 @@ class FetchPolicy:
 
     def consumer(self, rack: str) -> Reader:
         if rack and self._rack_aware:
-            return Reader(CONSUMER, any_replica=True, prefer=partial(self._preferred, rack))
+            return Reader(CONSUMER_REPLICA, any_replica=True, prefer=partial(self._preferred, rack))
         return FROM_ANY_REPLICA
 
     def _preferred(self, rack: str, partition: Partition, offset: int) -> int:

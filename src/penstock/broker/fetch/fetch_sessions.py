@@ -14,12 +14,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from penstock.broker.replicas.partition import NO_EPOCH, Partition
+from penstock.broker.replicas.partition import Partition
 from penstock.broker.requests.error_replies import clone
 from penstock.broker.requests.slices import SLICE_PARTITIONS, Slices, starts
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH
 
 if TYPE_CHECKING:
     from penstock.disk.api import Disk
@@ -67,8 +68,8 @@ class Wanted:
         self.fetch_offset = spec.fetch_offset
         self.log_start_offset = spec.log_start_offset  # a follower's own
         self.max_bytes = spec.partition_max_bytes
-        self.current_leader_epoch = max(NO_EPOCH, spec.current_leader_epoch)  # any negative one is none
-        self.last_fetched_epoch = max(NO_EPOCH, spec.last_fetched_epoch)
+        self.current_leader_epoch = max(NO_LEADER_EPOCH, spec.current_leader_epoch)  # any negative one is none
+        self.last_fetched_epoch = max(NO_LEADER_EPOCH, spec.last_fetched_epoch)
 
     @property
     def key(self) -> Key:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.replicas.partition import NO_EPOCH, Partition
+from penstock.broker.replicas.partition import Partition
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.replication.leader import NO_BROKER_EPOCH
+from penstock.protocol.vocabulary import CONSUMER_REPLICA, NO_BROKER_EPOCH, NO_LEADER_EPOCH, NO_REPLICA, READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.broker.fetch.fetch_sessions import Wanted
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from penstock.log.txn_index import AbortedTransaction
     from penstock.net.limits import ByteBudget
 
-READ_COMMITTED = 1
-CONSUMER = -1
-NO_REPLICA = -1
 NOWHERE = -1  # as the end of what may be read: nothing
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 MAX_WAIT_MS = 600_000  # a longer poll than this is answered empty; the client polls again
@@ -87,7 +84,7 @@ class PartitionRead:
 class Reader:
     """Who fetches: a consumer, perhaps one that may be sent to a closer replica, or a follower."""
 
-    replica_id: int = CONSUMER
+    replica_id: int = CONSUMER_REPLICA
     broker_epoch: int = NO_BROKER_EPOCH
     any_replica: bool = False
     #: The replica that a consumer should rather read from at this offset, if any (KIP-392).
@@ -250,7 +247,7 @@ class Fetching:
             self._read_as_follower(read, partition, budget, whole_batch=whole_batch)
             return
         log = (partition.replica_log if reader.any_replica else partition.leader_log)(wanted.current_leader_epoch)
-        if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, partition):
+        if wanted.last_fetched_epoch != NO_LEADER_EPOCH and self._diverged(read, partition):
             return
         upper = log.last_stable_offset if self.isolation == READ_COMMITTED else log.high_watermark
         limit = max(0, min(wanted.max_bytes, budget))
@@ -268,14 +265,14 @@ class Fetching:
         log = partition.leader_log(wanted.current_leader_epoch)
         if reader.refusal is not None:
             raise KafkaError(reader.refusal.code, reader.refusal.message)
-        if wanted.last_fetched_epoch != NO_EPOCH and self._diverged(read, partition):
+        if wanted.last_fetched_epoch != NO_LEADER_EPOCH and self._diverged(read, partition):
             return  # what it has is not ours: it counts for nothing
         end = log.log_end_offset
         limit = max(0, min(wanted.max_bytes, budget))
         if reader.holds_back is not None and reader.holds_back(partition, reader.replica_id):
             end, limit = NOWHERE, 0
         found = log.read(wanted.fetch_offset, limit, upper_bound=end, min_one_batch=whole_batch)
-        if not partition.has_follower(reader.replica_id) and wanted.current_leader_epoch != NO_EPOCH:
+        if not partition.has_follower(reader.replica_id) and wanted.current_leader_epoch != NO_LEADER_EPOCH:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "This node has not heard yet of that replica.")
         if not self.again:
             partition.on_replica_fetch(

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from penstock.broker.handlers import transaction_verification as verification
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.requests.deferred import Deferred
-from penstock.metadata.names import INTERNAL_TOPICS
 from penstock.net.connection import Close
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages.api_00_produce import (
@@ -34,6 +33,7 @@ from penstock.protocol.messages.api_00_produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from penstock.protocol.vocabulary import INTERNAL_TOPICS
 from penstock.records.batches import claimed_attributes
 from penstock.records.compression import Codec
 from penstock.records.validate import NotOneBatchError, Prepared, UnpackFirstError

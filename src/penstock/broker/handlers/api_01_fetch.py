@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.fetch.fetch_sessions import NO_SESSION, FetchSession, Wanted
 from penstock.broker.fetch.large_fetch import SMALL_FETCH_PARTITIONS, LargeFetching
-from penstock.broker.fetch.long_poll import (
-    ANY_CONSUMER,
-    NO_REPLICA,
-    READ_COMMITTED,
-    UNKNOWN,
-    Fetching,
-    PartitionRead,
-    Reader,
-)
+from penstock.broker.fetch.long_poll import ANY_CONSUMER, UNKNOWN, Fetching, PartitionRead, Reader
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.slices import SLICE_PARTITIONS
@@ -40,7 +32,7 @@ from penstock.protocol.messages.api_01_fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from penstock.replication.leader import NO_BROKER_EPOCH
+from penstock.protocol.vocabulary import NO_BROKER_EPOCH, NO_REPLICA, READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

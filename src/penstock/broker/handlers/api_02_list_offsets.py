@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.broker.fetch.long_poll import READ_COMMITTED
 from penstock.broker.requests.steps import Steps, run_steps
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_02_list_offsets import (
@@ -22,6 +21,17 @@ from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from penstock.protocol.vocabulary import (
+    CONSUMER_REPLICA,
+    DEBUGGING_REPLICA,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+)
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -29,12 +39,6 @@ if TYPE_CHECKING:
     from penstock.broker.requests.context import RequestContext
     from penstock.log.timestamps import TimestampedOffset
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-EARLIEST_PENDING_UPLOAD = -6
 LEADER_EPOCH_SINCE = 4
 NOT_AVAILABLE_SINCE = 5
 LEADER_NOT_AVAILABLE = ErrorCode.LEADER_NOT_AVAILABLE
@@ -47,8 +51,6 @@ FIRST_VERSION_WITH = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 NEVER = 1 << 15  # past the greatest version
-CONSUMER = -1
-DEBUGGING_REPLICA = -2
 NOTHING = (-1, -1, -1)  # timestamp, offset, leader epoch
 
 
@@ -120,14 +122,14 @@ class _NotYetError(Exception):
 def _end(partition: Partition, request: ListOffsetsRequest) -> int:
     """What the asker may see ends here."""
     log = partition.log
-    if request.replica_id != CONSUMER:
+    if request.replica_id != CONSUMER_REPLICA:
         return log.log_end_offset
     return log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
 
 
 def _settled(partition: Partition, request: ListOffsetsRequest) -> bool:
     """Whether the high watermark is where it was with the leader before. An open transaction may end far behind it."""
-    if request.replica_id != CONSUMER or partition.leading is None:
+    if request.replica_id != CONSUMER_REPLICA or partition.leading is None:
         return True
     return partition.log.high_watermark >= partition.leading.epoch_start
 

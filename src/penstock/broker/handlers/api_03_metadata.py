@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.image import Endpoint, TopicImage
-from penstock.metadata.names import INTERNAL_TOPICS, name_problem
+from penstock.metadata.names import name_problem
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import (
@@ -24,6 +24,7 @@ from penstock.protocol.messages.api_03_metadata import (
     MetadataResponseTopic,
 )
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

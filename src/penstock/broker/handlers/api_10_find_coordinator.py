@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_10_find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from penstock.protocol.vocabulary import CONSUMER_OFFSETS, GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSACTION_STATE
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
 
-GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4
 
 
@@ -41,10 +40,10 @@ async def handle(broker: Broker, ctx: RequestContext, request: FindCoordinatorRe
 
 async def _find(broker: Broker, ctx: RequestContext, key_type: int, key: str) -> Coordinator:
     try:
-        if key_type == GROUP:
+        if key_type == GROUP_COORDINATOR:
             await _ensure_topic(broker, CONSUMER_OFFSETS)
             return _locate(broker, ctx, CONSUMER_OFFSETS, broker.groups.partition_of(key), key)
-        if key_type == TRANSACTION:
+        if key_type == TRANSACTION_COORDINATOR:
             await _ensure_topic(broker, TRANSACTION_STATE)
             return _locate(broker, ctx, TRANSACTION_STATE, broker.transactions.coordinators.partition_of(key), key)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"No coordinator serves keys of type {key_type} here.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.registry import HANDLERS, TELEMETRY, UNSTABLE, Role, served_versions, serves_unstable
 from penstock.metadata.features import SERVED_FEATURES
+from penstock.protocol.apis import API_VERSIONS, PRODUCE
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_18_api_versions import (
     ApiVersion,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3
 FIRST_VERSION_WITH_ZERO_FEATURES = 4  # older clients choke on a supported feature whose minimum is 0
-PRODUCE = 0
-API_VERSIONS = 18
 
 
 def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from penstock.metadata.names import INTERNAL_TOPICS
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -18,6 +17,7 @@ from penstock.protocol.messages.api_21_delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from penstock.protocol.vocabulary import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

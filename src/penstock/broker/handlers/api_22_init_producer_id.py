@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from penstock.broker.coordinators.runtime import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.protocol.vocabulary import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from penstock.transactions.initialize import initialize
-from penstock.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Owner
+from penstock.transactions.transaction import Owner
 from penstock.transactions.turn import Answer
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ async def handle(broker: Broker, ctx: RequestContext, request: InitProducerIdReq
 
 async def _initialize(broker: Broker, request: InitProducerIdRequest) -> Answer:
     expected = Owner(request.producer_id, request.producer_epoch)
-    if (expected.producer_id == NO_PRODUCER_ID) != (expected.producer_epoch == NO_EPOCH):
+    if (expected.producer_id == NO_PRODUCER_ID) != (expected.producer_epoch == NO_PRODUCER_EPOCH):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A producer names both its id and its epoch, or neither.")
     transactional_id = request.transactional_id
     if transactional_id is None:

@@ -22,8 +22,8 @@ from penstock.protocol.messages.api_24_add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from penstock.protocol.vocabulary import EPOCH_PER_TRANSACTION, TopicPartition
 from penstock.transactions import partitions as decide
-from penstock.transactions.transaction import EPOCH_PER_TRANSACTION, TopicPartition
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

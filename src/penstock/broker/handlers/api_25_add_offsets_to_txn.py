@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.controlplane.auto_topics import CONSUMER_OFFSETS
 from penstock.broker.coordinators.runtime import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from penstock.protocol.vocabulary import CONSUMER_OFFSETS
 from penstock.transactions import partitions as decide
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from penstock.broker.coordinators.runtime import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_26_end_txn import EndTxnRequest, EndTxnResponse
+from penstock.protocol.vocabulary import EPOCH_PER_TRANSACTION
 from penstock.transactions.ending import end
-from penstock.transactions.transaction import EPOCH_PER_TRANSACTION
 from penstock.transactions.turn import Answer
 
 if TYPE_CHECKING:

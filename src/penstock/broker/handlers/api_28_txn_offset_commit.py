@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.coordinators.runtime import committed
 from penstock.broker.handlers.transaction_verification import UNREACHABLE, ask, start
 from penstock.groups.txn_offsets import commit_in_transaction
-from penstock.log.producers import NO_SEQUENCE, Verification
+from penstock.log.producers import Verification
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_28_txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -21,6 +21,7 @@ from penstock.protocol.messages.api_28_txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from penstock.protocol.vocabulary import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

@@ -26,7 +26,6 @@ from penstock.metadata.configs.describe import (
     describe_topic,
 )
 from penstock.metadata.configs.settings import ConfigSource
-from penstock.metadata.image import ResourceType
 from penstock.metadata.names import name_problem
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_32_describe_configs import (
@@ -37,6 +36,7 @@ from penstock.protocol.messages.api_32_describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from penstock.protocol.vocabulary import ResourceType
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

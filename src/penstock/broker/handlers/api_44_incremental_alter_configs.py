@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.loggers import alter_loggers
 from penstock.metadata.controller.configs import incremental_alter_configs, own_refusal, refused_resources
-from penstock.metadata.image import ResourceType
 from penstock.protocol.errors import KafkaError, without_frames
 from penstock.protocol.messages.api_44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.protocol.vocabulary import ResourceType
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.controller_parts import ControllerParts

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.metadata.names import METADATA_TOPIC
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_55_describe_quorum import (
     DescribeQuorumRequest,
@@ -18,6 +17,7 @@ from penstock.protocol.messages.api_55_describe_quorum import (
     Node,
     ReplicaState,
 )
+from penstock.protocol.vocabulary import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.controller_parts import ControllerParts

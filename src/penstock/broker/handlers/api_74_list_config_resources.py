@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.image import MetadataImage
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_74_list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from penstock.protocol.vocabulary import ResourceType
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

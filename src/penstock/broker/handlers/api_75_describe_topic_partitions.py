@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.cluster_view import TOPIC_OPERATIONS, ClusterView
 from penstock.metadata.image import TopicImage
-from penstock.metadata.names import INTERNAL_TOPICS, name_problem
+from penstock.metadata.names import name_problem
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_75_describe_topic_partitions import (
     Cursor,
@@ -19,6 +19,7 @@ from penstock.protocol.messages.api_75_describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from penstock.protocol.vocabulary import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.metadata.image import (
-    NO_LEADER,
-    Endpoint,
-    MetadataImage,
-    PartitionImage,
-)
+from penstock.metadata.image import Endpoint, MetadataImage, PartitionImage
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import NO_LEADER
 
 NOT_ASKED = -0x80000000
 

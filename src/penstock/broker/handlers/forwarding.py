@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.requests.error_replies import merge
 from penstock.metadata.controller.configs import own_refusal
-from penstock.metadata.image import ResourceType
+from penstock.protocol.vocabulary import ResourceType
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 
-from penstock.metadata.controller.configs import Operation
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_44_incremental_alter_configs import AlterConfigsResource
+from penstock.protocol.vocabulary import ConfigOperation
 
 ROOT = "root"
 TRACE = 5
@@ -53,17 +53,17 @@ def alter_loggers(resource: AlterConfigsResource, node_id: int, *, validate_only
 
 def _check(name: str, operation: int, level: str | None, known: dict[str, str]) -> None:
     match operation:
-        case Operation.SET:
+        case ConfigOperation.SET:
             if level not in LEVELS:
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG,
                     f"Logger {name} can't be set to {level}: use one of {', '.join(sorted(LEVELS))}.",
                 )
-        case Operation.DELETE:
+        case ConfigOperation.DELETE:
             if name == ROOT:
                 raise _invalid("The root logger always has a level: set another one.")
-        case Operation.APPEND | Operation.SUBTRACT:
-            raise _invalid(f"A logger takes no {Operation(operation).name}: use SET or DELETE.")
+        case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+            raise _invalid(f"A logger takes no {ConfigOperation(operation).name}: use SET or DELETE.")
         case _:
             raise _invalid(f"{operation} is no operation on a logger: use 0 (SET) or 1 (DELETE).")
     if name not in known:

@@ -20,6 +20,7 @@ from penstock.broker.replicas.partition_host import PartitionHost, Waiter, now_m
 from penstock.log.flush import make_countable
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH
 from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.replication.leader import Leading, Verdict
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.metadata.image import PartitionImage
     from penstock.records.validate import Prepared
 
-NO_EPOCH = -1
 
 Pending = tuple[int, "asyncio.Future[None]"]
 _offset_of = itemgetter(0)
@@ -113,22 +113,22 @@ class Partition:
     def acks_need_fsync(self) -> bool:
         return self.log.config.fsync_before_ack
 
-    def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
+    def leader_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
         """The log, if this node leads the partition in the epoch that the client believes in."""
-        if current_leader_epoch != NO_EPOCH:
+        if current_leader_epoch != NO_LEADER_EPOCH:
             self._check_epoch(current_leader_epoch)
         if self.image.leader != self._host.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
         return self._log or self.log
 
-    def replica_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
+    def replica_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
         """The log, also where this node only follows: consumers may read there (KIP-392)."""
         self._check_epoch(current_leader_epoch)
         return self.log
 
     def _check_epoch(self, current_leader_epoch: int) -> None:
         epoch = self.image.leader_epoch
-        if current_leader_epoch not in (NO_EPOCH, epoch):
+        if current_leader_epoch not in (NO_LEADER_EPOCH, epoch):
             older = current_leader_epoch < epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
             raise KafkaError(code, f"The leader epoch is {epoch}.")
@@ -150,7 +150,7 @@ class Partition:
         if epoch == self.image.leader_epoch:
             return epoch, log.log_end_offset
         latest = log.epochs.latest_epoch
-        if latest is None and NO_EPOCH != epoch < self.image.leader_epoch:
+        if latest is None and NO_LEADER_EPOCH != epoch < self.image.leader_epoch:
             return epoch, log.log_end_offset
         if latest is not None and latest <= epoch < self.image.leader_epoch:
             return latest, log.log_end_offset
@@ -296,7 +296,7 @@ class Partition:
         finally:
             self._following = None
 
-    async def committed(self, offset: int, leader_epoch: int = NO_EPOCH) -> None:
+    async def committed(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Returns when the high watermark has passed everything below `offset`.
 
         Raises if that won't be: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR. Whoever
@@ -306,10 +306,10 @@ class Partition:
         if waiting is not None:
             await waiting
 
-    def when_committed(self, offset: int, leader_epoch: int = NO_EPOCH) -> asyncio.Future[None] | None:
+    def when_committed(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> asyncio.Future[None] | None:
         """What `committed` waits for; None if there is nothing to wait for."""
         log = self.log
-        if leader_epoch not in (NO_EPOCH, self.image.leader_epoch):
+        if leader_epoch not in (NO_LEADER_EPOCH, self.image.leader_epoch):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader epoch is {self.image.leader_epoch} by now.")
         if log.high_watermark >= offset:
             return None

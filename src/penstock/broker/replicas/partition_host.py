@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from penstock.replication.leader import NO_BROKER_EPOCH
+from penstock.protocol.vocabulary import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from penstock.log.log import Log

@@ -17,16 +17,10 @@ from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS, PartitionHost
 from penstock.metadata.configs.topic import effective_log_config
 from penstock.metadata.controller.assignments import has_directories
-from penstock.metadata.image import (
-    EMPTY_IMAGE,
-    LOST_DIRECTORY,
-    UNASSIGNED_DIRECTORY,
-    ResourceType,
-    is_reserved,
-    topic_changes,
-)
+from penstock.metadata.image import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, is_reserved, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
+from penstock.protocol.vocabulary import ResourceType
 
 if TYPE_CHECKING:
     from penstock.log.log import Log

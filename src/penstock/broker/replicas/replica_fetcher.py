@@ -34,6 +34,7 @@ from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from penstock.protocol.vocabulary import EARLIEST, LATEST, NO_LEADER_EPOCH
 from penstock.replication import follower
 from penstock.replication.follower import ResetKind, Trouble
 
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_EPOCH = -1
-LATEST, EARLIEST = -1, -2
 SLICE_SECONDS = 0.005  # how long taking over an answer may hold the loop
 
 _SESSION_LOST = frozenset(
@@ -290,7 +289,7 @@ class ReplicaFetcher:
             partition=entry.partition.index,
             current_leader_epoch=entry.leader_epoch,
             fetch_offset=log.log_end_offset,
-            last_fetched_epoch=NO_EPOCH if latest is None else latest,
+            last_fetched_epoch=NO_LEADER_EPOCH if latest is None else latest,
             log_start_offset=log.log_start_offset,
             partition_max_bytes=self._settings.int("replica.fetch.max.bytes"),
         )
@@ -395,7 +394,7 @@ class ReplicaFetcher:
         log = partition.log
         if entry.asked != log.log_end_offset:
             return  # an answer to what was asked before, perhaps of this leader in an earlier epoch
-        if data.diverging_epoch.epoch != NO_EPOCH or data.diverging_epoch.end_offset != -1:
+        if data.diverging_epoch.epoch != NO_LEADER_EPOCH or data.diverging_epoch.end_offset != -1:
             self._truncate(entry, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
             return
         entry.failures = 0

@@ -12,8 +12,9 @@ from penstock.broker.replicas.replica_fetcher import Counts, ReplicaFetcher
 from penstock.broker.replicas.replica_figures import figures_of
 from penstock.broker.replicas.throttle import FOLLOWER_RATE, Throttle
 from penstock.broker.tasks import Tasks
-from penstock.metadata.image import EMPTY_IMAGE, NO_LEADER, topic_changes
+from penstock.metadata.image import EMPTY_IMAGE, topic_changes
 from penstock.protocol.errors import KafkaError
+from penstock.protocol.vocabulary import NO_LEADER
 
 if TYPE_CHECKING:
     from penstock.broker.peers.peers import Peers

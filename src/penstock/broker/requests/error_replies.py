@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from penstock.net.connection import CLOSE, Close
-from penstock.protocol.apis import response_class
+from penstock.protocol.apis import PRODUCE, response_class
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.schema import Field, Struct
 
@@ -26,7 +26,6 @@ NOT_IDENTITIES = ("error_message", "metadata", "protocol_type", "protocol_name",
 IDENTITY_NUMBERS = ("resource_type", "producer_id")
 # Numbers that mean nothing beside an error, and for which the declared default is a real value.
 UNKNOWN_NUMBERS = ("base_offset", "high_watermark", "committed_offset", "low_watermark", "node_id", "port")
-PRODUCE = 0
 ALTER_REPLICA_LOG_DIRS = 34  # asks by directory, answers by topic
 # Their items are an afterthought to an error of the whole request.
 TOP_LEVEL_APIS = frozenset({13, 35})  # LeaveGroup, DescribeLogDirs

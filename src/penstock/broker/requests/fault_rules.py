@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import Target, error_response, merge, overwrite, split, targets
 from penstock.net.connection import Close
-from penstock.protocol.apis import APIS, response_class
+from penstock.protocol.apis import APIS, FETCH, METADATA, response_class
 from penstock.protocol.codec import decode
 from penstock.protocol.errors import ErrorCode
 from penstock.spelling import did_you_mean
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultRule", "Faults", "error_response"]
 
-FETCH = 1
-METADATA = 3
 # Reads whose answer is a view of many topics: they are served, then the error is put on what matches. A fetch must be,
 # because its session has to know the partition for the client to find it again.
 SERVED_THEN_OVERWRITTEN = frozenset({FETCH, METADATA})

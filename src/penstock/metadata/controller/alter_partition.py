@@ -12,7 +12,6 @@ from penstock.metadata.apply import apply, changed_partition
 from penstock.metadata.controller.broker_states import registered_broker
 from penstock.metadata.controller.partition_change import (
     DEFAULT_RULES,
-    NO_LEADER_CHANGE,
     RECOVERED,
     RECOVERING,
     Change,
@@ -26,6 +25,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_56_alter_partition as isr_change
 from penstock.protocol.messages import api_73_assign_replicas_to_dirs as directories
 from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
+from penstock.protocol.vocabulary import NO_LEADER_CHANGE
 
 ANY_EPOCH = -1
 

@@ -26,7 +26,6 @@ from penstock.metadata.decision import Decision
 from penstock.metadata.image import (
     METADATA_VERSION,
     MIGRATING_DIRECTORY,
-    NO_LEADER,
     UNASSIGNED_DIRECTORY,
     BrokerImage,
     MetadataImage,
@@ -36,6 +35,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
 from penstock.protocol.persisted.metadata.broker_registration_change_record import BrokerRegistrationChangeRecord
 from penstock.protocol.persisted.metadata.unregister_broker_record import UnregisterBrokerRecord
+from penstock.protocol.vocabulary import NO_LEADER
 
 FENCE, UNFENCE, SHUTTING_DOWN = 1, -1, 1
 CORDONED_SINCE = 30

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from enum import IntEnum
 from typing import Protocol
 
 from penstock.metadata.configs.broker import broker_key
@@ -19,7 +18,7 @@ from penstock.metadata.configs.group import validate_group_configs
 from penstock.metadata.configs.settings import CORDONED, Settings, check_cordoned, check_lockout
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, validate_topic_configs
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import MetadataImage, ResourceType
+from penstock.metadata.image import MetadataImage
 from penstock.metadata.names import name_problem
 from penstock.metadata.patterns import Work
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
@@ -27,6 +26,7 @@ from penstock.protocol.messages import api_33_alter_configs as legacy
 from penstock.protocol.messages import api_44_incremental_alter_configs as incremental
 from penstock.protocol.persisted.metadata.clear_elr_record import ClearElrRecord
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 
 # As many records as one request may cause, so that a commit stays one batch of bounded size.
 MAX_RECORDS_PER_REQUEST = 10_000
@@ -34,13 +34,6 @@ ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
 # What became of a resource: an error, or None when it is done.
 Outcomes = dict[int, KafkaError | None]
-
-
-class Operation(IntEnum):
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 ALTERABLE = frozenset(ResourceType)
@@ -68,7 +61,8 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
         nulls = [
             config.name
             for config in resource.configs
-            if config.value is None and getattr(config, "config_operation", Operation.SET) != Operation.DELETE
+            if config.value is None
+            and getattr(config, "config_operation", ConfigOperation.SET) != ConfigOperation.DELETE
         ]
         if resource.resource_type not in ALTERABLE:
             outcomes[index] = _invalid(
@@ -88,7 +82,7 @@ def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) 
     if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):
         return None
     for config in resource.configs:
-        if config.name == CORDONED and config.config_operation in (Operation.SET, Operation.APPEND):
+        if config.name == CORDONED and config.config_operation in (ConfigOperation.SET, ConfigOperation.APPEND):
             try:
                 check_cordoned(config.value, settings.log_dirs)
             except ConfigError as error:
@@ -273,25 +267,25 @@ def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsRe
     values = dict(image.config(kind, resource.resource_name))
     for config in resource.configs:
         try:
-            operation = Operation(config.config_operation)
+            operation = ConfigOperation(config.config_operation)
         except ValueError:
             raise _invalid(
                 f"{config.config_operation} is no operation on {config.name}: use 0, 1, 2 or 3 (SET to SUBTRACT)."
             ) from None
         match operation:
-            case Operation.SET:
+            case ConfigOperation.SET:
                 assert config.value is not None
                 values[config.name] = config.value
-            case Operation.DELETE:
+            case ConfigOperation.DELETE:
                 values.pop(config.name, None)
-            case Operation.APPEND | Operation.SUBTRACT:
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
                 assert config.value is not None
                 key = _list_key(kind, config.name, operation)
                 values[config.name] = _combined(values.get(config.name, key.default), config.value, operation)
     return values
 
 
-def _list_key(kind: int, name: str, operation: Operation) -> ConfigKey:
+def _list_key(kind: int, name: str, operation: ConfigOperation) -> ConfigKey:
     """Only lists can grow and shrink, and of those only topics' and brokers'."""
     key = broker_key(name) if kind == ResourceType.BROKER else None
     if kind == ResourceType.BROKER and key is None:
@@ -307,12 +301,12 @@ def _list_key(kind: int, name: str, operation: Operation) -> ConfigKey:
     raise KafkaError(ErrorCode.INVALID_CONFIG, why)
 
 
-def _combined(current: str | None, operand: str, operation: Operation) -> str:
+def _combined(current: str | None, operand: str, operation: ConfigOperation) -> str:
     items = [item for item in (current or "").split(",") if item]
     for item in (part for part in operand.split(",") if part):
-        if operation is Operation.APPEND and item not in items:
+        if operation is ConfigOperation.APPEND and item not in items:
             items.append(item)
-        elif operation is Operation.SUBTRACT and item in items:
+        elif operation is ConfigOperation.SUBTRACT and item in items:
             items.remove(item)
     return ",".join(items)
 

@@ -15,7 +15,7 @@ from penstock.metadata.controller.partition_change import (
     partitions_where,
 )
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import NO_LEADER, MetadataImage, PartitionImage
+from penstock.metadata.image import MetadataImage, PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_43_elect_leaders import (
     ElectLeadersRequest,
@@ -24,6 +24,7 @@ from penstock.protocol.messages.api_43_elect_leaders import (
     ReplicaElectionResult,
 )
 from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
+from penstock.protocol.vocabulary import NO_LEADER
 
 MAX_ELECTIONS = 1000
 

@@ -16,11 +16,11 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.metadata.controller.assignments import default_directory, has_directories
-from penstock.metadata.image import METADATA_VERSION, NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from penstock.metadata.image import METADATA_VERSION, MetadataImage, PartitionImage, TopicImage
 from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
+from penstock.protocol.vocabulary import NO_LEADER, NO_LEADER_CHANGE
 
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
-NO_LEADER_CHANGE = -2
 RECOVERED, RECOVERING = 0, 1
 # The first level at which a smaller ISR needs no new leader epoch.
 SHRINK_KEEPS_EPOCH_SINCE = 12

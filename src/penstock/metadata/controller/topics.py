@@ -17,8 +17,8 @@ from penstock.metadata.controller.assignments import (
     refuse_assignment,
 )
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import MetadataImage, ResourceType, TopicImage
-from penstock.metadata.names import METADATA_TOPIC, collision_key, may_collide, name_problem, random_uuid
+from penstock.metadata.image import MetadataImage, TopicImage
+from penstock.metadata.names import collision_key, may_collide, name_problem, random_uuid
 from penstock.metadata.placement import place
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_19_create_topics import (
@@ -34,6 +34,7 @@ from penstock.protocol.persisted.metadata.config_record import ConfigRecord
 from penstock.protocol.persisted.metadata.remove_topic_record import RemoveTopicRecord
 from penstock.protocol.persisted.metadata.topic_record import TopicRecord
 from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import METADATA_TOPIC, ResourceType
 
 
 @dataclass(frozen=True, slots=True)

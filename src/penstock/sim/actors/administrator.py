@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.client.admin import DELETE, SET, TOPIC, Admin, NewTopic
+from penstock.client.admin import Admin, NewTopic
 from penstock.client.client import AsyncClient
-from penstock.client.offsets import EARLIEST, LATEST, list_offsets
+from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
 from penstock.protocol.errors import KafkaError
+from penstock.protocol.vocabulary import EARLIEST, LATEST, ConfigOperation, ResourceType, TopicPartition
 from penstock.sim.actors.producers import Writer, Writing
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import Deletion, Outcome, TopicChange, TopicPartition
+from penstock.sim.checks.history import Deletion, Outcome, TopicChange
 from penstock.sim.run.plan import FSYNC_SUFFIX
 
 #: Changes that no promise depends on.
@@ -110,7 +111,8 @@ class Administrator:
         topic = random.choice(self.how.partitions)[0]
         key, values = random.choice(HARMLESS)
         value = random.choice((*values, None))
-        await admin.alter_configs(TOPIC, topic, [(key, DELETE if value is None else SET, value)])
+        operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+        await admin.alter_configs(ResourceType.TOPIC, topic, [(key, operation, value)])
         self.session.note(f"config {topic} {key}={value}")
 
     async def _delete_records(self, client: AsyncClient, admin: Admin) -> None:

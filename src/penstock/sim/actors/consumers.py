@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from penstock.client.client import AsyncClient
 from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.fetched import Fetched
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
@@ -17,9 +17,10 @@ from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.producers import Writer, Writing, end
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import Commit, Outcome, Read, TopicPartition, Transaction
+from penstock.sim.checks.history import Commit, Outcome, Read, Transaction
 
 LEAVE = -1
 

@@ -15,8 +15,8 @@ from penstock.protocol.messages.api_45_alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import TopicPartition
 
 PREFERRED = 0
 TIMEOUT_MS = 4_000

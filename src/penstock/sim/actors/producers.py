@@ -9,8 +9,9 @@ from penstock.client.accumulator import Sent
 from penstock.client.client import AsyncClient
 from penstock.client.producer import ALL, Producer, ProducerSettings
 from penstock.protocol.errors import KafkaError
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import Outcome, TopicPartition, Transaction, Write
+from penstock.sim.checks.history import Outcome, Transaction, Write
 
 DELIVERY_TIMEOUT_S = 15.0
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.client import GROUP, AsyncClient
+from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
 from penstock.client.retry import Retry
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -24,7 +24,8 @@ from penstock.protocol.messages.api_09_offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from penstock.sim.checks.history import Commit, Committed, History, Outcome, TopicPartition
+from penstock.protocol.vocabulary import GROUP_COORDINATOR, TopicPartition
+from penstock.sim.checks.history import Commit, Committed, History, Outcome
 
 if TYPE_CHECKING:
     from penstock.net.network import Network
@@ -135,7 +136,7 @@ class Session:
         return found
 
     async def _coordinated(self, client: AsyncClient, group: str, request: Any) -> Any:
-        node = await client.coordinator(group, GROUP)
+        node = await client.coordinator(group, GROUP_COORDINATOR)
         try:
             connection = await client.connection(node)
             version = connection.version_of(request.API_KEY, _OFFSETS_BY_NAME)
@@ -147,4 +148,4 @@ class Session:
     @staticmethod
     def _notice(client: AsyncClient, group: str, codes: list[ErrorCode]) -> None:
         if any(code in _COORDINATOR_MOVED for code in codes):
-            client.forget_coordinator(group, GROUP)
+            client.forget_coordinator(group, GROUP_COORDINATOR)

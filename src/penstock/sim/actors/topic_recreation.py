@@ -13,9 +13,10 @@ from penstock.client.admin import Admin, NewTopic
 from penstock.client.client import AsyncClient
 from penstock.client.producer import Producer
 from penstock.protocol.errors import KafkaError
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.producers import Writer, Writing
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import Outcome, TopicChange, TopicPartition
+from penstock.sim.checks.history import Outcome, TopicChange
 
 GROUP = "namesakes"
 #: More than one topic of a name gets.

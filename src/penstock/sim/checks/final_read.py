@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from penstock.client.admin import Admin
 from penstock.client.client import AsyncClient
 from penstock.client.consumer import Consumer, ConsumerSettings
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from penstock.client.offsets import list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import FinalView, History, Stored, TopicPartition
+from penstock.sim.checks.history import FinalView, History, Stored
 from penstock.sim.checks.replica_rules import Starts
 from penstock.sim.run.plan import Plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-TopicPartition = tuple[str, int]
+from penstock.protocol.vocabulary import TopicPartition
 
 
 class Outcome(Enum):

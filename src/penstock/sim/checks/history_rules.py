@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from penstock.protocol.vocabulary import TRANSACTION_STATE, TopicPartition
 from penstock.sim.actors.consumers import copy_of
-from penstock.sim.checks.history import Commit, FinalView, History, Outcome, TopicPartition, Write
+from penstock.sim.checks.history import Commit, FinalView, History, Outcome, Write
 from penstock.sim.run.plan import Plan
 
 #: Of each rule: the rest is more of the same.
 SHOWN = 5
-OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTIONS_TOPIC = "__transaction_state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ def transactions_are_whole(plan: Plan, history: History, view: FinalView) -> Ite
         ]
         known = [write for write in judged if write.outcome is Outcome.DONE]
         missing = [write for write in known if write not in there and not _superseded(write, view)]
-        if _excused(plan, history, transaction.began, [write.partition for write in judged], TRANSACTIONS_TOPIC):
+        if _excused(plan, history, transaction.began, [write.partition for write in judged], TRANSACTION_STATE):
             continue
         aborted = transaction.outcome is Outcome.DONE and not transaction.committed
         if aborted:

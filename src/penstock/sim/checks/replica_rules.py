@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from penstock.log.producers import CompletedTxn, ProducerStateManager
 from penstock.log.scan import scan_headers
 from penstock.protocol.errors import KafkaError
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.records.batches import split_batches
 from penstock.records.control import read_end_txn
 from penstock.records.record import read_records
-from penstock.sim.checks.history import TopicPartition
 from penstock.sim.engine.machine import Machine
 
 if TYPE_CHECKING:

@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, topic_changes
 from penstock.protocol.errors import KafkaError
-from penstock.sim.checks.history import TopicPartition
+from penstock.protocol.vocabulary import NO_NODE, TopicPartition
 from penstock.sim.engine.machine import Machine, State
 
 if TYPE_CHECKING:
     from penstock.broker.events import QuorumRoleChanged
     from penstock.broker.replicas.partition import Partition
 
-NOBODY = -1
 #: Changes of leaders named in one line of the story, at most.
 NAMED = 6
 
@@ -88,8 +87,8 @@ class Watcher:
         self.excuses: Callable[[], Excuses] = Excuses
         #: Told of a node that has been elected, and of its epoch.
         self.on_elected: list[Callable[[str, int], None]] = []
-        self.quorum_leader = NOBODY
-        self.quorum_epoch = NOBODY
+        self.quorum_leader = NO_NODE
+        self.quorum_epoch = NO_NODE
         self.led: dict[TopicPartition, list[Led]] = {}
         self.levels: dict[TopicPartition, list[Level]] = {}
         self._quorum: dict[int, int] = {}
@@ -117,7 +116,7 @@ class Watcher:
     def role_changed(self, node: str, event: QuorumRoleChanged) -> None:
         """Checks a node's new role in the quorum against the roles that all nodes have had."""
         epoch, leader = event.epoch, event.leader_id
-        if leader == NOBODY:
+        if leader == NO_NODE:
             return
         known = self._quorum.setdefault(epoch, leader)
         if known != leader:
@@ -159,7 +158,7 @@ class Watcher:
     def _partition(self, topic_id: bytes, name: str, index: int, partition: PartitionImage) -> str:
         """What is new about who leads it, as words."""
         where = f"{name}-{index}"
-        if partition.leader != NOBODY:
+        if partition.leader != NO_NODE:
             known = self._leaders.setdefault((topic_id, index, partition.leader_epoch), partition.leader)
             if known != partition.leader:
                 what = f"{where} epoch {partition.leader_epoch} is led by {known} and by {partition.leader}"
@@ -185,7 +184,7 @@ class Watcher:
             self._joined(key, partition, joined)
         if last is not None and last.leader == partition.leader:
             return ""
-        return f"{where} {'nobody' if partition.leader == NOBODY else f'n{partition.leader}'}"
+        return f"{where} {'nobody' if partition.leader == NO_NODE else f'n{partition.leader}'}"
 
     # Logs.
 
@@ -272,7 +271,7 @@ class Watcher:
     ) -> None:
         epoch, log = partition.image.leader_epoch, partition.log
         where = f"{partition.topic}-{partition.index}"
-        high, by = self._committed.get(key, (0, NOBODY))
+        high, by = self._committed.get(key, (0, NO_NODE))
         if epoch > by and log.log_end_offset < high:
             what = f"{machine.name} leads {where} in epoch {epoch}, has {log.log_end_offset}"
             self._broken("leader completeness", key, f"{what}, and {high} was committed in epoch {by}")

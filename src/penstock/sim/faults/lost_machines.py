@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.metadata.image import MetadataImage
-from penstock.sim.checks.history import TopicPartition
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.engine.machine import Machine
 from penstock.sim.run.plan import Plan
 

@@ -24,18 +24,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
-from penstock.client.admin import SET, Admin, NewTopic
+from penstock.client.admin import Admin, NewTopic
 from penstock.client.client import AsyncClient
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.consumer import Consumer, ConsumerSettings
-from penstock.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer, ProducerSettings
-from penstock.metadata.image import ResourceType
 from penstock.protocol.errors import KafkaError
+from penstock.protocol.vocabulary import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TRANSACTION_STATE,
+    ConfigOperation,
+    ResourceType,
+    TopicPartition,
+)
 from penstock.records.batches import split_batches
 from penstock.records.record import read_records
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import History, TopicPartition
+from penstock.sim.checks.history import History
 from penstock.sim.checks.replica_rules import read_copy
 from penstock.sim.engine.clock import SimClock
 from penstock.sim.engine.loop import ProcessLoop, Timeline, collected_by_hand, run_in
@@ -51,7 +60,6 @@ from penstock.sim.run.cluster_layout import simple_shape
 
 BOUND_S = 100_000.0
 READ_BOUND_S = 30.0
-TRANSACTIONS = "__transaction_state"
 
 
 def run_script(text: str, *, seed: int = 1, settings: dict[str, str] | None = None) -> str:
@@ -210,7 +218,7 @@ class Stage:
         """Changes a topic's configs."""
 
         async def work(role: Role) -> str:
-            changes = [(config, SET, value) for config, value in configs.items()]
+            changes = [(config, ConfigOperation.SET, value) for config, value in configs.items()]
             await Admin(await role.connected()).alter_configs(ResourceType.TOPIC, name, changes)
             return "changed"
 
@@ -477,7 +485,7 @@ class Stage:
         return ""
 
     async def do_kill_coordinator(self) -> str:
-        self._leads(TRANSACTIONS).kill()
+        self._leads(TRANSACTION_STATE).kill()
         return ""
 
     async def do_in_sync(self, place: str, within: str = "60") -> str:

@@ -1,0 +1,80 @@
+"""Names and reserved values of Kafka's protocol that several packages use, each defined once.
+
+A value that only one module needs stays in that module. API keys stand in `protocol.apis`, ids in `protocol.uuid`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+TopicPartition = tuple[str, int]
+
+METADATA_TOPIC = "__cluster_metadata"
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+SHARE_GROUP_STATE = "__share_group_state"
+#: Topics that clients may not write to. The metadata log is not one of them: clients don't see it as a topic at all.
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
+
+# Timestamps of ListOffsets that ask for a position instead of a time.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+# Isolation levels of Fetch and ListOffsets.
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+# Values that stand for "none" or "unknown".
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+NO_LEADER_EPOCH = -1
+NO_BROKER_EPOCH = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+#: No node leads, or got this node's vote.
+NO_NODE = -1
+#: The partition has no leader.
+NO_LEADER = -1
+#: A PartitionChangeRecord leaves the leader as it is.
+NO_LEADER_CHANGE = -2
+
+# Replica ids of Fetch and ListOffsets that name no broker.
+CONSUMER_REPLICA = -1
+DEBUGGING_REPLICA = -2
+#: The preferred read replica of a fetch that should stay with the broker it asked.
+NO_REPLICA = -1
+
+MAX_SEQUENCE = 0x7FFFFFFF
+MAX_PRODUCER_EPOCH = 0x7FFF
+#: From this transaction.version on, each transaction has an epoch of its own and its marker a newer one (KIP-890).
+EPOCH_PER_TRANSACTION = 2
+#: The timeout of a transaction that an outside coordinator ends (KIP-939).
+NO_TRANSACTION_TIMEOUT_MS = 0x7FFFFFFF
+
+# Key types of FindCoordinator.
+GROUP_COORDINATOR = 0
+TRANSACTION_COORDINATOR = 1
+
+
+class ResourceType(IntEnum):
+    """Config resource types as the protocol and ConfigRecord number them."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigOperation(IntEnum):
+    """Changes of a config that IncrementalAlterConfigs asks for."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3

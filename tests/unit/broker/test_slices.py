@@ -33,7 +33,10 @@ SYNC_GROUP = 14
 @pytest.fixture(autouse=True)
 def _collects_before_and_after() -> Iterator[None]:
     assert gc.isenabled()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)  # a command that ran in this process before may have left its own
     yield
+    gc.set_threshold(*thresholds)
     assert gc.isenabled()
 
 

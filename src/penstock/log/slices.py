@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from penstock.log.txn_index import AbortedTransaction
 
 
+#: Bytes whose checksums are looked at on the event loop: they may be batches of 68 bytes, 1 µs each.
+CHECKED_AT_ONCE = 256 * 1024
+
+
 class LogSlice:
     """Whole batches, except that `max_bytes` may cut the last one short, as in Kafka."""
 
@@ -70,6 +74,8 @@ class LogSlice:
             data = await segment.file.read(self.size, self.position)
         except OSError as error:
             raise self._log.failed(error) from error
+        if len(data) > CHECKED_AT_ONCE and segment.needs_check(self.position, self.position + self.size):
+            return self._judged(segment, data, await self._log.environment.disk.run(_good_bytes, data))
         return self._judged(segment, data)
 
     def read_now(self) -> Buffer:
@@ -82,30 +88,36 @@ class LogSlice:
             raise self._log.failed(error) from error
         return self._judged(segment, data)
 
-    def _judged(self, segment: Segment, data: Buffer) -> Buffer:
+    def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
         """Bytes that were on disk before this process are served only once their checksums have been seen to hold."""
         if len(data) != self.size:
             raise self._corrupt(segment, self.position + len(data), "the file is shorter than it was")
         if not segment.needs_check(self.position, self.position + self.size):
             return data
-        view = memoryview(data)
-        good = lowest = 0
-        while good + HEADER_SIZE <= len(view):
-            header = parse_header(view, good)
-            end = good + header.batch_length + LOG_OVERHEAD
-            whole = header.magic == MAGIC and header.batch_length >= MIN_BATCH_LENGTH
-            if whole and end > len(view):
-                break
-            if not whole or header.base_offset < lowest or not crc_ok(view[good:end]):
-                if not good:
-                    raise self._corrupt(segment, self.position, "a batch does not match its checksum")
-                break
-            good, lowest = end, header.next_offset
+        good, damaged = _good_bytes(data) if checked is None else checked
+        if damaged and not good:
+            raise self._corrupt(segment, self.position, "a batch does not match its checksum")
         segment.mark_checked(self.position, self.position + good)
-        return data if good == len(view) else view[:good]
+        return data if good == len(data) else memoryview(data)[:good]
 
     def _corrupt(self, segment: Segment, position: int, reason: str) -> KafkaError:
         self._log.report_corruption(f"{segment.file.path} at byte {position}: {reason}")
         return KafkaError(
             ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged; it is not served. Restore it from a replica."
         )
+
+
+def _good_bytes(data: Buffer) -> tuple[int, bool]:
+    """How many bytes from the start are whole batches whose checksums hold, and whether damage ends them."""
+    view = memoryview(data)
+    good = lowest = 0
+    while good + HEADER_SIZE <= len(view):
+        header = parse_header(view, good)
+        end = good + header.batch_length + LOG_OVERHEAD
+        whole = header.magic == MAGIC and header.batch_length >= MIN_BATCH_LENGTH
+        if whole and end > len(view):
+            break
+        if not whole or header.base_offset < lowest or not crc_ok(view[good:end]):
+            return good, True
+        good, lowest = end, header.next_offset
+    return good, False

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from replica_cluster import TOPIC, Cluster, run
 
+from penstock.broker.fetch import large_fetch, long_poll
 from penstock.broker.fetch.fetch_sessions import FetchSessions, Wanted
 from penstock.broker.fetch.long_poll import Fetching
 from penstock.broker.handlers import api_01_fetch
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.slices import SLICE_PARTITIONS, Slices
 from penstock.disk.memory import MemoryDisk
+from penstock.log.slices import LogSlice
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -121,6 +123,23 @@ def test_few_partitions_are_answered_in_the_pass_that_brought_them(passed: list[
         cluster = await leader()
         assert isinstance(handled(cluster, asked(1_000)), FetchResponse)
         assert passed == [1_000]
+        await cluster.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_much_is_read_in_a_thread_though_it_is_in_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        cluster = await leader()
+        cluster[1].append(b"a", b"b")
+        expected = handled(cluster, asked(count, epoch=-1))
+        if count > 1:
+            expected = await expected
+        monkeypatch.setattr(long_poll, "READ_AT_ONCE", 1)
+        monkeypatch.setattr(large_fetch, "READ_AT_ONCE", 1)
+        monkeypatch.delattr(LogSlice, "read_cached")
+        assert decoded(await handled(cluster, asked(count, epoch=-1))) == decoded(expected)
         await cluster.close()
 
     run(scenario())

@@ -54,3 +54,20 @@ def test_a_leader_that_is_not_yet_where_the_one_before_was_cannot_tell_the_end(i
 def test_an_open_transaction_does_not_hide_the_end_of_a_new_leaders_log() -> None:
     told = ask(high_watermark=EPOCH_START, last_stable_offset=10, isolation=READ_COMMITTED)
     assert told == (ErrorCode.NONE, 10)
+
+
+def test_looking_for_partitions_that_are_named_twice_takes_steps_too() -> None:
+    counted: list[int] = []
+
+    class Spec:
+        @property
+        def partition_index(self) -> int:
+            counted.append(1)
+            return len(counted)
+
+    specs: Any = [Spec() for _ in range(10_000)]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=specs)])
+    broker: Any = None
+    ctx: Any = None
+    next(api._steps(broker, ctx, request))
+    assert len(counted) == api.COUNTED_IN_A_STEP

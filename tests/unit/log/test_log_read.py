@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from log_harness import TOPIC_ID, manager, new_log, offsets, produce, read_all, run
 
 from penstock.disk.memory import MemoryDisk
+from penstock.log import slices
 from penstock.log.log import Log
 from penstock.log.manager import LogManager
 from penstock.metadata.configs.topic import LogConfig
@@ -202,6 +204,24 @@ def test_a_damaged_batch_is_reported_and_not_served_while_the_others_are() -> No
     assert "checksum" in logs.corruptions["t", 0]
     assert spans(asyncio.run(log.read(2, 1 << 20, upper_bound=3).read())) == [(2, 2)]
     assert produce(log) == 3
+
+
+def test_checksums_of_much_that_was_on_disk_are_looked_at_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = stopped_with(30)
+    _, log = restarted(disk)
+    in_threads: list[Any] = []
+
+    async def run_aside(function: Any, *args: Any) -> Any:
+        in_threads.append(function)
+        return function(*args)
+
+    monkeypatch.setattr(disk, "run", run_aside)
+    found = log.read(0, 1 << 20, upper_bound=30)
+    monkeypatch.setattr(slices, "CHECKED_AT_ONCE", found.size - 1)
+    assert len(spans(asyncio.run(found.read()))) == len(spans(found.read_cached())) > 1
+    assert len(in_threads) == 1
+    assert asyncio.run(found.read()) == found.read_cached()
+    assert len(in_threads) == 1, "what was checked is not checked again"
 
 
 def test_a_length_that_points_nowhere_is_damage_too() -> None:

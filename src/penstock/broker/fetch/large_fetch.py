@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.fetch.long_poll import MAX_WAIT_MS, Fetching, PartitionRead
+from penstock.broker.fetch.long_poll import MAX_WAIT_MS, READ_AT_ONCE, Fetching, PartitionRead
 from penstock.broker.requests.slices import SLICE_PARTITIONS, Slices, starts
 from penstock.protocol.errors import KafkaError
 
@@ -53,7 +53,9 @@ class LargeFetching:
             chunks: list[Any] = []
             for start in starts(len(reads)):
                 await self._slices.turn()
-                chunks += [await _chunk(read) for read in reads[start : start + SLICE_PARTITIONS]]
+                chunks += [
+                    await _chunk(read, at_once=size <= READ_AT_ONCE) for read in reads[start : start + SLICE_PARTITIONS]
+                ]
             return chunks
         finally:
             if unsent is not None:
@@ -104,11 +106,11 @@ class LargeFetching:
         self._parked = []
 
 
-async def _chunk(read: PartitionRead) -> Any:
+async def _chunk(read: PartitionRead, *, at_once: bool) -> Any:
     if not read.size or read.slice is None:
         return b""
     try:
-        data = read.slice.read_cached()
+        data = read.slice.read_cached() if at_once else None
         return await read.slice.read() if data is None else data
     except KafkaError as error:
         read.fail(error)

@@ -2,9 +2,9 @@
 appended.
 
 A pass decides and locates (segment, position, size); bytes are read once, when the answer is certain. What the page
-cache holds is read on the spot; the rest is read in a thread and the answer follows. Consumers read up to the high
-watermark (or the last stable offset) and wait for it; followers read up to the end of the log and wait for that, and
-what they have by now counts before they are answered.
+cache holds is read on the spot, unless it is much; the rest is read in a thread and the answer follows. Consumers read
+up to the high watermark (or the last stable offset) and wait for it; followers read up to the end of the log and wait
+for that, and what they have by now counts before they are answered.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NOWHERE = -1  # as the end of what may be read: nothing
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+#: Bytes that are copied out of the page cache on the event loop, 2 ms a megabyte; of more, all are read in a thread.
+READ_AT_ONCE = 8 * 1024 * 1024
 MAX_WAIT_MS = 600_000  # a longer poll than this is answered empty; the client polls again
 
 
@@ -321,6 +323,8 @@ class Fetching:
         return False
 
     def _answer(self, reads: list[PartitionRead]) -> Any:
+        if sum(read.size for read in reads) > READ_AT_ONCE:
+            return self._answer_cold(reads)
         chunks: list[Any] = []
         for read in reads:
             if not read.size:

@@ -252,6 +252,20 @@ def test_a_block_of_the_docs_works_as_written(block: Block, reader: Reader) -> N
     RUN[block.name](block, reader)
 
 
+def test_the_blocks_of_the_readme_work_one_after_the_other_on_one_broker(reader: Reader) -> None:
+    """As a newcomer runs them: what a block leaves behind must not be in the way of the next one."""
+    for block in blocks():
+        if block.page == "README.md" and RUN[block.name] in (run_python, run_shell, run_first_commands):
+            RUN[block.name](block, reader)
+
+
+def test_no_page_installs_penstock_from_an_index() -> None:
+    """There is no release yet: the name belongs to nobody, or to somebody else."""
+    for path in PAGES:
+        for names in re.findall(r"pip install ([^`\n]*)", path.read_text()):
+            assert not re.search(r"(?<![\w/.-])penstock\b", names), f"{path.name}: pip install {names}"
+
+
 # --- commands that are not run ------------------------------------------------------------------------------------
 
 

@@ -128,7 +128,7 @@ def run_alter(args: argparse.Namespace) -> int:
 
 
 def _change(args: argparse.Namespace, changes: list[tuple[str, Any]]) -> int:
-    from penstock.cli.connect import connect, outcome
+    from penstock.cli.connect import connect, outcome, with_near_configs
     from penstock.protocol.messages import api_44_incremental_alter_configs as api
 
     kind, name, node = _address(args)
@@ -142,7 +142,12 @@ def _change(args: argparse.Namespace, changes: list[tuple[str, Any]]) -> int:
         answer: api.IncrementalAlterConfigsResponse = broker.ask(
             api.IncrementalAlterConfigsRequest(resources=[resource], validate_only=args.dry_run), node=node
         )
-    failures = [(f"{args.kind} {args.name}", r.error_code, r.error_message) for r in answer.responses if r.error_code]
+    named = [each.name for each in configs] if args.kind == "topic" else []
+    failures = [
+        (f"{args.kind} {args.name}", each.error_code, with_near_configs(each.error_message, named))
+        for each in answer.responses
+        if each.error_code
+    ]
     rows = []
     if not failures:
         result = "could be" if args.dry_run else "done"

@@ -146,6 +146,19 @@ def failure(what: str, code: int, message: str | None) -> Failure:
     return Failure(f"{what}: {_sentence(known, message)}", CODES.get(known, Exit.FAILED))
 
 
+def with_near_configs(message: str | None, given: Iterable[str]) -> str | None:
+    """A broker's refusal of topic configs, with the names that are near to those that no topic has.
+
+    Only here, for the one who wrote them: looking for them is too much work for a broker that anybody may ask.
+    """
+    from penstock.cli.parser import near
+    from penstock.metadata.configs.topic import TOPIC_CONFIGS
+
+    unknown = [name for name in given if name not in TOPIC_CONFIGS and message and name in message]
+    found = [near(name, TOPIC_CONFIGS) for name in unknown[:1]]
+    return f"{(message or '').removesuffix(': check its spelling.')}{found[0]}" if found and found[0] else message
+
+
 def _sentence(code: ErrorCode, message: str | None) -> str:
     if message:
         return message

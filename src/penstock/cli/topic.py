@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run_create(args: argparse.Namespace) -> int:
-    from penstock.cli.connect import connect, outcome
+    from penstock.cli.connect import connect, outcome, with_near_configs
     from penstock.protocol.errors import ErrorCode
     from penstock.protocol.messages import api_19_create_topics as api
 
@@ -87,7 +87,8 @@ def run_create(args: argparse.Namespace) -> int:
     for topic in answer.topics:
         exists = topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and args.if_not_exists
         if topic.error_code and not exists:
-            failures.append((topic.name, topic.error_code, topic.error_message))
+            message = with_near_configs(topic.error_message, (each.name for each in configs))
+            failures.append((topic.name, topic.error_code, message))
             continue
         partitions = topic.num_partitions if topic.num_partitions > 0 else None
         factor = topic.replication_factor if topic.replication_factor > 0 else None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.metadata.configs.broker import BROKER_CONFIGS, OWN_CONFIGS, broker_key
+from penstock.metadata.configs.protection import protection_refusal
 from penstock.metadata.configs.topic import TOPIC_CONFIGS
 from penstock.spelling import did_you_mean
 
@@ -15,11 +16,13 @@ Value = str | int | float | list[str] | tuple[str, ...]
 
 def properties(config: Mapping[str, Value] | None) -> dict[str, str]:
     """Server properties as text. A name that no broker knows would do nothing: it is an error."""
-    for name in config or {}:
+    texts = _texts("property", config or {})
+    for name, text in texts.items():
         if broker_key(name) is None:
             known = (*BROKER_CONFIGS, *OWN_CONFIGS)
-            raise ValueError(f"there is no server property {name!r}: {did_you_mean(name, known)}")
-    return _texts("property", config or {})
+            refusal = protection_refusal(name, text)
+            raise ValueError(refusal or f"there is no server property {name!r}: {did_you_mean(name, known)}")
+    return texts
 
 
 def topic_configs(configs: Mapping[str, Value] | None) -> dict[str, str]:
@@ -31,6 +34,9 @@ def topic_configs(configs: Mapping[str, Value] | None) -> dict[str, str]:
 
 def keyword_configs(keywords: Mapping[str, Value]) -> dict[str, str]:
     """Topic configs that are written as keywords, with underscores for dots."""
+    for name, value in keywords.items():
+        if isinstance(value, Mapping):
+            raise TypeError(f"{name} is {value!r}: write each config as a keyword, such as retention_ms=1000")
     return topic_configs({name.replace("_", "."): value for name, value in keywords.items()})
 
 
@@ -38,9 +44,19 @@ def partition_counts(topics: Mapping[str, int] | None) -> dict[str, int]:
     if not isinstance(topics, Mapping | None):
         raise TypeError(f"topics is {topics!r}: write names with partition counts, such as {{'orders': 3}}")
     for name, count in (topics or {}).items():
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} is no name of a topic: write a text")
         if type(count) is not int:
             raise TypeError(f"topic {name!r} has {count!r} for partitions: write a whole number")
     return dict(topics or {})
+
+
+def node_count(nodes: int) -> int:
+    if type(nodes) is not int:
+        raise TypeError(f"nodes is {nodes!r}: write a whole number")
+    if nodes < 1:
+        raise ValueError(f"a cluster needs a node, not {nodes}")
+    return nodes
 
 
 def _texts(kind: str, values: Mapping[str, Any]) -> dict[str, str]:

@@ -82,5 +82,10 @@ def _java(bundled_only: bool) -> Finding:
 def _source() -> Finding:
     """Spark finds the source by the name of a top-level module."""
     if find_spec("pyspark_penstock") is None:
-        return Finding("data source", "-", "missing", "install Penstock whole: pip install --force-reinstall penstock")
+        return Finding(
+            "data source",
+            "-",
+            "missing",
+            "run pip install --force-reinstall . in the source directory",
+        )
     return Finding("data source", 'format("penstock")', "ok")

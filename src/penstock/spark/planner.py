@@ -90,7 +90,8 @@ class Planner:
             for topic, partition in options.assigned:
                 if partition not in known[topic].partitions:
                     count = len(known[topic].partitions)
-                    raise SourceError(f"Topic {topic!r} has {count} partitions and no partition {partition}.")
+                    has = "1 partition" if count == 1 else f"{count} partitions"
+                    raise SourceError(f"Topic {topic!r} has {has} and no partition {partition}.")
             return sorted(options.assigned)
         return sorted((name, partition) for name in names for partition in known[name].partitions)
 

@@ -26,7 +26,7 @@ from penstock.disk.real import RealDisk
 from penstock.metadata.configs.settings import Settings
 from penstock.net.network import RealNetwork
 from penstock.net.ports import free_ports
-from penstock.node.arguments import Value, keyword_configs, partition_counts, properties, topic_configs
+from penstock.node.arguments import Value, keyword_configs, node_count, partition_counts, properties, topic_configs
 from penstock.node.clock import SystemClock
 from penstock.node.descriptors import available
 from penstock.node.local import make_node
@@ -64,8 +64,7 @@ class Cluster:
         seed: int | None = None,
     ) -> None:
         """`data` is a directory to keep, `topics` are names with partition counts, `config` are server properties."""
-        if nodes < 1:
-            raise ValueError(f"a cluster needs a node, not {nodes}")
+        node_count(nodes)
         home = "/data" if data is None else os.path.abspath(data)
         ports = free_ports(host, 2 * nodes) if data is None else _kept_ports(home, host, 2 * nodes)
         self._kept = data is not None

@@ -175,3 +175,14 @@ def test_what_is_not_there_is_said_in_words(
             client.create_topic("page-counts", 1)
     assert main([*words, "--bootstrap", penstock_session.bootstrap]) == code
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["topic", "create", "u", "-c", "retention.sm=1"], ["config", "set", "topic", "t", "retention.sm=1"]]
+)
+def test_a_misspelt_topic_config_is_answered_with_the_nearest_name(
+    words: list[str], penstock: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    penstock.create_topic("t")
+    assert main([*words, "-b", penstock.bootstrap]) == Exit.FAILED
+    assert "no topic config 'retention.sm': did you mean retention.ms?\n" in capsys.readouterr().err

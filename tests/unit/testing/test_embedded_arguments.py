@@ -14,6 +14,8 @@ from penstock.testing import Broker, Cluster
 NOTHING: Any = None
 LIST: Any = ["orders"]
 TEXT: Any = "3"
+NUMBER: Any = 5
+MAPPING: Any = {"retention.ms": 1000}
 
 
 def test_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
@@ -56,6 +58,16 @@ def test_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
             "did you mean retention.ms",
         ),
         (lambda: Faults().add(error="NOT_LEADER"), ValueError, "'NOT_LEADER': did you mean NOT_LEADER_OR_FOLLOWER?"),
+        (
+            lambda: Broker().create_topic("t", config=MAPPING),
+            TypeError,
+            "each config as a keyword, such as retention_ms",
+        ),
+        (lambda: Broker().create_topic(NUMBER), TypeError, "5 is no name of a topic: write a text"),
+        (lambda: Broker(config={"super.users": "User:a"}), ValueError, "super.users asks for protection that Penstock"),
+        (lambda: Cluster(nodes=TEXT), TypeError, "nodes is '3': write a whole number"),
+        (lambda: Cluster(nodes=0), ValueError, "a cluster needs a node, not 0"),
+        (lambda: Faults().add(delay=1, times=TEXT), TypeError, "times is '3': write a whole number"),
         (lambda: Faults().add(error=9999), ValueError, "no error of Kafka has the code 9999"),
         (lambda: Faults().add(api="Prodce", delay=1), ValueError, "no API is called 'Prodce': did you mean Produce?"),
     ],

@@ -98,6 +98,8 @@ class Faults:
             raise ValueError("a fault rule needs an effect: error, delay, lose_reply or close")
         if partition is not None and topic is None:
             raise ValueError("a fault rule for a partition needs its topic")
+        if times is not None and type(times) is not int:
+            raise TypeError(f"times is {times!r}: write a whole number")
         if times is not None and times < 1:
             raise ValueError("times is how many requests a rule hits: at least 1")
         key, code = _api_key(api), _error_code(error)

@@ -110,7 +110,7 @@ class Machine:
     @property
     def broker(self) -> Broker | None:
         """The parts of the node that runs there, once it has them."""
-        return getattr(self.node, "broker", None)
+        return None if self.node is None else self.node.broker_or_none
 
     @property
     def image(self) -> MetadataImage | None:

@@ -83,8 +83,12 @@ def _pipelines() -> list[Pipeline]:
 
 
 async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> int:
-    with told_in_one_line(node):
-        await node.start()
+    reminding = asyncio.ensure_future(_say_still_starting())
+    try:
+        with told_in_one_line(node):
+            await node.start()
+    finally:
+        reminding.cancel()
     _calm_the_collector()
     stopped = asyncio.Event()
     signals = 0
@@ -125,7 +129,7 @@ def _calm_the_collector() -> None:
 
 
 async def _say_still_starting() -> None:
-    """After a crash, logs are checked before they are served: with many of them, that is long enough to wonder."""
+    """Notes every few seconds that the node is still starting: after a crash it checks its logs before it serves."""
     waited = 0.0
     while True:
         await asyncio.sleep(STILL_STARTING_S)

@@ -474,9 +474,6 @@ class LogManager:
     def _logs_in(self, directory: LogDir) -> list[Log]:
         return [log for log in self._logs.values() if log.log_dir == directory.path]
 
-    def _recovery_points(self, directory: LogDir) -> dict[TopicPartition, int]:
-        return {key: log.recovery_point for key, log in self._logs.items() if log.log_dir == directory.path}
-
     def _checkpoints(self, directory: LogDir) -> Checkpoints:
         logs = [(key, log) for key, log in self._logs.items() if log.log_dir == directory.path]
         return {

@@ -1,4 +1,5 @@
-# Two commands for a newcomer: `make run` and `make test`. Both set up everything they need.
+# For users: `make run`. For contributors: `make unit` while working, `make test` before a commit is pushed. Each target
+# installs what it needs into .venv.
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 FITS   := import ensurepip, venv; $(RECENT)
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -8,6 +9,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
 DEV    := $(VENV)/.installed-dev
+ALL    := $(VENV)/.installed-dev-spark
 
 # .venv is made anew if its Python is gone, too old or without pip, or is not the Python that PYTHON names.
 ORIGIN := import sys; print(sys.base_prefix, sys.hexversion)
@@ -17,7 +19,15 @@ ifneq "$(MADE_BY)" "$(or $(WANTED),none)"
 .PHONY: $(BIN)/python
 endif
 
-.PHONY: run broker test test-all test-java jars sim check bench format docs clean
+# Tests start many Python processes: compiled files of the tests and of the package are kept for the next one.
+unexport PYTHONDONTWRITEBYTECODE
+# Tests in so many processes at once; Spark's and Java's tests run in one of them.
+JOBS   ?= 2
+PYTEST  = $(BIN)/pytest --numprocesses $(JOBS) --dist loadgroup
+# Seeds of `make sim`; CI has less time and sets fewer.
+SEEDS  ?= 1..200
+
+.PHONY: run broker unit test test-all test-java test-pythons jars sim check bench format docs hooks clean
 
 run: $(SPARK)  ## a broker, events, a Spark pipeline and its table: until Ctrl-C, or for RUN_SECONDS
 	@RUN_SECONDS=$(RUN_SECONDS) exec $(BIN)/penstock pipeline demo
@@ -25,34 +35,45 @@ run: $(SPARK)  ## a broker, events, a Spark pipeline and its table: until Ctrl-C
 broker: $(STAMP)  ## a broker alone, on 127.0.0.1:9092 until Ctrl-C
 	@exec $(BIN)/penstock up
 
-test: $(DEV) check jars  ## every check and the tests
-	$(BIN)/pytest -m "not slow"
+unit: $(DEV)  ## the tests of the pure packages and of single classes, without Spark, Java or processes: a minute
+	TEST_EXAMPLES=quick $(PYTEST) -m "not slow and not programs" tests/unit
 
-test-all: $(DEV) check jars  ## the long ones too
-	$(BIN)/pytest
+test test-all test-java: export SPARK_TESTS = required
+test: $(ALL) check jars  ## every check and the tests
+	$(PYTEST) -m "not slow"
 
-test-java: $(DEV) jars  ## the long tests against Kafka's Java clients and tools, and against Apache Kafka itself
+test-all: $(ALL) check jars  ## the long tests too
+	$(PYTEST)
+
+test-java: $(ALL) jars  ## the long tests with Kafka's Java clients and tools, and with Apache Kafka itself
 	$(BIN)/pytest -m "java and slow"
 
-jars: $(DEV)  ## Kafka's jars for the tests marked `java`; without Java 17 or Maven they are skipped
+test-pythons: $(DEV)  ## `make unit` with every installed Python from 3.11 on, each in an environment of its own
+	$(BIN)/python -m tools.pythons
+
+jars: $(DEV)  ## Kafka's jars for the tests marked `java`; without Java 17 or Maven these tests are skipped
 	@$(BIN)/python -m tools.kafka install --streams >/dev/null || \
 	{ echo "the tests marked java are skipped" >&2; test "$(JAVA_TESTS)" != required; }
 
-sim: $(DEV)  ## two hundred seeds of ten virtual minutes, three machines, everything that can go wrong
-	$(BIN)/penstock sim --seeds 1..200 --nodes 3 --seconds 600 --jobs 2
+sim: $(DEV)  ## the seeds of SEEDS, ten virtual minutes each: three machines under every kind of fault
+	$(BIN)/penstock sim --seeds $(SEEDS) --nodes 3 --seconds 600 --jobs 2
 
-check: $(DEV)
+check: $(DEV)  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/conftest.py
 	$(BIN)/mypy tests/oracle/conftest.py
 	$(BIN)/mypy tests/spark/conftest.py
 	$(BIN)/lint-imports
 
-format: $(DEV)
+hooks: $(DEV)  ## runs the checks of CI before every commit
+	$(BIN)/pre-commit install
+
+format: $(DEV)  ## fixes what ruff can fix
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-bench: $(DEV)  ## side by side with Apache Kafka (needs Java 17 and Maven)
+bench: $(ALL)  ## side by side with Apache Kafka (needs Java 17 and Maven)
 	$(BIN)/python -m bench
 
 docs: $(DEV)
@@ -78,7 +99,13 @@ $(SPARK): $(BIN)/python pyproject.toml
 $(DEV): $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m compileall -q src
-	@touch $@ $(STAMP) $(SPARK)
+	@touch $@ $(STAMP)
+
+$(ALL): $(BIN)/python pyproject.toml
+	@echo "installing PySpark, half a gigabyte: once, and for some minutes" >&2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev-spark]'
+	@$(BIN)/python -m compileall -q src
+	@touch $@ $(STAMP) $(SPARK) $(DEV)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

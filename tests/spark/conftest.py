@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,22 @@ from penstock.testing import Broker
 from tools.java_tests import require_jars
 
 NAMES = count()
+MISSING = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+
+
+class WithoutSpark(pytest.Module):
+    """A test module that is not imported, because PySpark is missing: skipped, or failed where Spark is required."""
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        reason = f"needs {' and '.join(MISSING)}: run pip install -e '.[dev-spark]'"
+        if os.environ.get("SPARK_TESTS") == "required":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Replaces each module of this directory where PySpark is missing; otherwise pytest makes the module."""
+    return WithoutSpark.from_parent(parent, path=module_path) if MISSING else None
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from penstock.records.header import HEADER_SIZE, BatchHeader, parse_header
 from penstock.records.record import Record, read_records
 from penstock.spark.decode import decode_batches
 from penstock.spark.varints import read_varints
+from tools.examples import examples
 
 small = st.one_of(st.none(), st.binary(max_size=12), st.integers(0, 300).map(bytes))
 headers = st.lists(st.tuples(st.text(max_size=5), small), max_size=3).map(tuple)
@@ -38,7 +39,7 @@ def decoded_rows(data: bytes, start: int = 0, end: int = 1 << 60) -> list[Record
 @given(
     st.lists(rows, min_size=1, max_size=4), st.sampled_from([0, 1, 2, 3, 4]), st.integers(0, 60), st.integers(0, 160)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_columns_hold_what_records_hold(
     batches: list[list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]],
     codec: int,
@@ -131,7 +132,7 @@ def test_batches_that_are_too_old_are_not_unpacked() -> None:
 
 
 @given(st.integers(0, 400), st.integers(0, 255))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_nonsense_inside_a_batch_is_refused_or_harmless(place: int, byte: int) -> None:
     whole = build_batch([(index, b"key", bytes(index % 90), (("h", b"x"),)) for index in range(20)])
     header, payload = parse_header(whole), bytearray(whole[61:])

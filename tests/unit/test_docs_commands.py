@@ -22,6 +22,8 @@ import pytest
 from penstock.cli.main import NOUNS, build_parser
 from penstock.testing import Broker
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

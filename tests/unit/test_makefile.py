@@ -1,6 +1,7 @@
 """The Makefile makes an unusable `.venv` anew and installs Kafka's jars before the tests."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from tools import java_tests, kafka
 ROOT = Path(__file__).parents[2]
 MADE_ANEW = "-m venv --clear .venv"
 
-pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not on PATH")
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(shutil.which("make") is None, reason="make is not on PATH"),
+]
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def project(tmp_path: Path) -> Path:
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     answers_as(programs / "python", sys.executable)
-    for stamp in (".installed", ".installed-dev", ".installed-spark"):
+    for stamp in (".installed", ".installed-dev", ".installed-dev-spark", ".installed-spark"):
         (tmp_path / ".venv" / stamp).touch()
     return tmp_path
 
@@ -83,6 +87,22 @@ def test_a_python_that_is_too_old_is_refused_before_a_venv_is_made_of_it(project
     assert done.returncode != 0
     assert f"Penstock needs Python 3.11 or newer with venv and pip, {old} is not one" in done.stderr
     assert (project / ".venv" / ".installed").exists()
+
+
+def test_the_unit_tests_need_neither_spark_nor_java(project: Path) -> None:
+    for stamp in (".installed", ".installed-dev", ".installed-dev-spark", ".installed-spark"):
+        (project / ".venv" / stamp).unlink()
+    made = steps(project, "unit")
+    assert "-e '.[dev]'" in made
+    assert "spark" not in made.lower()
+    assert "tools.kafka" not in made
+    assert "-e '.[dev-spark]'" in steps(project, "test")
+
+
+def test_hooks_before_a_commit_are_the_checks_of_make_check(project: Path) -> None:
+    checks = re.findall(r"^\.venv/bin/.*", steps(project, "check"), re.MULTILINE)
+    hooks = re.findall(r"^ *entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE)
+    assert hooks == checks
 
 
 @pytest.mark.parametrize("target", ["test", "test-all", "test-java"])

@@ -45,7 +45,7 @@ class Watch:
         )
 
     def _look(self) -> None:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JError
 
         try:
             tracker = self._context.statusTracker()

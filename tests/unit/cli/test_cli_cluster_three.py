@@ -18,6 +18,8 @@ from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.record import read_records
 from penstock.testing import Cluster
 
+pytestmark = pytest.mark.programs
+
 LIMIT_S = 120.0
 
 

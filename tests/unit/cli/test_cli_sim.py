@@ -6,6 +6,8 @@ import pytest
 
 from penstock.cli.main import main
 
+pytestmark = pytest.mark.programs
+
 
 def test_one_seed_tells_its_story_and_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "4", "--profile", "crash", "--seconds", "3"]) == 0

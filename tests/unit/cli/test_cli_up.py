@@ -20,6 +20,8 @@ from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.testing import Broker
 
+pytestmark = pytest.mark.programs
+
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 
 
@@ -146,7 +148,8 @@ def test_a_console_that_nobody_asked_for_is_no_reason_not_to_start(penstock_sess
     taken = {"penstock.http.listener": f"127.0.0.1:{penstock_session.port}"}
 
     async def scenario() -> None:
-        node = make_node(local_settings("/data", port=0, overrides=taken), MemoryDisk(), http_optional=True)
+        node = make_node(local_settings("/data", port=0, overrides=taken), MemoryDisk())
+        node.http.optional = True
         format_if_new(node)
         await node.start()
         try:

@@ -20,6 +20,8 @@ from penstock.cli.main import main
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.sync import Client
 
+pytestmark = pytest.mark.programs
+
 COMMAND = [sys.executable, "-m", "penstock.cli.main", "up", "--nodes", "3", "--port", "0", "--output", "json"]
 LIMIT_S = 120.0
 

@@ -12,6 +12,7 @@ from penstock.groups.consumer.assignors import (
     assign_range,
     assign_uniform,
 )
+from tools.examples import examples
 
 T, U = b"t" * 16, b"u" * 16
 TOPICS = [bytes([index]) * 16 for index in range(4)]
@@ -55,7 +56,7 @@ def check_owners(members: Mapping[str, MemberSpec], topics: Mapping[bytes, Topic
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(members=member_specs, topics=topic_specs, later=member_specs)
 def test_every_partition_that_somebody_reads_has_exactly_one_owner(
     name: str, members: dict[str, MemberSpec], topics: dict[bytes, TopicSpec], later: dict[str, MemberSpec]
@@ -67,7 +68,7 @@ def test_every_partition_that_somebody_reads_has_exactly_one_owner(
     check_owners(later, topics, assign(later, topics, first))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(count=st.integers(1, 9), later=st.integers(1, 9), topics=topic_specs)
 def test_members_with_equal_subscriptions_differ_by_one_at_most_and_little_moves(
     count: int, later: int, topics: dict[bytes, TopicSpec]

@@ -13,6 +13,7 @@ from penstock.http.address import HttpAddress
 from penstock.http.connection import HttpConnection
 from penstock.http.server import HttpServer
 from penstock.net.network import RealNetwork
+from tools.examples import examples
 
 WORDS = st.sampled_from(
     [
@@ -59,7 +60,7 @@ class Wire(asyncio.Transport):
         pass
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.one_of(WORDS, WORDS, st.binary(max_size=20)), max_size=30),
     st.lists(st.integers(1, 40), min_size=1, max_size=8),

@@ -26,6 +26,7 @@ from penstock.metadata.configs.topic import LogConfig
 from penstock.records.build import build_batch
 from penstock.records.control import EndTxn, build_end_txn, read_end_txn
 from penstock.records.header import BatchHeader, parse_header
+from tools.examples import examples
 
 EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "60"))
 NOW = 1_700_000_000_000
@@ -336,5 +337,5 @@ def _summary(producers: ProducerStateManager) -> dict[int, tuple[int, int, int |
 
 TestCrashingLog = CrashingLog.TestCase
 TestCrashingLog.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(EXAMPLES), stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

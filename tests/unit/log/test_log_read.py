@@ -18,6 +18,7 @@ from penstock.metadata.configs.topic import LogConfig
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
+from tools.examples import examples
 
 NOW = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=150)
@@ -27,7 +28,7 @@ def spans(data: object) -> list[tuple[int, int]]:
     return [(h.base_offset, h.last_offset) for h, _ in split_batches(data, allow_partial=True)]  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 120)), min_size=1, max_size=60),
     st.data(),

@@ -13,6 +13,7 @@ from penstock.metadata.apply import apply, apply_batches
 from penstock.metadata.framing import decode_record, encode_record, record_class
 from penstock.metadata.image import EMPTY_IMAGE, Fencing, MetadataImage, PartitionImage, TopicChanges, topic_changes
 from penstock.metadata.snapshot import records_of
+from tools.examples import examples
 
 ID_A, ID_B = bytes([1] * 16), bytes([2] * 16)
 DIR_1, DIR_2 = bytes([7] * 16), bytes([8] * 16)
@@ -311,7 +312,7 @@ def test_access_records_are_removed_again() -> None:
     assert (image.acls, image.scram_credentials, image.delegation_tokens) == ({}, {}, {})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(min_value=0, max_value=2**32), st.integers(min_value=1, max_value=40))
 def test_a_random_history_gives_the_same_image_by_any_cut_and_by_snapshot_and_tail(seed: int, steps: int) -> None:
     random = Random(seed)

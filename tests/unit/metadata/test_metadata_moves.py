@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.metadata.moves import Move, Placement, PlanError, drain, rebalance
 from penstock.protocol.vocabulary import TopicPartition
+from tools.examples import examples
 
 NO_SIZES: dict[TopicPartition, int] = {}
 PLAIN = {1: None, 2: None, 3: None}
@@ -117,7 +118,7 @@ def rack_count(replicas: tuple[int, ...], racks: dict[int, str | None]) -> int:
 
 
 @given(clusters())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_partition_keeps_its_number_of_replicas_on_different_brokers(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
@@ -129,7 +130,7 @@ def test_every_partition_keeps_its_number_of_replicas_on_different_brokers(
 
 
 @given(clusters())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_without_racks_replicas_end_within_one_of_each_other_and_no_move_is_wasted(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
@@ -143,7 +144,7 @@ def test_without_racks_replicas_end_within_one_of_each_other_and_no_move_is_wast
 
 
 @given(clusters())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_partition_ends_in_fewer_racks(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
@@ -154,7 +155,7 @@ def test_no_partition_ends_in_fewer_racks(
 
 
 @given(clusters())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_second_rebalance_has_nothing_to_do(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
@@ -163,7 +164,7 @@ def test_a_second_rebalance_has_nothing_to_do(
 
 
 @given(clusters(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_drain_empties_the_broker_moves_nothing_else_and_keeps_racks(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]], data: st.DataObject
 ) -> None:
@@ -190,7 +191,7 @@ def test_a_drain_empties_the_broker_moves_nothing_else_and_keeps_racks(
 
 
 @given(clusters())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_leaders_end_as_even_as_any_order_of_the_replicas_allows(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.metadata import patterns
 from penstock.metadata.patterns import Pattern, Work
 from penstock.protocol.errors import ErrorCode, KafkaError
+from tools.examples import examples
 
 names = st.text("abAB01._-", max_size=8)
 atoms = st.one_of(
@@ -28,7 +29,7 @@ expressions = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(pattern=expressions, name=names)
 def test_patterns_mean_what_they_mean_elsewhere(pattern: str, name: str) -> None:
     try:

@@ -16,6 +16,7 @@ from penstock.net.connection import Connection, Reply
 from penstock.net.limits import LimitedLog, Limits
 from penstock.net.server import Listener, Server
 from penstock.net.turns import Turns
+from tools.examples import examples
 
 LARGEST_BODY = 700
 
@@ -144,7 +145,7 @@ steps = st.lists(portions | portions | portions | moves, max_size=60)
 budgets = st.sampled_from([-1, 300, 2000])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(bodies=bodies_of_any_size, walk=steps, budget=budgets)
 def test_every_request_is_answered_once_whole_and_in_order(
     bodies: list[bytes], walk: list[int | str], budget: int
@@ -188,7 +189,7 @@ def test_every_request_is_answered_once_whole_and_in_order(
     asyncio.run(scenario())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(bodies=bodies_of_any_size, walk=steps, budget=budgets)
 def test_a_connection_lost_at_any_point_leaves_nothing_behind(
     bodies: list[bytes], walk: list[int | str], budget: int

@@ -33,6 +33,7 @@ from penstock.pipelines.json_types import (
     grown,
     widened,
 )
+from tools.examples import examples
 
 #: Names that meet: the same but for case, ones that no column may have, ones of the record's own columns.
 NAMES = st.sampled_from(["a", "b", "A", "a b", "a.b", "a%20b", "", "_key", "_KEY", "_bad", "_id", "ı", "i", "ß", "x,y"])
@@ -116,7 +117,7 @@ def _restored(value: Any, kind: Type) -> Any:
             return plain(value)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(BATCHES, st.booleans())
 def test_every_field_is_in_the_table_or_its_value_is_in_bad(batches: list[list[Any]], widens: bool) -> None:
     columns = Struct()
@@ -132,7 +133,7 @@ def test_every_field_is_in_the_table_or_its_value_is_in_bad(batches: list[list[A
                 assert restored(row, columns) == plain(value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(BATCHES, st.booleans())
 def test_columns_are_never_taken_away_and_change_only_to_hold_more(batches: list[list[Any]], widens: bool) -> None:
     columns, before = Struct(), list[tuple[bytes, dict[str, Any]]]()
@@ -150,7 +151,7 @@ def test_columns_are_never_taken_away_and_change_only_to_hold_more(batches: list
         before += [(text, rows.row(text)) for text in values]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4))
 def test_what_tasks_have_seen_adds_up_in_any_order(a: list[Any], b: list[Any], c: list[Any]) -> None:
     def seen(*lists: list[Any]) -> Seen:

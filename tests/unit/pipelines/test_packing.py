@@ -16,6 +16,8 @@ from penstock.cli.main import main
 from penstock.pipelines import packing
 from penstock.pipelines.packing import PackError, pack
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from penstock.raft.log_view import Batch, LogView
 from penstock.raft.machine import Raft
 from penstock.raft.states import Leader
 
+pytestmark = pytest.mark.programs
+
 FAST_SEEDS = 100
 SLOW_SEEDS = 3000
 MAX_SEEDS_FOR_A_BUG = 600

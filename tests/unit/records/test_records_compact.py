@@ -16,6 +16,7 @@ from penstock.records.compression import Codec
 from penstock.records.control import EndTxn, build_control, build_end_txn
 from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.record import Record, read_records
+from tools.examples import examples
 
 NOW = 1_000_000
 RETENTION = 1000
@@ -258,7 +259,7 @@ logs = st.lists(st.lists(items, min_size=1, max_size=5), min_size=1, max_size=8)
 
 
 @given(batches=logs, codec=st.sampled_from(list(Codec)), rounds=st.lists(st.integers(0, 2000), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_reader_ends_with_the_same_state(
     batches: list[list[tuple[bytes, bytes | None]]], codec: Codec, rounds: list[int]
 ) -> None:

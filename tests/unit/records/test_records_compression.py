@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.compression import CODEC_NAMES, Codec, codec_of, compress, decompress
+from tools.examples import examples
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 MEGABYTE = 1 << 20
@@ -39,7 +40,7 @@ TAME = (ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 
 @pytest.mark.parametrize("codec", list(Codec))
 @given(data=st.binary(max_size=4000), repeat=st.integers(1, 60))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_data_unpacks_to_what_was_packed(codec: Codec, data: bytes, repeat: int) -> None:
     data *= repeat
     assert decompress(codec, compress(codec, memoryview(data)), len(data)) == data
@@ -93,7 +94,7 @@ def test_cut_off_data_is_corrupt(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255), data=st.binary(min_size=1, max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_mutated_data_is_never_worse_than_refused(codec: Codec, position: int, flip: int, data: bytes) -> None:
     packed = bytearray(compress(codec, data * 3))
     packed[position % len(packed)] ^= flip
@@ -102,7 +103,7 @@ def test_mutated_data_is_never_worse_than_refused(codec: Codec, position: int, f
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(data=st.binary(max_size=300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_garbage_is_never_worse_than_refused(codec: Codec, data: bytes) -> None:
     assert outcome(codec, data) in TAME
 

@@ -27,6 +27,7 @@ from penstock.records.validate import (
     validate_own,
     validate_produced,
 )
+from tools.examples import examples
 
 EXAMPLE = build_batch(
     [(1000 + n, b"k%d" % n, b"v" * n * 30, (("h", b"x"), ("n", None))) for n in range(4)] + [(2000, None, None, ())]
@@ -97,7 +98,7 @@ def outcome(read: Callable[[bytes], object], batch: bytes) -> ErrorCode:
     count=st.integers(-(2**31) + 1, 2**31 - 1) | st.integers(0, 8),
     codec=st.integers(0, 7),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_garbage_records_are_an_error_code(
     read: Callable[[bytes], object], payload: bytes, count: int, codec: int
 ) -> None:
@@ -106,7 +107,7 @@ def test_garbage_records_are_an_error_code(
 
 @pytest.mark.parametrize("read", READERS)
 @given(changes=st.lists(st.tuples(st.integers(0, len(EXAMPLE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_mutated_batches_with_a_right_crc_are_an_error_code(
     read: Callable[[bytes], object], changes: list[tuple[int, int]]
 ) -> None:
@@ -120,7 +121,7 @@ def test_mutated_batches_with_a_right_crc_are_an_error_code(
 
 @pytest.mark.parametrize("read", READERS)
 @given(data=st.binary(max_size=200))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_bytes_that_are_no_batch_are_an_error_code(read: Callable[[bytes], object], data: bytes) -> None:
     outcome(read, data)
 
@@ -161,7 +162,7 @@ def test_a_batch_with_bytes_behind_it_is_not_one_batch() -> None:
 
 
 @given(key=st.none() | st.binary(max_size=6), value=st.none() | st.binary(max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_garbage_control_records_are_an_error_code(key: bytes | None, value: bytes | None) -> None:
     try:
         parse_control(Record(0, 0, key, value))
@@ -174,6 +175,6 @@ def test_garbage_control_records_are_an_error_code(key: bytes | None, value: byt
 
 @pytest.mark.parametrize("kind", range(7))
 @given(value=st.binary(max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_garbage_values_of_known_control_records_are_an_error_code(kind: int, value: bytes) -> None:
     outcome(lambda data: parse_control(Record(0, 0, bytes((0, 0, 0, kind)), b"\x00\x00" + data)), value)

@@ -20,6 +20,7 @@ from penstock.records.compression import Codec
 from penstock.records.header import HEADER_SIZE, BatchHeader, parse_header, sequence_after
 from penstock.records.record import Record, read_records
 from penstock.records.varint import read_varint, read_varlong, varint
+from tools.examples import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its own resources the old way
@@ -44,7 +45,7 @@ def content(records: list[Record]) -> list[NewRecord]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists, base_offset=st.integers(0, 2**62))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_batch_reads_back_as_it_was_built(codec: Codec, records: list[NewRecord], base_offset: int) -> None:
     batch = build_batch(records, base_offset=base_offset, compression=codec)
     read = read_records(batch)
@@ -59,7 +60,7 @@ def test_a_batch_reads_back_as_it_was_built(codec: Codec, records: list[NewRecor
 
 @pytest.mark.parametrize("codec", KAFKA_PYTHON_CODECS)
 @given(records=record_lists)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_kafka_python_reads_our_batches(codec: Codec, records: list[NewRecord]) -> None:
     data = build_batch(records, base_offset=7, compression=codec, producer_id=9, producer_epoch=1, base_sequence=4)
     batch = MemoryRecords(data).next_batch()
@@ -70,7 +71,7 @@ def test_kafka_python_reads_our_batches(codec: Codec, records: list[NewRecord]) 
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_aiokafka_reads_our_batches(codec: Codec, records: list[NewRecord]) -> None:
     batch = AioBatch(build_batch(records, base_offset=7, compression=codec))
     assert batch.validate_crc()
@@ -86,7 +87,7 @@ def _foreign(builder: Any, records: list[NewRecord]) -> bytes:
 
 @pytest.mark.parametrize("codec", KAFKA_PYTHON_CODECS)
 @given(records=record_lists)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_we_read_kafka_python_batches(codec: Codec, records: list[NewRecord]) -> None:
     builder = DefaultRecordBatchBuilder(2, int(codec), True, 9, 1, 4, 10**9)
     batch = _foreign(builder, records)
@@ -97,7 +98,7 @@ def test_we_read_kafka_python_batches(codec: Codec, records: list[NewRecord]) ->
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_we_read_aiokafka_batches(codec: Codec, records: list[NewRecord]) -> None:
     builder = AioBuilder(2, int(codec), 0, -1, -1, -1, 10**9)
     batch = _foreign(builder, records)
@@ -106,7 +107,7 @@ def test_we_read_aiokafka_batches(codec: Codec, records: list[NewRecord]) -> Non
 
 
 @given(records=record_lists)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_uncompressed_batches_are_byte_for_byte_what_kafka_python_writes(records: list[NewRecord]) -> None:
     theirs = _foreign(DefaultRecordBatchBuilder(2, 0, True, 9, 1, 4, 10**9), records)
     ours = build_batch(records, producer_id=9, producer_epoch=1, base_sequence=4, transactional=True)

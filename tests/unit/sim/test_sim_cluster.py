@@ -13,6 +13,8 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.sim.engine.platter import Severity
 from penstock.testing import SimCluster
 
+pytestmark = pytest.mark.programs
+
 HASTY = ConnectionSettings(request_timeout_s=2.0, connect_timeout_s=2.0)
 
 

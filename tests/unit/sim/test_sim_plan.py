@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.sim.plan.draw import draw_plan
-from penstock.sim.plan.profiles import PROFILES
+from penstock.sim.run.plan import PROFILES, draw_plan
 from penstock.sim.run.shrink import command
 
 

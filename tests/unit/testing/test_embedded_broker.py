@@ -173,6 +173,7 @@ def test_the_plugin_imports_nothing_of_the_broker_early() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.programs
 def test_pytest_does_not_rewrite_the_broker_because_its_distribution_has_a_plugin(tmp_path: Path) -> None:
     """As where a wheel is installed: its list of files is what pytest goes by, and an editable one has none."""
     site, project = tmp_path / "site", tmp_path / "project"
@@ -200,6 +201,7 @@ def test_an_unknown_attribute_of_the_package_is_an_error() -> None:
         _ = penstock.testing.Nonsense
 
 
+@pytest.mark.programs
 def test_the_fixture_serves_a_users_own_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -75,7 +75,8 @@ class Groups:
     # --- life
 
     def start(self) -> None:
-        """Call when the image is loaded and `partitions` has taken it over."""
+        """Call when the image is loaded and `partitions` follows it: this listens after them."""
+        self._metadata.subscribe(self.apply)
         self.apply(None, self._metadata.image)
         self._tasks.start(self._expire_forever())
 

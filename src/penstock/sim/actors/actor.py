@@ -1,32 +1,33 @@
-"""Actors use the cluster: each is a process on a host of its own, one incarnation after another."""
+"""Those who use the cluster: each a process on a host of its own, one life after another."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from penstock.sim.actors.administrator import Administrator, AdministratorOptions
-from penstock.sim.actors.consumers import Copier, Member, Reader, ReaderOptions
-from penstock.sim.actors.mover import Mover, MoverOptions
-from penstock.sim.actors.producers import TransactionalWriter, Writer, WriterOptions
-from penstock.sim.actors.session import Clients, Session
-from penstock.sim.actors.topic_recreation import RecreatorOptions, TopicRecreator
+from penstock.sim.actors.administrator import Administration, Administrator
+from penstock.sim.actors.consumers import Copier, Member, Reader, Reading
+from penstock.sim.actors.mover import Mover, Moving
+from penstock.sim.actors.producers import TransactionalWriter, Writer, Writing
+from penstock.sim.actors.session import Session
+from penstock.sim.actors.topic_recreation import Remaker, Remaking
 from penstock.sim.engine.loop import ProcessDied, ProcessLoop, run_in
-from penstock.sim.plan.plan import ActorPlan
+from penstock.sim.run.plan import ActorPlan
 
-#: A killed actor starts again after this.
-RESTART_S = 1.0
+if TYPE_CHECKING:
+    from penstock.sim.run.world import World
 
 
 class Actor:
-    """One actor of the plan. After a kill it starts again as a new incarnation."""
+    """Somebody who does something, one life after another."""
 
-    def __init__(self, clients: Clients, plan: ActorPlan) -> None:
-        self._clients = clients
+    def __init__(self, world: World, plan: ActorPlan) -> None:
+        self._world = world
         self.plan = plan
         self.host = f"c{plan.index}"
-        self.incarnations = 0
+        self.lives = 0
         self.loop: ProcessLoop | None = None
-        clients.environment.fabric.host(self.host)
+        world.fabric.host(self.host)
 
     @property
     def name(self) -> str:
@@ -39,40 +40,40 @@ class Actor:
     def kill(self) -> None:
         if self.loop is not None:
             self.loop.kill()
-            self._clients.environment.fabric.process_died(self.host, self.loop)
+            self._world.fabric.process_died(self.host, self.loop)
 
     async def run(self) -> None:
-        environment = self._clients.environment
-        while not self._clients.stopping:
-            self.incarnations += 1
-            self.loop = environment.timeline.process(f"{self.host}.{self.incarnations}")
-            self.loop.turn_cost_s = environment.turn_cost_s
-            session = self._clients.session(f"{self.name}#{self.incarnations}", self.host, self.loop)
+        world = self._world
+        while not world.stopping[0]:
+            self.lives += 1
+            self.loop = world.timeline.process(f"{self.host}.{self.lives}")
+            self.loop.turn_cost_s = world.plan.turn_cost_s
+            session = world.session(f"{self.name}#{self.lives}", self.host, self.loop)
             try:
-                await run_in(self.loop, _role(session, self.plan, environment.layout.replication_factor).run())
+                await run_in(self.loop, _role(session, self.plan, world.plan.shape.replication_factor).run())
                 return
             except ProcessDied:
-                await asyncio.sleep(RESTART_S)
+                await asyncio.sleep(1.0)
 
 
-def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | Administrator | TopicRecreator | Mover:
+def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | Administrator | Remaker | Mover:
     params = dict(plan.params)
     match plan.kind:
         case "plain" | "idempotent" | "table":
-            return Writer(session, WriterOptions(**params))
+            return Writer(session, Writing(**params))
         case "transactional" | "table transactional":
-            return TransactionalWriter(session, WriterOptions(**params))
+            return TransactionalWriter(session, Writing(**params))
         case "reader":
-            return Reader(session, ReaderOptions(**params))
+            return Reader(session, Reading(**params))
         case "member":
-            return Member(session, ReaderOptions(**params))
+            return Member(session, Reading(**params))
         case "copier":
-            writing = WriterOptions((params["target"],), transactional_id=params.pop("transactional_id"))
-            return Copier(session, ReaderOptions(**params), writing)
+            writing = Writing((params["target"],), transactional_id=params.pop("transactional_id"))
+            return Copier(session, Reading(**params), writing)
         case "admin":
-            return Administrator(session, AdministratorOptions(**params, replication_factor=factor))
+            return Administrator(session, Administration(**params, replication_factor=factor))
         case "remaker":
-            return TopicRecreator(session, RecreatorOptions(**params, replication_factor=factor))
+            return Remaker(session, Remaking(**params, replication_factor=factor))
         case "mover":
-            return Mover(session, MoverOptions(**params))
+            return Mover(session, Moving(**params))
     raise AssertionError(plan.kind)

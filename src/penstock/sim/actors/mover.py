@@ -23,7 +23,7 @@ TIMEOUT_MS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class MoverOptions:
+class Moving:
     partitions: Sequence[TopicPartition]
     pause_s: float = 3.0
     elects: bool = True
@@ -31,9 +31,9 @@ class MoverOptions:
 
 
 class Mover:
-    def __init__(self, session: Session, options: MoverOptions) -> None:
+    def __init__(self, session: Session, how: Moving) -> None:
         self.session = session
-        self.options = options
+        self.how = how
 
     async def run(self) -> None:
         session = self.session
@@ -42,16 +42,16 @@ class Mover:
                 async with session.client() as client:
                     while not session.done:
                         await self._act(client)
-                        await session.think(self.options.pause_s)
+                        await session.think(self.how.pause_s)
             except KafkaError as error:
                 session.note(f"starts again: {error.code.name}")
                 await session.think(0.5)
 
     async def _act(self, client: AsyncClient) -> None:
         random = self.session.random
-        topic, index = random.choice(self.options.partitions)
+        topic, index = random.choice(self.how.partitions)
         choice = random.random()
-        if self.options.elects and choice < 0.35:
+        if self.how.elects and choice < 0.35:
             await self._elect(client, topic, index)
         elif choice < 0.5:
             await self._reassign(client, topic, index, None)

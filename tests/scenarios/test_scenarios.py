@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.run.script import run_script
+from penstock.sim.run.scenario import run_script
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.sim.run.plan import FIRST_AIMED, FIRST_LATER_ACTOR, draw_plan
-from penstock.sim.run.world import run_plan
+from penstock.sim.plan.draw import FIRST_AIMED, FIRST_LATER_ACTOR, draw_plan
+from penstock.sim.run.simulation import run_plan
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from functools import cache
 import pytest
 
 from penstock.sim.faults.planted import FOUND_BY, PLANTS, SEEDS, Plant
-from penstock.sim.run.plan import Plan, draw_plan
-from penstock.sim.run.world import run_plan
+from penstock.sim.plan.draw import draw_plan
+from penstock.sim.plan.plan import Plan
+from penstock.sim.run.simulation import run_plan
 
 #: One of each kind of promise, and quick enough for each run of the tests; the others are marked slow.
 QUICK = frozenset(

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from penstock.sim.run.plan import PROFILES, draw_plan
-from penstock.sim.run.world import Verdict, run_plan
+from penstock.sim.plan.draw import draw_plan
+from penstock.sim.plan.profiles import PROFILES
+from penstock.sim.run.simulation import Verdict, run_plan
 
 
 def broken(verdict: Verdict) -> list[str]:

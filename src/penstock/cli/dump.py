@@ -46,11 +46,12 @@ DECODER_BY_TOPIC = {
     TRANSACTION_STATE: "transactions",
     SHARE_GROUP_STATE: "share",
 }
-DECODERS = ("plain", *DECODER_BY_TOPIC.values())
 
 
 def dump(path: str, *, deep: bool, decode: str | None) -> Iterator[Item]:
-    """Everything in one file. `decode` is one of DECODERS; None goes by the directory's name."""
+    """Yields the items of one file. `decode` is "plain" or a value of DECODER_BY_TOPIC; None follows the directory's
+    name.
+    """
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]
     if suffix == ".log" or (suffix == ".checkpoint" and name != "leader-epoch-checkpoint"):

@@ -24,7 +24,9 @@ from penstock.cli.exit import Exit, Failure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.disk.api import Disk
     from penstock.http.pipelines import Pipeline
+    from penstock.metadata.configs.settings import Settings
     from penstock.node.node import Node
 
 STILL_STARTING_S = 5.0
@@ -46,6 +48,16 @@ class PrintableFormatter(logging.Formatter):
 
     def formatException(self, found: Any) -> str:
         return "\n".join(map(output.printable, super().formatException(found).split("\n")))
+
+
+def node_to_serve(settings: Settings, disk: Disk, *, http_optional: bool) -> Node:
+    """Makes the node of a process of its own: the process ends with it, and its console lists pipelines.
+
+    Raises ConfigError and ListenerError.
+    """
+    from penstock.node.local import make_node
+
+    return make_node(settings, disk, on_fatal=_end_at_once, http_optional=http_optional, pipelines=_pipelines)
 
 
 def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -> int:
@@ -71,10 +83,12 @@ def _pipelines() -> list[Pipeline]:
 
 
 async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> int:
-    node.on_fatal = _end_at_once
-    node.http.pipelines = _pipelines
-    with told_in_one_line(node):
-        await node.start()
+    reminding = asyncio.ensure_future(_say_still_starting())
+    try:
+        with told_in_one_line(node):
+            await node.start()
+    finally:
+        reminding.cancel()
     _calm_the_collector()
     stopped = asyncio.Event()
     signals = 0
@@ -115,7 +129,7 @@ def _calm_the_collector() -> None:
 
 
 async def _say_still_starting() -> None:
-    """After a crash, logs are checked before they are served: with many of them, that is long enough to wonder."""
+    """Notes every few seconds that the node is still starting: after a crash it checks its logs before it serves."""
     waited = 0.0
     while True:
         await asyncio.sleep(STILL_STARTING_S)

@@ -18,8 +18,8 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import finish, positive_float, positive_int
 
 if TYPE_CHECKING:
-    from penstock.sim.run.plan import Plan
-    from penstock.sim.run.world import Verdict
+    from penstock.sim.plan.plan import Plan
+    from penstock.sim.run.simulation import Verdict
 
 PROFILES = ("calm", "network", "crash", "power", "disk", "elections", "late", "hostile")
 DEFAULT_SECONDS = 60.0
@@ -100,7 +100,7 @@ def _list_plants(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace, seed: int) -> Plan:
-    from penstock.sim.run.plan import draw_plan
+    from penstock.sim.plan.draw import draw_plan
 
     seconds = args.hours * 3600 if args.hours else args.seconds or DEFAULT_SECONDS
     whole = draw_plan(seed, args.profile, nodes=args.nodes, duration_s=seconds)
@@ -108,7 +108,7 @@ def _plan(args: argparse.Namespace, seed: int) -> Plan:
 
 
 def _execute(plan: Plan, plant: str | None, *, trace: bool = False) -> Verdict:
-    from penstock.sim.run.world import run_plan
+    from penstock.sim.run.simulation import run_plan
 
     if plant is None:
         return run_plan(plan, keep_trace=trace)
@@ -181,14 +181,14 @@ def _tell(verdict: Verdict, seconds: float) -> None:
 
 
 def _cluster(plan: Plan) -> str:
-    shape = plan.shape
-    if shape.alone:
+    layout = plan.layout
+    if layout.single_node:
         return ""
-    if shape.brokers == shape.controllers:
+    if layout.brokers == layout.controllers:
         nodes = f"  {plan.nodes} nodes"
     else:
-        nodes = f"  brokers {_ids(shape.brokers)}  controllers {_ids(shape.controllers)}"
-    return f"{nodes}  {shape.replication_factor} replicas, {shape.min_insync} in sync at least"
+        nodes = f"  brokers {_ids(layout.brokers)}  controllers {_ids(layout.controllers)}"
+    return f"{nodes}  {layout.replication_factor} replicas, {layout.min_insync} in sync at least"
 
 
 def _ids(ids: tuple[int, ...]) -> str:

@@ -23,13 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.cli.properties import read_settings
-    from penstock.cli.serve import configure_logging, serve
+    from penstock.cli.serve import configure_logging, node_to_serve, serve
     from penstock.disk.real import RealDisk
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.judgement import Verdict, judge
     from penstock.node.descriptors import available, raise_limit
     from penstock.node.listeners import ListenerError
-    from penstock.node.local import make_node
 
     configure_logging(args.verbose)
     raise_limit()
@@ -38,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
         if each.verdict is Verdict.IGNORED:
             output.note(f"warning: {each.reason}")
     try:
-        node = make_node(settings, RealDisk(max_open_files=available().log_files))
+        disk = RealDisk(max_open_files=available().log_files)
+        node = node_to_serve(settings, disk, http_optional=args.http_optional)
     except (ConfigError, ListenerError) as problem:
         raise Failure(f"{args.properties}: {problem}", Exit.USAGE) from problem
-    node.http.optional = args.http_optional
     return serve(node, ",".join(settings.log_dirs), args.output, until_stdin_ends=args.until_stdin_ends)

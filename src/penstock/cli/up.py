@@ -58,11 +58,11 @@ def default_data() -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.cli.serve import configure_logging, serve, told_in_one_line
+    from penstock.cli.serve import configure_logging, node_to_serve, serve, told_in_one_line
     from penstock.metadata.configs.definition import ConfigError
     from penstock.node.descriptors import raise_limit
     from penstock.node.listeners import ListenerError
-    from penstock.node.local import format_if_new, local_settings, make_node
+    from penstock.node.local import format_if_new, local_settings
 
     configure_logging(args.verbose)
     if args.nodes > MOST_NODES:
@@ -81,10 +81,9 @@ def run(args: argparse.Namespace) -> int:
             port=args.port,
             overrides={HTTP_LISTENER: http, **pairs(args.override, "--override")},
         )
-        node = make_node(settings, _disk(args.ephemeral))
+        node = node_to_serve(settings, _disk(args.ephemeral), http_optional=http_is_optional(args))
     except (ConfigError, ListenerError) as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
-    node.http.optional = http_is_optional(args)
     with told_in_one_line(node):
         format_if_new(node)
     return serve(node, where, args.output, until_stdin_ends=args.until_stdin_ends)

@@ -228,10 +228,6 @@ class Admin:
         await self._client.refresh([])
         return sorted(self._client.cluster.nodes.values(), key=lambda node: node.node_id)
 
-    async def ask_every_node(self, message: Any) -> dict[int, Any]:
-        """The same request to each node, for what only the node itself knows (log directories, producers)."""
-        return {node.node_id: await self._client.request(message, node=node.node_id) for node in await self.nodes()}
-
 
 class _FinalError(Exception):
     def __init__(self, error: KafkaError) -> None:

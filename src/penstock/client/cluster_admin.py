@@ -75,7 +75,6 @@ class HeldReplica:
 
     directory: str
     size: int
-    is_future: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +233,7 @@ class ClusterAdmin:
                 for part in topic.partitions:
                     key = (topic.name, part.partition_index)
                     if not part.is_future_key or key not in replicas:
-                        replicas[key] = HeldReplica(result.log_dir, part.partition_size, part.is_future_key)
+                        replicas[key] = HeldReplica(result.log_dir, part.partition_size)
         return Holdings(directories, replicas)
 
     async def end_offsets(self, node: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

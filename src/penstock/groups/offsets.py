@@ -138,9 +138,6 @@ class Offsets:
     def has_pending(self, group_id: str, partition: TopicPartition) -> bool:
         return any(partition in groups.get(group_id, ()) for groups in self.pending.values())
 
-    def has_any(self, group_id: str) -> bool:
-        return group_id in self.committed or any(group_id in groups for groups in self.pending.values())
-
     def partitions(self, group_id: str) -> Collection[TopicPartition]:
         """Everything that deleting the group has to erase, pending commits included."""
         found: Set[TopicPartition] = self.committed.get(group_id, {}).keys()

@@ -21,7 +21,6 @@ LIFE_FILE = ".penstock_life"
 META_PROPERTIES_FILE = "meta.properties"
 PARTITION_METADATA_FILE = "partition.metadata"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
-LOCK_FILE = ".lock"
 
 
 class CheckpointError(Exception):

@@ -78,6 +78,7 @@ class LogManager:
         producer_expiration_ms: int = DAY_MS,
         max_producer_ids: int = UNLIMITED,
         metadata_dir: str | None = None,
+        cordoned: frozenset[str] = frozenset(),
     ) -> None:
         self.disk = disk
         self.clock = clock
@@ -98,7 +99,7 @@ class LogManager:
         )
         self.environment.producer_ids.counted_by(lambda: sum(len(log.producers) for log in self._logs.values()))
         #: Paths of directories that get no new logs while another one can have them.
-        self.cordoned: frozenset[str] = frozenset()
+        self.cordoned = cordoned
         self._logs: dict[TopicPartition, Log] = {}
         self._by_path = {directory.path: directory for directory in self.all_dirs}
         self._log_counts = dict.fromkeys(self._by_path, 0)
@@ -159,6 +160,10 @@ class LogManager:
     def space(self, directory: LogDir) -> tuple[int, int]:
         """(total, usable) bytes of the directory's volume; -1 where that is unknown."""
         return self.disk.free_bytes(directory.path)
+
+    def cordon(self, paths: frozenset[str]) -> None:
+        """Replaces the directories that get no new logs while another one can have them."""
+        self.cordoned = paths
 
     # Starting.
 
@@ -468,9 +473,6 @@ class LogManager:
 
     def _logs_in(self, directory: LogDir) -> list[Log]:
         return [log for log in self._logs.values() if log.log_dir == directory.path]
-
-    def _recovery_points(self, directory: LogDir) -> dict[TopicPartition, int]:
-        return {key: log.recovery_point for key, log in self._logs.items() if log.log_dir == directory.path}
 
     def _checkpoints(self, directory: LogDir) -> Checkpoints:
         logs = [(key, log) for key, log in self._logs.items() if log.log_dir == directory.path]

@@ -6,7 +6,7 @@ metadata.version, so that a log made for an older release stays readable by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -106,10 +106,6 @@ def decode_record(value: bytes | memoryview | None) -> Any:
 @lru_cache(maxsize=128)
 def _reader(key: int, version: int) -> Reader:
     return reader(record_class(key), version)
-
-
-def decode_records(values: Iterable[bytes | None]) -> Sequence[Any]:
-    return [decode_record(value) for value in values]
 
 
 def _uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:

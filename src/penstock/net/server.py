@@ -103,6 +103,14 @@ class Server:
             self._wheel_turn()
         return self.listeners
 
+    def use(self, dispatch: Dispatch) -> None:
+        """Gives all requests that start from now on to another dispatcher."""
+        self.dispatch = dispatch
+
+    def limit_connections(self, limits: Limits) -> None:
+        """Admits connections by other limits from now on. All else stays as the limits of the constructor have it."""
+        self.counts.limits = limits
+
     async def listen(self, listener: Listener) -> Listener:
         """Opens one more listener on a running server."""
         opened = await self.network.listen(

@@ -25,17 +25,20 @@ logger = logging.getLogger(__name__)
 class HttpSide:
     """Does nothing where no address is set. Raises ListenerError for one that is none."""
 
-    def __init__(self, world: World, plans: Sequence[ListenerPlan]) -> None:
+    def __init__(
+        self, world: World, plans: Sequence[ListenerPlan], *, optional: bool = False, pipelines: Pipelines | None = None
+    ) -> None:
+        """`optional`: the node starts without HTTP where the address can't be had. `pipelines` lists those of the
+        console.
+        """
         self._world = world
         self._address = plan_http(world.settings)
         self._plans = plans
         self._server: HttpServer | None = None
         self._started_ms = 0
-        #: Nobody asked for it by name: a node goes on without it where its address can't be had.
-        self.optional = False
-        #: Which pipelines there are, for the console.
-        self.pipelines: Pipelines | None = None
-        #: Why there is none, where there should be one.
+        self._optional = optional
+        self._pipelines = pipelines
+        #: Why HTTP is not served although an address is set.
         self.problem: str | None = None
 
     @property
@@ -55,7 +58,7 @@ class HttpSide:
             await server.start()
         except OSError as error:
             self.problem = _sentence(self._address, error)
-            if not self.optional:
+            if not self._optional:
                 raise HttpUnavailableError(self.problem) from error
             logger.info("%s", self.problem)
         else:
@@ -76,7 +79,7 @@ class HttpSide:
             from penstock.http.site import Site
             from penstock.http.view import View
 
-            pipelines = self.pipelines or no_pipelines
+            pipelines = self._pipelines or no_pipelines
             return Site(View(broker, server, self._world.network, self._started_ms, pipelines))
 
         self._server.serve(make)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.metadata.configs.settings import Settings
@@ -21,8 +21,10 @@ from penstock.node.quorum_setup import FirstVoters
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 
 if TYPE_CHECKING:
+    from penstock.broker.requests.fault_rules import Faults
     from penstock.clock import Clock
     from penstock.disk.api import Disk
+    from penstock.http.pipelines import Pipelines
     from penstock.net.network import Network
 
 ALONE = {
@@ -54,6 +56,10 @@ def make_node(
     clock: Clock | None = None,
     network: Network | None = None,
     seed: int | None = None,
+    on_fatal: Callable[[Exception], None] | None = None,
+    faults: Faults | None = None,
+    http_optional: bool = False,
+    pipelines: Pipelines | None = None,
 ) -> Node:
     """A node on this machine's own clock and network, and a seed from its entropy, unless others are given."""
     if seed is None:
@@ -64,6 +70,10 @@ def make_node(
         network=network or RealNetwork(max_connections=available().connections),
         clock=clock or SystemClock(),
         random=random.Random(seed),  # noqa: S311 - identifiers and jitter; secrets are made elsewhere
+        on_fatal=on_fatal,
+        faults=faults,
+        http_optional=http_optional,
+        pipelines=pipelines,
     )
 
 

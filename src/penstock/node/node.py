@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 from penstock.broker.controlplane.lifecycle import Identity
 from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.events import log_event, notify_all
+from penstock.broker.requests.fault_rules import Faults
 from penstock.log.checkpoints import Life
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE
 from penstock.metadata.configs.protection import check_protection
-from penstock.metadata.image import EMPTY_IMAGE, Endpoint, MetadataImage
+from penstock.metadata.image import Endpoint
 from penstock.metadata.names import random_uuid
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
 from penstock.node.http import HttpSide
+from penstock.node.image_delivery import ImageDelivery
 from penstock.node.listeners import (
     SUPPORTED_PROTOCOLS,
     ListenerPlan,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.broker.events import Observer
     from penstock.clock import Clock
     from penstock.disk.api import Disk
+    from penstock.http.pipelines import Pipelines
     from penstock.metadata.configs.settings import Settings
     from penstock.net.network import Network
 
@@ -65,27 +68,40 @@ class Node:
         random: random_module.Random,
         on_fatal: Callable[[Exception], None] | None = None,
         observers: Sequence[Observer] = (),
+        faults: Faults | None = None,
+        http_optional: bool = False,
+        pipelines: Pipelines | None = None,
     ) -> None:
+        """`on_fatal` is called when this node can't go on: without its metadata log, or without any log directory.
+
+        `faults` are rules that tests give. `http_optional` and `pipelines`: see `HttpSide`.
+        """
         self.settings = settings
         self.disk = disk
         self.clock = clock
         self.random = random
         self._world = World(settings, disk, network, clock, random, notify_all((*observers, log_event)))
-        #: What to do when this node can't go on: without its metadata log, or without any log directory.
-        self.on_fatal = on_fatal
+        self._on_fatal = on_fatal
+        self._faults = faults or Faults()
         check_protection(settings.static)
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
         self.quorum_plan = plan_quorum(settings, self._controller_listeners)
-        self.http = HttpSide(self._world, self._plans)
+        self.http = HttpSide(self._world, self._plans, optional=http_optional, pipelines=pipelines)
         self._open = asyncio.Event()
         self._ready = asyncio.Event()
-        self._applied = EMPTY_IMAGE
-        self.broker: Broker
-        self._server: Server
+        #: The parts that handlers work with; None until `start` has made them.
+        self.broker_or_none: Broker | None = None
+        self._server = Server(self._hold, limits_of(settings, network), network=network, nanoseconds=clock.nanoseconds)
         self._maintenance: Maintenance
 
     # --- what others ask -------------------------------------------------------------------------------
+
+    @property
+    def broker(self) -> Broker:
+        """The parts that handlers work with. There are none before `start`."""
+        assert self.broker_or_none is not None, "the node has not been started"
+        return self.broker_or_none
 
     @property
     def bootstrap(self) -> str:
@@ -125,9 +141,6 @@ class Node:
                     f"{logs.metadata_dir.path} can't be used ({failure.strerror or failure}), and the metadata log is "
                     "there: repair its disk, or replace it as the disk of a voter."
                 )
-            network, clock = self._world.network, self._world.clock
-            limits = limits_of(settings, network)
-            self._server = Server(self._hold, limits, network=network, nanoseconds=clock.nanoseconds)
             protected = protected_listeners(settings, self._plans)
             await self._server.start(
                 Listener(plan.name, plan.host, plan.port, plan.security_protocol, protected=plan.name in protected)
@@ -141,7 +154,7 @@ class Node:
         self._maintenance = Maintenance(logs, intervals_of(settings), cleaner_of(settings, logs))
         self._maintenance.start()
         if not self._controller_listeners:
-            self._server.dispatch = Dispatcher(self.broker)  # no detour for every request
+            self._server.use(Dispatcher(self.broker))  # no detour for every request
         self._ready.set()
         self.http.serve(self.broker, self._server)
 
@@ -152,18 +165,34 @@ class Node:
         me = Voter(settings.node_id, directory.directory_id, endpoints)
         metadata = make_metadata(self._world, directory.path, self.quorum_plan, me, cluster_id, self._fatal)
         listener = inter_broker_listener(settings, self._plans)
-        broker = self.broker = make_broker(self._world, identity, logs, metadata, self._controller_listeners, listener)
-        broker.unsent = self._server.unsent
+        broker = self.broker_or_none = make_broker(
+            self._world,
+            identity,
+            logs,
+            metadata,
+            controller_listeners=self._controller_listeners,
+            inter_broker_listener=listener,
+            unsent=self._server.unsent,
+            faults=self._faults,
+        )
+        images = ImageDelivery(
+            broker,
+            self._server,
+            is_broker=identity.is_broker,
+            is_controller=identity.is_controller,
+            on_fatal=self._fatal,
+        )
+        images.start()
         if identity.is_controller:
             broker.controller.start()
         await metadata.start(
             bootstrap_path=f"{directory.path}/{BOOTSTRAP_FILE}",
             min_insync_replicas=settings.int("min.insync.replicas"),
         )
-        self._server.dispatch = self._dispatch()
+        self._server.use(self._dispatch(broker))
         self._open.set()
         await broker.lifecycle.register()
-        self._follow_image()
+        images.follow()
         if identity.is_broker:
             broker.replicas.start()
             broker.groups.start()
@@ -193,7 +222,7 @@ class Node:
 
     def _open_logs_manager(self) -> LogManager:
         settings = self.settings
-        logs = LogManager(
+        return LogManager(
             self.disk,
             settings.log_dirs,
             self.clock,
@@ -202,9 +231,8 @@ class Node:
             producer_expiration_ms=settings.int("producer.id.expiration.ms"),
             max_producer_ids=settings.int("penstock.max.producer.ids"),
             metadata_dir=settings.optional_str("metadata.log.dir"),
+            cordoned=settings.cordoned_log_dirs(),
         )
-        logs.cordoned = settings.cordoned_log_dirs()
-        return logs
 
     def _cluster_id(self) -> str:
         for path in self.settings.log_dirs:
@@ -217,60 +245,19 @@ class Node:
         how = self.quorum_plan.format_advice(own)
         raise StorageError(f"{self.settings.log_dirs[0]} is not formatted: run `penstock storage format {how}` first.")
 
-    def _follow_image(self) -> None:
-        """Settings first: the others read them. Coordinators come last and see partitions that are already there."""
-        image = self.broker.metadata.image
-        if image.acls:
-            raise _unprotected(image)
-        self._apply(EMPTY_IMAGE, image)
-        if self.quorum_plan.is_broker:
-            self.broker.partitions.put_strays_aside()
-        self.broker.metadata.subscribe(self._apply)
-
-    def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
-        """From the last image that was taken over as a whole: one that failed half-way comes again with the next."""
-        old, broker = self._applied, self.broker
-        if new.acls:
-            self._fatal(_unprotected(new))
-            return
-        if new.configs is not old.configs:
-            if self.settings.apply_image(new):
-                # max.connections may change while running
-                self._server.counts.limits = limits_of(self.settings, self._world.network)
-                self._cordon()
-            broker.fetch_policy.settings_changed()
-        if self.quorum_plan.is_broker:
-            broker.partitions.apply(None if old is EMPTY_IMAGE else old, new)
-            broker.replicas.apply(None if old is EMPTY_IMAGE else old, new)
-        broker.quotas.apply_image(new)
-        broker.telemetry.apply_image(old, new)
-        self._applied = new
-
-    def _cordon(self) -> None:
-        """Directories that get no new partitions from now on. The controller hears of it with a heartbeat at once."""
-        logs, wanted = self.broker.logs, self.settings.cordoned_log_dirs()
-        if wanted == logs.cordoned:
-            return
-        logs.cordoned = wanted
-        logger.info("log directories that take no new partitions: %s", ", ".join(sorted(wanted)) or "none")
-        self.broker.lifecycle.beat_now()
-
     async def _undo_start(self, logs: LogManager) -> None:
-        broker = getattr(self, "broker", None)
+        broker = self.broker_or_none
         if broker is not None:
             await self._cut_off(broker)
             await broker.transactions.close()
             await broker.groups.close()
             await broker.partitions.close()
-        server = getattr(self, "_server", None)
-        if server is not None:
-            await server.stop(grace_s=0)
+        await self._server.stop(grace_s=0)
         await self.http.close()
         logs.abandon()
 
-    def _dispatch(self) -> Dispatch:
+    def _dispatch(self, broker: Broker) -> Dispatch:
         """Controllers are there for each other from the start; clients wait until the broker is ready."""
-        broker = self.broker
         clients = Dispatcher(broker)
         controllers = Dispatcher(broker, "CONTROLLER")
 
@@ -292,7 +279,7 @@ class Node:
 
     def _on_directory_offline(self, directory: LogDir, error: OSError) -> None:
         logger.critical("log directory %s is offline: %s", directory.path, error)
-        broker = getattr(self, "broker", None)
+        broker = self.broker_or_none
         if broker is not None:
             broker.logs.note_life(broker.lifecycle.broker_epoch)
             broker.lifecycle.beat_now()
@@ -300,8 +287,8 @@ class Node:
                 self._fatal(error)
 
     def _fatal(self, error: Exception) -> None:
-        if self.on_fatal is not None:
-            self.on_fatal(error)
+        if self._on_fatal is not None:
+            self._on_fatal(error)
 
     # --- stop --------------------------------------------------------------------------------------------
 
@@ -348,14 +335,6 @@ class Node:
         await broker.controller.close()
         await broker.lifecycle.close()
         await broker.metadata.abandon()
-
-
-def _unprotected(image: MetadataImage) -> StorageError:
-    """What to say where Kafka's authorizer would keep somebody out."""
-    return StorageError(
-        f"The metadata log holds ACLs ({len(image.acls)}), and Penstock has no authorizer yet: remove them with "
-        "Kafka's kafka-acls first, and let only trusted machines reach the node's ports."
-    )
 
 
 async def _awaited(reply: Reply | Awaitable[Reply]) -> Reply:

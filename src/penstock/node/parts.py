@@ -33,13 +33,14 @@ from penstock.broker.requests.local_connection import LocalConnection
 from penstock.broker.telemetry import Telemetry
 from penstock.log.cleaner import Cleaner
 from penstock.log.maintenance import Intervals
-from penstock.net.limits import Limits
+from penstock.net.limits import ByteBudget, Limits
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_67_allocate_producer_ids import AllocateProducerIdsRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.broker.requests.fault_rules import Faults
     from penstock.clock import Clock
     from penstock.disk.api import Disk
     from penstock.log.manager import LogManager
@@ -113,8 +114,11 @@ def make_broker(
     identity: Identity,
     logs: LogManager,
     metadata: MetadataLog,
+    *,
     controller_listeners: tuple[str, ...],
     inter_broker_listener: str,
+    unsent: ByteBudget,
+    faults: Faults,
 ) -> Broker:
     settings, node_id = world.settings, identity.node_id
     controller = Controller(metadata, settings, world.clock, world.network, world.random)
@@ -132,7 +136,6 @@ def make_broker(
     metadata.watch_controller(channel.controller_changed)
     request_timeout_s = settings.int("request.timeout.ms") / 1000
     peers = Peers(node_id, lambda: metadata.image, world.network, inter_broker_listener, request_timeout_s)
-    metadata.subscribe(peers.suspects.apply)
     lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.note_life)
 
     def broker_epoch() -> int:
@@ -204,6 +207,8 @@ def make_broker(
         quotas=Quotas(settings, world.clock.nanoseconds),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
         controller_listeners=frozenset(controller_listeners),
+        unsent=unsent,
+        faults=faults,
     )
 
 

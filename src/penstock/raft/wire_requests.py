@@ -31,10 +31,6 @@ from penstock.raft.messages import (
 )
 from penstock.raft.voters import ReplicaKey, Voter
 
-#: A follower that doesn't say what it knows is never told early.
-UNKNOWN_HIGH_WATERMARK = 0x7FFFFFFFFFFFFFFF
-
-
 # --- out ----------------------------------------------------------------------------------------------------
 
 

@@ -96,10 +96,6 @@ def claimed_attributes(records: Buffer) -> int:
     return view[ATTRIBUTES_POSITION] << 8 | view[ATTRIBUTES_POSITION + 1] if len(view) >= HEADER_SIZE else 0
 
 
-def computed_crc(batch: Buffer) -> int:
-    return int(crc32c(memoryview(batch)[CRC_START:]))
-
-
 def crc_ok(batch: Buffer) -> bool:
     """Does the checksum of this one whole batch hold? `batch` ends where the batch ends."""
     view = memoryview(batch)

@@ -153,7 +153,6 @@ class OffsetMap:
 
 @dataclass(slots=True)
 class CompactionStats:
-    batches_read: int = 0
     bytes_read: int = 0
     records_read: int = 0
     records_kept: int = 0
@@ -175,7 +174,6 @@ class Compactor:
 
     def clean(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
         """What becomes of one batch: its bytes after compaction, `batch` itself if unchanged, None if it goes."""
-        self.stats.batches_read += 1
         self.stats.bytes_read += header.size
         if header.is_control:
             spent_marker = self.transactions.marker_is_spent(header, batch)

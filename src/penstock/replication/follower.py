@@ -66,7 +66,6 @@ class Trouble(Enum):
     OUT_OF_RANGE = "out of range"
     SOON = "soon"  # the other side hasn't heard yet what we have, or we not yet what it has
     LATER = "later"
-    BROKEN = "broken"  # our own disk: nothing to fetch for
 
 
 _SOON = frozenset(

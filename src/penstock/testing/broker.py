@@ -88,10 +88,9 @@ class Broker:
 
     async def _start(self) -> Node:
         settings = local_settings(self._where, host=self._host, port=self._port, overrides=self._config)
-        node = make_node(settings, self._disk, seed=self._seed)
+        node = make_node(settings, self._disk, seed=self._seed, faults=self.faults)
         format_if_new(node)
         await node.start()
-        node.broker.faults = self.faults
         self._port = int(node.bootstrap.rpartition(":")[2])
         return node
 

@@ -116,8 +116,6 @@ class Cluster:
             for each in wanted:
                 self._members.pop(each).thread.end()
             raise
-        for each, member in starting.items():
-            member.node.broker.faults = self.faults[each]
         if self._topics:
             topics, self._topics = self._topics, {}
             self.create_topics(topics)
@@ -137,7 +135,8 @@ class Cluster:
     def _make(self, node_id: int) -> Node:
         seed = None if self._seed is None else self._seed * 1000 + node_id
         network = RealNetwork(max_connections=self._share.connections)
-        return make_node(Settings(self._plan(node_id).properties), self._disks[node_id], network=network, seed=seed)
+        settings = Settings(self._plan(node_id).properties)
+        return make_node(settings, self._disks[node_id], network=network, seed=seed, faults=self.faults[node_id])
 
     def stop(self, *nodes: int) -> None:
         """A clean stop of these nodes, or of all. Fault rules go, so that nothing is held up by them."""

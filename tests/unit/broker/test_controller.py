@@ -207,6 +207,7 @@ def play(script: Callable[[Stage], Awaitable[None]], settings: dict[str, str] | 
                 cast(Any, log), Settings({**SETTINGS, **(settings or {})}), FakeClock(), cast(Any, network), Random(1)
             )
             stages.append(Stage(log, network, controller))
+            log.subscribe(controller.apply)
             controller.start()
             await asyncio.sleep(0.01)
             await script(stages[0])

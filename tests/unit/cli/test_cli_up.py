@@ -148,8 +148,7 @@ def test_a_console_that_nobody_asked_for_is_no_reason_not_to_start(penstock_sess
     taken = {"penstock.http.listener": f"127.0.0.1:{penstock_session.port}"}
 
     async def scenario() -> None:
-        node = make_node(local_settings("/data", port=0, overrides=taken), MemoryDisk())
-        node.http.optional = True
+        node = make_node(local_settings("/data", port=0, overrides=taken), MemoryDisk(), http_optional=True)
         format_if_new(node)
         await node.start()
         try:

@@ -137,12 +137,13 @@ def test_too_many_partitions_are_told_by_topic_and_too_many_topics_by_node(
     assert found["penstock_partitions"][of(role="leader")] == 3
 
 
-def test_pipelines_are_told_with_their_lag_while_they_run(broker: Broker) -> None:
+def test_pipelines_are_told_with_their_lag_while_they_run(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query('my "query"', True, 3, 100, 350, 49.5, 2010, 7)
-    broker.node.http.pipelines = lambda: [
+    pipelines = [
         Pipeline("demo", "running", "", "", "", (query,)),
         Pipeline("old", "killed", "", "", "", (query,)),
     ]
+    monkeypatch.setattr(broker.node.http, "_pipelines", lambda: pipelines)
     found = series(broker)
     labels = of(pipeline="demo", query='my "query"')
     assert found["penstock_pipeline_running"] == {of(pipeline="demo"): 1, of(pipeline="old"): 0}
@@ -156,17 +157,18 @@ def test_pipelines_are_told_with_their_lag_while_they_run(broker: Broker) -> Non
     assert told[0]["queries"][0]["lag"] == 7
 
 
-def test_pipelines_of_other_clusters_are_not_listed(broker: Broker) -> None:
+def test_pipelines_of_other_clusters_are_not_listed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     here = broker.node.broker
     ours, theirs = uuid_to_str(here.metadata.image.topics["orders"].topic_id), uuid_to_str(bytes(range(16)))
     reads = {each: Query(each, True, 1, 2, 3, 4.0, 5, 6, (each,)) for each in (ours, theirs, "no id")}
-    broker.node.http.pipelines = lambda: [
+    pipelines = [
         Pipeline("of-cluster", "running", "", "", "", (reads[theirs],), ("elsewhere", here.cluster_id)),
         Pipeline("of-topic", "running", "", "", "", (reads[theirs], reads[ours])),
         Pipeline("not-known-yet", "running", "", "", ""),
         Pipeline("of-another-cluster", "running", "", "", "", (reads[ours],), ("elsewhere",)),
         Pipeline("of-another-topic", "running", "", "", "", (reads[theirs], reads["no id"])),
     ]
+    monkeypatch.setattr(broker.node.http, "_pipelines", lambda: pipelines)
     with urllib.request.urlopen(url(broker, "/api/pipelines"), timeout=120) as answer:
         told = json.load(answer)["pipelines"]
     assert [each["name"] for each in told] == ["of-cluster", "of-topic", "not-known-yet"]

@@ -46,9 +46,9 @@ def test_a_new_log_goes_to_the_directory_with_the_fewest() -> None:
 
 def test_a_cordoned_directory_gets_new_logs_only_when_no_other_can_have_them() -> None:
     logs = manager(dirs=THREE)
-    logs.cordoned = frozenset({"/a", "/c"})
+    logs.cordon(frozenset({"/a", "/c"}))
     assert [create(logs, number) for number in range(3)] == ["/b", "/b", "/b"]
-    logs.cordoned = frozenset(THREE)
+    logs.cordon(frozenset(THREE))
     assert create(logs, 3) == "/a"
 
 

@@ -86,8 +86,8 @@ class Fixture:
         return ErrorCode(answer.error_code), values
 
 
-def node_on(disk: MemoryDisk, seed: int = 7) -> Node:
-    node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=seed)
+def node_on(disk: MemoryDisk, seed: int = 7, on_fatal: Callable[[Exception], None] | None = None) -> Node:
+    node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=seed, on_fatal=on_fatal)
     format_if_new(node)
     return node
 
@@ -192,9 +192,8 @@ def test_a_node_without_any_directory_left_says_that_it_cannot_go_on(caplog: pyt
 
     async def scenario() -> None:
         disk = MemoryDisk()
-        node = node_on(disk)
         told: list[Exception] = []
-        node.on_fatal = told.append
+        node = node_on(disk, on_fatal=told.append)
         await node.start()
         user = Fixture(node)
         await user.create("t", 4)
@@ -459,11 +458,10 @@ def test_a_node_refuses_to_start_with_a_property_that_asks_for_protection() -> N
 def test_a_node_refuses_to_start_with_acls_in_its_metadata_log() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
-        node = make_node(local_settings("/data", port=0), disk, seed=1)
+        stopped: list[Exception] = []
+        node = make_node(local_settings("/data", port=0), disk, seed=1, on_fatal=stopped.append)
         format_if_new(node)
         await node.start()
-        stopped: list[Exception] = []
-        node.on_fatal = stopped.append
         acl = record_class(18)(
             id=bytes(range(16)),
             resource_type=2,

@@ -5,11 +5,12 @@ from random import Random
 
 import pytest
 
+from penstock.sim.engine.cluster_layout import draw_layout, simple_layout
 from penstock.sim.engine.links import Channel, Link
 from penstock.sim.engine.loop import Timeline
 from penstock.sim.faults.cluster_faults import isolated, ring, split
-from penstock.sim.run.cluster_layout import draw_shape, simple_shape
-from penstock.sim.run.plan import FIRST_AIMED, PROFILES, draw_plan
+from penstock.sim.plan.draw import FIRST_AIMED, draw_plan
+from penstock.sim.plan.profiles import PROFILES
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
 
@@ -65,18 +66,18 @@ def test_what_is_held_back_arrives_in_order_after_the_release() -> None:
 @pytest.mark.parametrize("nodes", range(1, 8))
 def test_every_shape_has_enough_brokers_for_its_replicas(nodes: int) -> None:
     for seed in range(40):
-        shape = draw_shape(Random(seed), nodes)
-        assert shape.nodes == tuple(range(1, nodes + 1))
-        assert 1 <= shape.min_insync <= shape.replication_factor <= len(shape.brokers)
-        assert len(shape.controllers) in (1, 2, 3, 5) or nodes == 4
-    assert simple_shape(nodes).nodes == tuple(range(1, nodes + 1))
+        layout = draw_layout(Random(seed), nodes)
+        assert layout.nodes == tuple(range(1, nodes + 1))
+        assert 1 <= layout.min_insync <= layout.replication_factor <= len(layout.brokers)
+        assert len(layout.controllers) in (1, 2, 3, 5) or nodes == 4
+    assert simple_layout(nodes).nodes == tuple(range(1, nodes + 1))
 
 
 def test_some_clusters_have_controllers_of_their_own() -> None:
-    shapes = [draw_shape(Random(seed), 6) for seed in range(40)]
-    separate = [shape for shape in shapes if not set(shape.brokers) & set(shape.controllers)]
+    layouts = [draw_layout(Random(seed), 6) for seed in range(40)]
+    separate = [layout for layout in layouts if not set(layout.brokers) & set(layout.controllers)]
     assert separate
-    assert len(separate) < len(shapes)
+    assert len(separate) < len(layouts)
     assert separate[0].roles(separate[0].controllers[0]) == "controller"
     assert separate[0].roles(separate[0].brokers[0]) == "broker"
 
@@ -102,13 +103,13 @@ def test_more_machines_do_not_change_what_a_seed_does_with_one() -> None:
     alone, three = draw_plan(5, "hostile"), draw_plan(5, "hostile", nodes=3)
     assert [actor.kind for actor in alone.actors] == [actor.kind for actor in three.actors[: len(alone.actors)]]
     assert alone.topics == three.topics
-    assert alone.shape.alone
-    assert not three.shape.alone
+    assert alone.layout.single_node
+    assert not three.layout.single_node
 
 
 def test_in_a_long_run_whoever_has_nothing_to_say_waits_for_longer() -> None:
     for seed in range(20):
-        short, long = (draw_plan(seed, "calm", nodes=3, duration_s=seconds).shape.settings for seconds in (60, 600))
+        short, long = (draw_plan(seed, "calm", nodes=3, duration_s=seconds).layout.settings for seconds in (60, 600))
         for wait in ("broker.heartbeat.interval.ms", "replica.fetch.wait.max.ms"):
             assert int(long[wait]) >= int(short[wait])
         assert int(long["controller.quorum.fetch.timeout.ms"]) > 2000  # Kafka's, which short runs have

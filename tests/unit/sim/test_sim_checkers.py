@@ -10,13 +10,13 @@ from penstock.sim.checks.history import (
     History,
     Outcome,
     Read,
-    Stored,
+    StoredRecord,
     TopicChange,
     Transaction,
     Write,
 )
 from penstock.sim.checks.history_rules import judge
-from penstock.sim.run.plan import Plan, TopicPlan
+from penstock.sim.plan.plan import Plan, TopicPlan
 
 P = ("t", 0)
 PLAN = Plan(1, "calm", 1, 10, {}, (TopicPlan("t", 1, {}, fsync=False),), (), ())
@@ -30,7 +30,7 @@ def wrote(number: int, offset: int, *, at: float = 1.0, idempotent: bool = True,
 
 
 def view(*values: str, start: int = 0) -> FinalView:
-    records = {start + slot: Stored(value.encode(), 0) for slot, value in enumerate(values)}
+    records = {start + slot: StoredRecord(value.encode(), 0) for slot, value in enumerate(values)}
     return FinalView({P: records}, {P: dict(records)}, {P: start}, {P: start + len(values)}, {"t": 1})
 
 
@@ -71,7 +71,7 @@ def test_deletions_that_were_asked_for_are_no_losses() -> None:
 
 def test_compaction_may_drop_a_record_whose_key_has_a_later_one() -> None:
     history = History(writes=[wrote(1, 0, key=b"k"), wrote(2, 1, key=b"k")])
-    newest = {1: Stored(b"w:2:", 0, b"k")}
+    newest = {1: StoredRecord(b"w:2:", 0, b"k")}
     found = FinalView({P: newest}, {P: newest}, {P: 0}, {P: 2}, {"t": 1})
     assert rules(PLAN, history, found) == []
     found.committed[P] = {}  # an aborted record stands for nothing
@@ -89,7 +89,7 @@ def test_compaction_may_drop_aborted_records_and_superseded_ones_of_a_transactio
             write.transaction = each
     later = wrote(4, 4, key=b"k")
     history = History(writes=[*aborted.writes, *whole.writes, later], transactions=[aborted, whole])
-    left = {2: Stored(b"w:3:", 0, b"other"), 4: Stored(b"w:4:", 0, b"k")}
+    left = {2: StoredRecord(b"w:3:", 0, b"other"), 4: StoredRecord(b"w:4:", 0, b"k")}
     assert rules(plan, history, FinalView({P: left}, {P: left}, {P: 0}, {P: 5}, {"t": 1})) == []
     del left[2]
     assert rules(plan, history, FinalView({P: left}, {P: left}, {P: 0}, {P: 5}, {"t": 1})) == ["transactions are whole"]

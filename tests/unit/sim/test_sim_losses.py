@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.sim.faults.lost_machines import DISK, POWER, Losses
-from penstock.sim.run.plan import draw_plan
+from penstock.sim.faults.lost_machines import DISK, POWER, LostMachines
+from penstock.sim.plan.draw import draw_plan
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ def machine() -> Any:
 @pytest.mark.parametrize("kind", [POWER, DISK])
 def test_a_machine_has_recovered_when_it_has_registered_since(kind: str) -> None:
     one = machine()
-    losses = Losses(draw_plan(1, nodes=3), [one], set())
+    losses = LostMachines(draw_plan(1, nodes=3), [one], set())
     losses.note(one, kind)
     assert losses.open() == {one: kind}
     one.register()
@@ -41,7 +41,7 @@ def test_a_machine_has_recovered_when_it_has_registered_since(kind: str) -> None
 
 def test_a_machine_whose_disk_goes_on_failing_has_not_recovered() -> None:
     one = machine()
-    losses = Losses(draw_plan(1, nodes=3), [one], set())
+    losses = LostMachines(draw_plan(1, nodes=3), [one], set())
     losses.note(one, DISK)
     one.disk_faults = 1
     one.register()

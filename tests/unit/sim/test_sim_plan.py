@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.sim.run.plan import PROFILES, draw_plan
+from penstock.sim.plan.draw import draw_plan
+from penstock.sim.plan.profiles import PROFILES
 from penstock.sim.run.shrink import command
 
 

@@ -16,9 +16,10 @@ from penstock.sim.checks.quorum_logs import QuorumLogs
 from penstock.sim.checks.replica_rules import indexes_fit
 from penstock.sim.engine.machine import Machine
 from penstock.sim.faults.planted import FOUND_BY, PLANTS
+from penstock.sim.plan.draw import draw_plan
+from penstock.sim.plan.plan import FaultPlan, Plan
 from penstock.sim.run.cluster import SimCluster
-from penstock.sim.run.plan import FaultPlan, Plan, draw_plan
-from penstock.sim.run.world import run_plan
+from penstock.sim.run.simulation import run_plan
 
 pytestmark = pytest.mark.programs
 
@@ -72,7 +73,7 @@ def test_an_index_that_leads_elsewhere_is_found() -> None:
 def _dynamic() -> Plan:
     """A quiet cluster of three whose voters are what the log says, and that bears the loss of a disk."""
     plans = (draw_plan(seed, "calm", nodes=3, duration_s=10) for seed in range(1, 100))
-    return next(plan for plan in plans if plan.shape.dynamic and plan.losses_covered)
+    return next(plan for plan in plans if plan.layout.dynamic and plan.losses_covered)
 
 
 def test_a_voter_that_has_lost_its_disk_is_taken_out_and_added_again() -> None:
@@ -88,7 +89,7 @@ def test_a_voter_that_has_lost_its_disk_is_taken_out_and_added_again() -> None:
 def test_no_voter_loses_its_disk_where_nobody_could_put_it_back() -> None:
     plan = _dynamic()
     fault = FaultPlan(1, "lose a voter", 2.0, 0.5, {"draw": 0.5})
-    static = replace(plan, shape=replace(plan.shape, dynamic=False), faults=(fault,), actors=(), duration_s=4)
+    static = replace(plan, layout=replace(plan.layout, dynamic=False), faults=(fault,), actors=(), duration_s=4)
     told = " ".join(event.what for event in run_plan(static).story)
     assert "nobody could put it back" in told
     assert "empty disk" not in told

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from penstock.sim.checks.history import History, Outcome, Read, Write
-from penstock.sim.checks.history_rules import Violation
-from penstock.sim.run.plan import draw_plan
+from penstock.sim.checks.story import StoryLine, Violation
+from penstock.sim.engine.machine import State
+from penstock.sim.plan.draw import draw_plan
 from penstock.sim.run.report import render, write_report
-from penstock.sim.run.world import Event, Verdict, run_plan
+from penstock.sim.run.simulation import Verdict, run_plan
 
 
 def verdict(*violations: Violation) -> Verdict:
@@ -15,7 +16,11 @@ def verdict(*violations: Violation) -> Verdict:
     name = f"{plan.actors[0].kind[:5]}{plan.actors[0].index}#1"
     history.writes.append(Write(name, 1, ("t", 0), b"x", 1.0, -1, True, outcome=Outcome.DONE, offset=4))
     history.reads.append(Read(name, ("t", 0), 4, b"x", False, 1.0, 2.0))
-    story = [Event(0.0, "n1", "starts"), Event(0.1, "n1", "serves"), Event(9.0, "n1", "loses power <and> more")]
+    story = [
+        StoryLine(0.0, "n1", "starts", State.STARTING),
+        StoryLine(0.1, "n1", "serves", State.SERVING),
+        StoryLine(9.0, "n1", "loses power <and> more", State.OFF),
+    ]
     return Verdict(plan, list(violations), story, "", 25.0, {}, history)
 
 

@@ -3,11 +3,12 @@
 import pytest
 
 from penstock.sim.checks.history import History
-from penstock.sim.checks.history_rules import Violation
+from penstock.sim.checks.story import Violation
 from penstock.sim.faults.planted import PLANTS
-from penstock.sim.run.plan import Plan, draw_plan
+from penstock.sim.plan.draw import draw_plan
+from penstock.sim.plan.plan import Plan
 from penstock.sim.run.shrink import command, shrink, whole
-from penstock.sim.run.world import Verdict, run_plan
+from penstock.sim.run.simulation import Verdict, run_plan
 
 pytestmark = pytest.mark.programs
 

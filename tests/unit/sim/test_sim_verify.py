@@ -1,13 +1,13 @@
 """What a clean restart may change, and what not."""
 
-from penstock.sim.checks.final_read import changes
-from penstock.sim.checks.history import Deletion, FinalView, History, Stored
+from penstock.sim.checks.history import Deletion, FinalView, History, StoredRecord
+from penstock.sim.checks.restart_rules import changes_by_restart
 
 PART = ("t", 0)
 
 
 def look(start: int, offsets: range, *, other: int | None = None) -> FinalView:
-    records = {offset: Stored(b"other" if offset == other else b"%d" % offset, 0) for offset in offsets}
+    records = {offset: StoredRecord(b"other" if offset == other else b"%d" % offset, 0) for offset in offsets}
     return FinalView(records={PART: records}, log_start={PART: start})
 
 
@@ -15,7 +15,7 @@ def found(first: FinalView, again: FinalView, *deleted: int, starts: set[int] | 
     """`starts`: where the replicas started at the first look; unless told, wherever the two looks found one."""
     history = History(deletions=[Deletion(PART, offset) for offset in deleted])
     had = {PART: {*first.log_start.values(), *again.log_start.values()} if starts is None else starts}
-    return list(changes(first, again, had, history, set()))
+    return list(changes_by_restart(first, again, had, history, set()))
 
 
 def test_the_same_before_and_after_is_fine() -> None:
@@ -81,5 +81,5 @@ def test_a_partition_that_can_not_be_read_again_has_changed() -> None:
 
 def test_damage_and_compaction_excuse_their_partitions() -> None:
     first, again = look(0, range(5)), look(0, range(4))
-    assert list(changes(first, again, {}, History(damaged={PART}), set())) == []
-    assert list(changes(first, again, {}, History(), {"t"})) == []
+    assert list(changes_by_restart(first, again, {}, History(damaged={PART}), set())) == []
+    assert list(changes_by_restart(first, again, {}, History(), {"t"})) == []

@@ -112,7 +112,6 @@ class Controller:
     # --- start and stop ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._metadata.subscribe(self._image_changed)
         self._metadata.watch_leadership(self._leadership_changed)
 
     async def close(self) -> None:
@@ -357,8 +356,8 @@ class Controller:
         self.unclean_elections += sum(record.leader_recovery_state == 1 for record in decision.records)
         return decision
 
-    def _image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Allowing unclean elections works at once for what waits for one."""
+    def apply(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Lists failovers, and holds unclean elections at once when a config begins to allow them."""
         self._list_failovers(new)
         if not self.active or new.configs is old.configs:
             return

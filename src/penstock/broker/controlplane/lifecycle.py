@@ -109,9 +109,9 @@ class Lifecycle:
         self._wants_shut_down = False
         self._heard_at = 0.0
         self._may_shut_down = asyncio.Event()
-        metadata.subscribe(self._on_image)
 
-    def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+    def apply(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Wakes the tasks that wait for an image, and the heartbeat if a broker begins to shut down."""
         self._news.set()
         if new.brokers is not old.brokers and _leaving(new) - _leaving(old):
             self._wake.set()  # a broker that shuts down waits until all the others have heard of it

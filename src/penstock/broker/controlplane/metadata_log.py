@@ -181,7 +181,10 @@ class MetadataLog:
         return decision.reply
 
     def subscribe(self, listener: Listener) -> None:
-        """Called with the image before and after, in the order of the log, before the submitter gets its reply."""
+        """Has the listener called with the image before and after each change, before the submitter gets its reply.
+
+        Listeners are called in the order in which they subscribed; one that fails keeps no other from being called.
+        """
         self._listeners.append(listener)
 
     @property

@@ -144,6 +144,11 @@ class SnapshotStore:
         self.last_bytes = len(data)
         return name
 
+    def install(self, name: str, data: bytes) -> None:
+        """Stores a snapshot that another node made."""
+        self._disk.write_atomic(f"{self._path}/{name}", data)
+        self.last_bytes = len(data)
+
     def remove_before(self, end_offset: int) -> None:
         for found, _, name in self.names():
             if found < end_offset:

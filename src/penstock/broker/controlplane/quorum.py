@@ -128,7 +128,6 @@ class Quorum:
 
     def start(self, follower: Follower) -> None:
         self._follower = follower
-        self._files.on_damage = lambda: self._news.append(follower.snapshot_damaged)
         state = self._files.read_state()
         view, voters = self._files.view()
         self._raft = Raft(
@@ -357,7 +356,7 @@ class Quorum:
 
     def _reply(self, ticket: int, answer: Answer) -> None:
         request, future = self._waiting.pop(ticket)
-        answer, records = self._files.fill(answer)
+        answer, records = self._files.fill(answer, lambda: self._news.append(self._follower.snapshot_damaged))
         leader = self._raft.core.voters.latest.find(answer.leader_id)
         if answer.leader_id == self.me.node_id:
             leader = self.me

@@ -52,8 +52,6 @@ class QuorumFiles:
         self._static_voters = static_voters
         self._download = bytearray()
         self._checked: tuple[str, int] = ("", 0)
-        #: Called when the snapshot that peers are to fetch is damaged on this node's disk.
-        self.on_damage: Callable[[], None] = lambda: None
         #: Whether snapshot or log say who votes, rather than the properties.
         self.has_voters = False
 
@@ -164,23 +162,26 @@ class QuorumFiles:
 
     # --- answers ----------------------------------------------------------------------------------------
 
-    def fill(self, answer: Answer) -> tuple[Answer, bytes]:
-        """Records and snapshot bytes, read before anything else can happen to the log."""
+    def fill(self, answer: Answer, on_damage: Callable[[], None]) -> tuple[Answer, bytes]:
+        """Reads the answer's records or snapshot bytes, before anything else can happen to the log.
+
+        Calls `on_damage` if the snapshot that a peer wants is damaged on this node's disk.
+        """
         if isinstance(answer, FetchAnswer) and answer.read_from is not None:
             part = self._log.read(answer.read_from, answer.max_bytes, upper_bound=self._log.log_end_offset)
             return answer, bytes(part.read_now())
         if isinstance(answer, SnapshotChunk) and answer.snapshot is not None and not answer.error:
-            return self._chunk(answer, answer.snapshot), b""
+            return self._chunk(answer, answer.snapshot, on_damage), b""
         return answer, b""
 
-    def _chunk(self, answer: SnapshotChunk, snapshot: OffsetAndEpoch) -> SnapshotChunk:
+    def _chunk(self, answer: SnapshotChunk, snapshot: OffsetAndEpoch, on_damage: Callable[[], None]) -> SnapshotChunk:
         path = f"{self._log.path}/{checkpoint_name(*snapshot)}"
         if not self._disk.exists(path):
             return replace(answer, error=ErrorCode.SNAPSHOT_NOT_FOUND)
         size = self._disk.size(path)
         if not 0 <= answer.position < size:
             return replace(answer, error=ErrorCode.POSITION_OUT_OF_RANGE)
-        if answer.position == 0 and not self._is_whole(path):
+        if answer.position == 0 and not self._is_whole(path, on_damage):
             return replace(answer, error=ErrorCode.SNAPSHOT_NOT_FOUND)
         file = self._disk.open(path)
         try:
@@ -189,7 +190,7 @@ class QuorumFiles:
             file.close()
         return replace(answer, size=size, data=bytes(data))
 
-    def _is_whole(self, path: str) -> bool:
+    def _is_whole(self, path: str, on_damage: Callable[[], None]) -> bool:
         """A rotten snapshot is not handed on: whoever needs it would fetch it again and again."""
         now_ms = self._clock.wall_ms()
         if self._checked[0] == path and 0 <= now_ms - self._checked[1] < CHECK_SNAPSHOT_MS:
@@ -198,7 +199,7 @@ class QuorumFiles:
             check_checkpoint(self._disk.read_bytes(path))
         except CheckpointError as error:
             logger.error("snapshot %s is damaged (%s): a new one is written in its place", path, error)
-            self.on_damage()
+            on_damage()
             return False
         self._checked = (path, now_ms)
         return True
@@ -223,8 +224,7 @@ class QuorumFiles:
             content = read_checkpoint(data)
         except CheckpointError as error:
             raise DamagedSnapshotError(str(error)) from None
-        self._disk.write_atomic(f"{self._log.path}/{checkpoint_name(*snapshot)}", data)
-        self._snapshots.last_bytes = len(data)
+        self._snapshots.install(checkpoint_name(*snapshot), data)
         self._log.truncate_fully_and_start_at(snapshot.offset)
         self._log.flush_now()
         self._snapshots.remove_before(snapshot.offset)

@@ -75,8 +75,7 @@ class Groups:
     # --- life
 
     def start(self) -> None:
-        """Call when the image is loaded and `partitions` follows it: this listens after them."""
-        self._metadata.subscribe(self.apply)
+        """Call when the image is loaded and `partitions` has taken it over."""
         self.apply(None, self._metadata.image)
         self._tasks.start(self._expire_forever())
 

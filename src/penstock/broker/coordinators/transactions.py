@@ -90,8 +90,7 @@ class Transactions:
     # --- life
 
     def start(self) -> None:
-        """Call when `partitions` and `groups` follow the image: this listens after them."""
-        self._metadata.subscribe(self.apply)
+        """Call when `partitions` and `groups` have taken the image over."""
         self.apply(None, self._metadata.image)
         self._tasks.start(self._expire_forever())
 

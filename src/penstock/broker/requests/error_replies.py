@@ -89,9 +89,9 @@ def merge(response: Any, extra: Any, version: int) -> Any:
         if not mine:
             setattr(response, field.name, theirs)
             continue
-        known = {identity(item, version): item for item in mine}
+        known = {identity(item): item for item in mine}
         for item in theirs:
-            same = known.get(identity(item, version))
+            same = known.get(identity(item))
             if same is None:
                 mine.append(item)
             else:
@@ -203,7 +203,7 @@ def _copy_identity(item: Any, asked: Any, version: int) -> None:
             item.entity = [_report(field.item, part, version, ErrorCode.NONE, None) for part in asked.entity]
 
 
-def identity(item: Any, version: int) -> tuple[Any, ...]:
+def identity(item: Any) -> tuple[Any, ...]:
     names = [
         field.name
         for field in type(item).FIELDS

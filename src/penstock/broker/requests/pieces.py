@@ -79,7 +79,7 @@ def _join(mine: Any, theirs: Any, request_type: Any, response_type: Any, version
     name = paired.response.name
     items, more = getattr(mine, name), getattr(theirs, name)
     asked = paired.request.item
-    if items and more and isinstance(asked, type) and identity(items[-1], version) == identity(more[0], version):
+    if items and more and isinstance(asked, type) and identity(items[-1]) == identity(more[0]):
         _join(items[-1], more[0], asked, paired.response.item, version)  # an item that was cut in two
         more = more[1:]
     items += more

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.groups.consumer.group import Partitions
     from penstock.metadata.image import MetadataImage
 
-OWNED_PARTITIONS_SINCE = 1
-
 
 def version_of(data: bytes) -> int:
     """A newer version only appends fields: it is read as the newest one known."""

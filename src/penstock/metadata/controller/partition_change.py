@@ -71,11 +71,6 @@ class Rules:
 DEFAULT_RULES = Rules()
 
 
-def is_usable(image: MetadataImage, broker_id: int) -> bool:
-    broker = image.brokers.get(broker_id)
-    return broker is not None and broker.usable
-
-
 @dataclass(slots=True)
 class Change:
     """What is wished for one partition. `None` leaves a part as it is."""

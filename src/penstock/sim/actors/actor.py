@@ -1,33 +1,32 @@
-"""Those who use the cluster: each a process on a host of its own, one life after another."""
+"""Actors use the cluster: each is a process on a host of its own, one incarnation after another."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from penstock.sim.actors.administrator import Administration, Administrator
-from penstock.sim.actors.consumers import Copier, Member, Reader, Reading
-from penstock.sim.actors.mover import Mover, Moving
-from penstock.sim.actors.producers import TransactionalWriter, Writer, Writing
-from penstock.sim.actors.session import Session
-from penstock.sim.actors.topic_recreation import Remaker, Remaking
+from penstock.sim.actors.administrator import Administrator, AdministratorOptions
+from penstock.sim.actors.consumers import Copier, Member, Reader, ReaderOptions
+from penstock.sim.actors.mover import Mover, MoverOptions
+from penstock.sim.actors.producers import TransactionalWriter, Writer, WriterOptions
+from penstock.sim.actors.session import Clients, Session
+from penstock.sim.actors.topic_recreation import RecreatorOptions, TopicRecreator
 from penstock.sim.engine.loop import ProcessDied, ProcessLoop, run_in
-from penstock.sim.run.plan import ActorPlan
+from penstock.sim.plan.plan import ActorPlan
 
-if TYPE_CHECKING:
-    from penstock.sim.run.world import World
+#: A killed actor starts again after this.
+RESTART_S = 1.0
 
 
 class Actor:
-    """Somebody who does something, one life after another."""
+    """One actor of the plan. After a kill it starts again as a new incarnation."""
 
-    def __init__(self, world: World, plan: ActorPlan) -> None:
-        self._world = world
+    def __init__(self, clients: Clients, plan: ActorPlan) -> None:
+        self._clients = clients
         self.plan = plan
         self.host = f"c{plan.index}"
-        self.lives = 0
+        self.incarnations = 0
         self.loop: ProcessLoop | None = None
-        world.fabric.host(self.host)
+        clients.environment.fabric.host(self.host)
 
     @property
     def name(self) -> str:
@@ -40,40 +39,40 @@ class Actor:
     def kill(self) -> None:
         if self.loop is not None:
             self.loop.kill()
-            self._world.fabric.process_died(self.host, self.loop)
+            self._clients.environment.fabric.process_died(self.host, self.loop)
 
     async def run(self) -> None:
-        world = self._world
-        while not world.stopping[0]:
-            self.lives += 1
-            self.loop = world.timeline.process(f"{self.host}.{self.lives}")
-            self.loop.turn_cost_s = world.plan.turn_cost_s
-            session = world.session(f"{self.name}#{self.lives}", self.host, self.loop)
+        environment = self._clients.environment
+        while not self._clients.stopping:
+            self.incarnations += 1
+            self.loop = environment.timeline.process(f"{self.host}.{self.incarnations}")
+            self.loop.turn_cost_s = environment.turn_cost_s
+            session = self._clients.session(f"{self.name}#{self.incarnations}", self.host, self.loop)
             try:
-                await run_in(self.loop, _role(session, self.plan, world.plan.shape.replication_factor).run())
+                await run_in(self.loop, _role(session, self.plan, environment.layout.replication_factor).run())
                 return
             except ProcessDied:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(RESTART_S)
 
 
-def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | Administrator | Remaker | Mover:
+def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | Administrator | TopicRecreator | Mover:
     params = dict(plan.params)
     match plan.kind:
         case "plain" | "idempotent" | "table":
-            return Writer(session, Writing(**params))
+            return Writer(session, WriterOptions(**params))
         case "transactional" | "table transactional":
-            return TransactionalWriter(session, Writing(**params))
+            return TransactionalWriter(session, WriterOptions(**params))
         case "reader":
-            return Reader(session, Reading(**params))
+            return Reader(session, ReaderOptions(**params))
         case "member":
-            return Member(session, Reading(**params))
+            return Member(session, ReaderOptions(**params))
         case "copier":
-            writing = Writing((params["target"],), transactional_id=params.pop("transactional_id"))
-            return Copier(session, Reading(**params), writing)
+            writing = WriterOptions((params["target"],), transactional_id=params.pop("transactional_id"))
+            return Copier(session, ReaderOptions(**params), writing)
         case "admin":
-            return Administrator(session, Administration(**params, replication_factor=factor))
+            return Administrator(session, AdministratorOptions(**params, replication_factor=factor))
         case "remaker":
-            return Remaker(session, Remaking(**params, replication_factor=factor))
+            return TopicRecreator(session, RecreatorOptions(**params, replication_factor=factor))
         case "mover":
-            return Mover(session, Moving(**params))
+            return Mover(session, MoverOptions(**params))
     raise AssertionError(plan.kind)

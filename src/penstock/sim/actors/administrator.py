@@ -11,10 +11,10 @@ from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, ConfigOperation, ResourceType, TopicPartition
-from penstock.sim.actors.producers import Writer, Writing
+from penstock.sim.actors.producers import Writer, WriterOptions
 from penstock.sim.actors.session import Session
 from penstock.sim.checks.history import Deletion, Outcome, TopicChange
-from penstock.sim.run.plan import FSYNC_SUFFIX
+from penstock.sim.plan.plan import FSYNC_SUFFIX
 
 #: Changes that no promise depends on.
 HARMLESS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -27,7 +27,7 @@ HARMLESS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Administration:
+class AdministratorOptions:
     partitions: Sequence[TopicPartition]
     pause_s: float = 3.0
     delete_records: bool = False
@@ -35,12 +35,12 @@ class Administration:
 
 
 class Administrator:
-    def __init__(self, session: Session, how: Administration) -> None:
+    def __init__(self, session: Session, options: AdministratorOptions) -> None:
         self.session = session
-        self.how = how
+        self.options = options
         self._count = 0
         self._own: dict[str, int] = {}
-        self._writer = Writer(session, Writing(how.partitions))
+        self._writer = Writer(session, WriterOptions(options.partitions))
 
     async def run(self) -> None:
         session = self.session
@@ -49,7 +49,7 @@ class Administrator:
                 async with session.client() as client:
                     while not session.done:
                         await self._act(client, Admin(client))
-                        await session.think(self.how.pause_s)
+                        await session.think(self.options.pause_s)
             except KafkaError as error:
                 session.note(f"starts again: {error.code.name}")
                 await session.think(0.5)
@@ -74,7 +74,7 @@ class Administrator:
         elif choice < 0.6:
             name = random.choice(list(self._own))
             await self._change(name, 0, lambda change: admin.delete_topics([change.topic]))
-        elif choice < 0.9 or not self.how.delete_records:
+        elif choice < 0.9 or not self.options.delete_records:
             await self._alter(admin)
         else:
             await self._delete_records(client, admin)
@@ -82,13 +82,13 @@ class Administrator:
     async def _create(self, admin: Admin, change: TopicChange, fsync: bool) -> None:
         configs = {"penstock.acks.fsync": "true"} if fsync else {}
         await admin.create_topics(
-            [NewTopic(change.topic, change.partitions, self.how.replication_factor, configs=configs)]
+            [NewTopic(change.topic, change.partitions, self.options.replication_factor, configs=configs)]
         )
 
     async def _use(self, client: AsyncClient, name: str) -> None:
         """What is written to a topic that has just been made is as safe as anything."""
-        self._writer.how = Writing([(name, index) for index in range(self._own[name])])
-        producer = Producer(client, self.session.clock, self._writer.settings())
+        self._writer.options = WriterOptions([(name, index) for index in range(self._own[name])])
+        producer = Producer(client, self.session.clock, self._writer.producer_settings())
         try:
             await self._writer.write(producer, self.session.random.randint(1, 5))
         finally:
@@ -108,7 +108,7 @@ class Administrator:
 
     async def _alter(self, admin: Admin) -> None:
         random = self.session.random
-        topic = random.choice(self.how.partitions)[0]
+        topic = random.choice(self.options.partitions)[0]
         key, values = random.choice(HARMLESS)
         value = random.choice((*values, None))
         operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
@@ -117,7 +117,7 @@ class Administrator:
 
     async def _delete_records(self, client: AsyncClient, admin: Admin) -> None:
         random = self.session.random
-        partition = random.choice(self.how.partitions)
+        partition = random.choice(self.options.partitions)
         start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
         stop = (await list_offsets(client, {partition: LATEST}))[partition].offset
         offset = random.randint(start, max(start, stop))

@@ -18,15 +18,13 @@ from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     TopicPartitions,
 )
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
-from penstock.sim.actors.producers import Writer, Writing, end
+from penstock.sim.actors.producers import Writer, WriterOptions, end
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import Commit, Outcome, Read, Transaction
-
-LEAVE = -1
+from penstock.sim.checks.history import Commit, Outcome, Read, Transaction, copy_of
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReaderOptions:
     partitions: Sequence[TopicPartition]
     committed_only: bool = False
     pause_s: float = 0.5
@@ -50,17 +48,17 @@ def note_reads(session: Session, fetched: Sequence[Fetched], *, committed_only: 
 
 
 class Reader:
-    def __init__(self, session: Session, how: Reading) -> None:
+    def __init__(self, session: Session, options: ReaderOptions) -> None:
         self.session = session
-        self.how = how
+        self.options = options
 
     def consumer(self, client: AsyncClient) -> Consumer:
         return Consumer(
             client,
             ConsumerSettings(
-                isolation_level=READ_COMMITTED if self.how.committed_only else READ_UNCOMMITTED,
+                isolation_level=READ_COMMITTED if self.options.committed_only else READ_UNCOMMITTED,
                 max_wait_ms=300,
-                partition_max_bytes=self.how.max_bytes,
+                partition_max_bytes=self.options.max_bytes,
                 reset=EARLIEST,
             ),
         )
@@ -75,18 +73,18 @@ class Reader:
                 await self.session.think(0.5)
 
     async def read(self, client: AsyncClient, consumer: Consumer) -> None:
-        session, how = self.session, self.how
+        session, options = self.session, self.options
         since = session.now
-        await consumer.assign(dict.fromkeys(how.partitions, EARLIEST))
+        await consumer.assign(dict.fromkeys(options.partitions, EARLIEST))
         while not session.done:
             fetched = await consumer.poll(1.0)
-            if note_reads(session, fetched, committed_only=how.committed_only, since=since):
+            if note_reads(session, fetched, committed_only=options.committed_only, since=since):
                 session.note(f"reads to {[(part.topic, part.partition, part.next_offset) for part in fetched]}")
-            if session.random.random() < how.seek:
-                partition = session.random.choice(how.partitions)
+            if session.random.random() < options.seek:
+                partition = session.random.choice(options.partitions)
                 since = session.now
                 await consumer.seek({partition: await self._somewhere(client, partition)})
-            await session.think(how.pause_s)
+            await session.think(options.pause_s)
 
     async def _somewhere(self, client: AsyncClient, partition: TopicPartition) -> int:
         start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
@@ -97,15 +95,15 @@ class Reader:
 class Member(Reader):
     """One member of a KIP-848 group."""
 
-    def __init__(self, session: Session, how: Reading) -> None:
-        super().__init__(session, how)
+    def __init__(self, session: Session, options: ReaderOptions) -> None:
+        super().__init__(session, options)
         self._id = ""
         self._epoch = 0
         self._assigned: dict[TopicPartition, None] = {}
 
     async def read(self, client: AsyncClient, consumer: Consumer) -> None:
-        session, how = self.session, self.how
-        for topic in dict.fromkeys(topic for topic, _ in how.partitions):
+        session, options = self.session, self.options
+        for topic in dict.fromkeys(topic for topic, _ in options.partitions):
             await client.topic(topic)
         self._id, self._epoch, self._assigned = f"{session.name}-{session.random.randrange(10**6)}", 0, {}
         since = session.now
@@ -114,13 +112,13 @@ class Member(Reader):
                 if await self._heartbeat(client):
                     await self._follow(client, consumer)
                 fetched = await consumer.poll(0.5) if self._assigned else []
-                note_reads(session, fetched, committed_only=how.committed_only, since=since)
+                note_reads(session, fetched, committed_only=options.committed_only, since=since)
                 positions = {(part.topic, part.partition): part.next_offset for part in fetched}
                 if positions:
                     await session.commit(
-                        client, how.group, positions, member_id=self._id, generation_id_or_member_epoch=self._epoch
+                        client, options.group, positions, member_id=self._id, generation_id_or_member_epoch=self._epoch
                     )
-                await session.think(how.pause_s)
+                await session.think(options.pause_s)
         except KafkaError as error:
             if error.code not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
                 raise
@@ -128,14 +126,14 @@ class Member(Reader):
 
     async def _heartbeat(self, client: AsyncClient) -> bool:
         """Whether the assignment has changed."""
-        how = self.how
+        options = self.options
         joining = self._epoch == 0
-        topics = list(dict.fromkeys(topic for topic, _ in how.partitions))
+        topics = list(dict.fromkeys(topic for topic, _ in options.partitions))
         owned: dict[str, list[int]] = {}
         for topic, partition in self._assigned:
             owned.setdefault(topic, []).append(partition)
         request = ConsumerGroupHeartbeatRequest(
-            group_id=how.group,
+            group_id=options.group,
             member_id=self._id,
             member_epoch=self._epoch,
             rebalance_timeout_ms=10_000 if joining else -1,
@@ -163,10 +161,10 @@ class Member(Reader):
         return changed
 
     async def _ask(self, client: AsyncClient, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        answer: ConsumerGroupHeartbeatResponse = await self.session._coordinated(client, self.how.group, request)
+        answer: ConsumerGroupHeartbeatResponse = await self.session._coordinated(client, self.options.group, request)
         if answer.error_code:
             code = ErrorCode(answer.error_code)
-            self.session._notice(client, self.how.group, [code])
+            self.session._notice(client, self.options.group, [code])
             raise KafkaError(code, answer.error_message)
         return answer
 
@@ -175,32 +173,34 @@ class Member(Reader):
             consumer.unassign(partition)
         new = [partition for partition in self._assigned if partition not in consumer.assignment]
         if new:
-            offsets = await self.session.committed(client, self.how.group, new)
+            offsets = await self.session.committed(client, self.options.group, new)
             await consumer.seek({partition: max(offset, 0) for partition, offset in offsets.items()})
 
 
 class Copier(Writer):
     """Reads committed records, writes a copy of each, and commits both ends in one transaction."""
 
-    def __init__(self, session: Session, how: Reading, writing: Writing) -> None:
+    def __init__(self, session: Session, options: ReaderOptions, writing: WriterOptions) -> None:
         super().__init__(session, writing)
-        self.reading = how
+        self.reading = options
 
     async def _produce(self, client: AsyncClient) -> None:
-        session, how = self.session, self.reading
-        producer = Producer(client, session.clock, self.settings())
-        settings = ConsumerSettings(isolation_level=READ_COMMITTED, max_wait_ms=300, partition_max_bytes=how.max_bytes)
+        session, options = self.session, self.reading
+        producer = Producer(client, session.clock, self.producer_settings())
+        settings = ConsumerSettings(
+            isolation_level=READ_COMMITTED, max_wait_ms=300, partition_max_bytes=options.max_bytes
+        )
         consumer = Consumer(client, settings)
         try:
             await producer.start()
-            offsets = await session.committed(client, how.group, list(how.partitions), stable=True)
+            offsets = await session.committed(client, options.group, list(options.partitions), stable=True)
             await consumer.assign({partition: max(offset, 0) for partition, offset in offsets.items()})
             session.note(f"copies from {offsets}")
             while not session.done:
                 fetched = await consumer.poll(1.0)
                 if fetched:
                     await self._copy(producer, fetched)
-                await session.think(how.pause_s)
+                await session.think(options.pause_s)
         finally:
             await asyncio.gather(producer.close(), consumer.close())
 
@@ -232,7 +232,3 @@ class Copier(Writer):
         await end(session, producer, transaction, commit=True)
         for commit in commits:
             commit.outcome, commit.ended = Outcome.DONE, session.now
-
-
-def copy_of(partition: TopicPartition, value: bytes) -> bytes:
-    return f"copy:{partition[0]}-{partition[1]}:".encode() + value

@@ -23,7 +23,7 @@ TIMEOUT_MS = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class MoverOptions:
     partitions: Sequence[TopicPartition]
     pause_s: float = 3.0
     elects: bool = True
@@ -31,9 +31,9 @@ class Moving:
 
 
 class Mover:
-    def __init__(self, session: Session, how: Moving) -> None:
+    def __init__(self, session: Session, options: MoverOptions) -> None:
         self.session = session
-        self.how = how
+        self.options = options
 
     async def run(self) -> None:
         session = self.session
@@ -42,16 +42,16 @@ class Mover:
                 async with session.client() as client:
                     while not session.done:
                         await self._act(client)
-                        await session.think(self.how.pause_s)
+                        await session.think(self.options.pause_s)
             except KafkaError as error:
                 session.note(f"starts again: {error.code.name}")
                 await session.think(0.5)
 
     async def _act(self, client: AsyncClient) -> None:
         random = self.session.random
-        topic, index = random.choice(self.how.partitions)
+        topic, index = random.choice(self.options.partitions)
         choice = random.random()
-        if self.how.elects and choice < 0.35:
+        if self.options.elects and choice < 0.35:
             await self._elect(client, topic, index)
         elif choice < 0.5:
             await self._reassign(client, topic, index, None)

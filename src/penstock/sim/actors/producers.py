@@ -17,7 +17,7 @@ DELIVERY_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriterOptions:
     """How a producer writes."""
 
     partitions: Sequence[TopicPartition]
@@ -38,22 +38,22 @@ class Writing:
 class Writer:
     """Sends records with values of their own and notes what became of each."""
 
-    def __init__(self, session: Session, how: Writing) -> None:
+    def __init__(self, session: Session, options: WriterOptions) -> None:
         self.session = session
-        self.how = how
+        self.options = options
         self.count = 0
 
-    def settings(self) -> ProducerSettings:
-        how = self.how
+    def producer_settings(self) -> ProducerSettings:
+        options = self.options
         return ProducerSettings(
-            acks=how.acks,
-            idempotent=how.idempotent,
-            compression=how.compression,
+            acks=options.acks,
+            idempotent=options.idempotent,
+            compression=options.compression,
             linger_s=0.002,
             batch_bytes=16_384,
             delivery_timeout_s=DELIVERY_TIMEOUT_S,
-            transactional_id=how.transactional_id,
-            transaction_timeout_ms=how.transaction_timeout_ms,
+            transactional_id=options.transactional_id,
+            transaction_timeout_ms=options.transaction_timeout_ms,
         )
 
     async def run(self) -> None:
@@ -66,12 +66,12 @@ class Writer:
                 await self.session.think(0.5)
 
     async def _produce(self, client: AsyncClient) -> None:
-        session, how = self.session, self.how
-        producer = Producer(client, session.clock, self.settings())
+        session, options = self.session, self.options
+        producer = Producer(client, session.clock, self.producer_settings())
         try:
             while not session.done:
-                await self.write(producer, session.random.randint(1, how.burst))
-                await session.think(how.pause_s)
+                await self.write(producer, session.random.randint(1, options.burst))
+                await session.think(options.pause_s)
         finally:
             await producer.close()
 
@@ -92,20 +92,20 @@ class Writer:
         return whole
 
     def _next(self, transaction: Transaction | None) -> Write:
-        session, how = self.session, self.how
+        session, options = self.session, self.options
         self.count += 1
         name = f"{session.name}:{self.count}:".encode()
-        value = name + session.random.randbytes(session.random.randint(0, how.size))
-        write = self._noted(session.random.choice(how.partitions), value, transaction)
-        if how.keys:
-            write.key = f"k{session.random.randrange(how.keys)}".encode()
+        value = name + session.random.randbytes(session.random.randint(0, options.size))
+        write = self._noted(session.random.choice(options.partitions), value, transaction)
+        if options.keys:
+            write.key = f"k{session.random.randrange(options.keys)}".encode()
         return write
 
     def _noted(self, partition: TopicPartition, value: bytes, transaction: Transaction | None) -> Write:
-        how = self.how
-        idempotent = (how.idempotent and how.acks == ALL) or transaction is not None
+        options = self.options
+        idempotent = (options.idempotent and options.acks == ALL) or transaction is not None
         write = Write(
-            self.session.name, self.count, partition, value, self.session.now, how.acks, idempotent, transaction
+            self.session.name, self.count, partition, value, self.session.now, options.acks, idempotent, transaction
         )
         self.session.history.writes.append(write)
         if transaction is not None:
@@ -119,7 +119,7 @@ class Writer:
         except KafkaError as error:
             session.note(f"lost {write.number}: {error.code.name}")
             return False
-        if self.how.acks != 0:
+        if self.options.acks != 0:
             write.outcome = Outcome.DONE
             write.ended = session.now
             write.offset = metadata.offset
@@ -129,27 +129,27 @@ class Writer:
 
 class TransactionalWriter(Writer):
     async def _produce(self, client: AsyncClient) -> None:
-        session, how = self.session, self.how
-        producer = Producer(client, session.clock, self.settings())
+        session, options = self.session, self.options
+        producer = Producer(client, session.clock, self.producer_settings())
         try:
             await producer.start()
             session.note("started")
             while not session.done:
                 await self._transaction(producer)
-                await session.think(how.pause_s)
+                await session.think(options.pause_s)
         finally:
             await producer.close()
 
     async def _transaction(self, producer: Producer) -> None:
-        session, how = self.session, self.how
+        session, options = self.session, self.options
         transaction = Transaction(f"{session.name}:{self.count}", session.now)
         session.history.transactions.append(transaction)
         producer.begin()
         whole = True
         for _ in range(session.random.randint(1, 3)):
-            whole = await self.write(producer, session.random.randint(1, how.burst), transaction) and whole
-            await session.think(how.pause_s / 4)
-        commit = whole and session.random.random() >= how.abort
+            whole = await self.write(producer, session.random.randint(1, options.burst), transaction) and whole
+            await session.think(options.pause_s / 4)
+        commit = whole and session.random.random() >= options.abort
         await end(session, producer, transaction, commit=commit)
 
 

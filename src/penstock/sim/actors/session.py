@@ -30,8 +30,8 @@ from penstock.sim.checks.history import Commit, Committed, History, Outcome
 if TYPE_CHECKING:
     from penstock.net.network import Network
     from penstock.sim.engine.clock import SimClock
-    from penstock.sim.engine.loop import Timeline
-    from penstock.sim.engine.trace import Trace
+    from penstock.sim.engine.environment import Environment
+    from penstock.sim.engine.loop import ProcessLoop
 
 #: Impatient clients meet more of a fault than they would with Kafka's defaults.
 SETTINGS = ConnectionSettings(client_id="sim", connect_timeout_s=3.0, request_timeout_s=5.0)
@@ -44,33 +44,55 @@ _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAIL
 
 
 @dataclass(slots=True)
+class Clients:
+    """All clients of a run: they share its history, and the signal at which actors finish."""
+
+    environment: Environment
+    history: History = field(default_factory=History)
+    stopping: bool = False
+
+    def session(self, name: str, host: str, loop: ProcessLoop) -> Session:
+        """Returns the session of a process on `host`."""
+        return Session(name, self, self.environment.network(host, loop), self.environment.random(name))
+
+
+@dataclass(slots=True)
 class Session:
-    """One life of one actor."""
+    """One incarnation of one actor."""
 
     name: str
-    bootstrap: list[str]
+    clients: Clients
     network: Network
-    clock: SimClock
     random: Random
-    history: History
-    timeline: Timeline
-    trace: Trace
-    stopping: list[bool] = field(default_factory=lambda: [False])
-    """Shared with the world: set when actors are to finish."""
+
+    @property
+    def history(self) -> History:
+        return self.clients.history
+
+    @property
+    def clock(self) -> SimClock:
+        return self.clients.environment.clock
 
     @property
     def now(self) -> float:
-        return self.timeline.now
+        return self.clients.environment.timeline.now
 
     @property
     def done(self) -> bool:
-        return self.stopping[0]
+        """True once actors are to finish."""
+        return self.clients.stopping
 
     def client(self) -> AsyncClient:
-        return AsyncClient(self.bootstrap, settings=SETTINGS, retry=RETRY, random=self.random, network=self.network)
+        return AsyncClient(
+            self.clients.environment.bootstrap,
+            settings=SETTINGS,
+            retry=RETRY,
+            random=self.random,
+            network=self.network,
+        )
 
     def note(self, what: str) -> None:
-        self.trace.note(self.name, what)
+        self.clients.environment.trace.note(self.name, what)
 
     async def think(self, mean_s: float) -> None:
         await asyncio.sleep(min(self.random.expovariate(1 / mean_s), 20 * mean_s, LONGEST_THOUGHT_S))

@@ -14,7 +14,7 @@ from penstock.client.client import AsyncClient
 from penstock.client.producer import Producer
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import TopicPartition
-from penstock.sim.actors.producers import Writer, Writing
+from penstock.sim.actors.producers import Writer, WriterOptions
 from penstock.sim.actors.session import Session
 from penstock.sim.checks.history import Outcome, TopicChange
 
@@ -24,19 +24,19 @@ OFFSETS_EACH = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Remaking:
+class RecreatorOptions:
     pause_s: float = 1.0
     judge_writes: bool = False
     """Elsewhere a node that is behind may still take records for the deleted topic."""
     replication_factor: int = 1
 
 
-class Remaker:
-    def __init__(self, session: Session, how: Remaking) -> None:
+class TopicRecreator:
+    def __init__(self, session: Session, options: RecreatorOptions) -> None:
         self.session = session
-        self.how = how
+        self.options = options
         self._names = 0
-        self._writer = Writer(session, Writing([]))
+        self._writer = Writer(session, WriterOptions([]))
 
     async def run(self) -> None:
         session = self.session
@@ -57,37 +57,37 @@ class Remaker:
             count += 1
             await self._change(client, name, 1)
             await self._write(client, partition)
-            await session.think(self.how.pause_s)
+            await session.think(self.options.pause_s)
             if session.random.random() < 0.7:
                 offset = count * OFFSETS_EACH + session.random.randrange(OFFSETS_EACH)
                 await session.commit(client, GROUP, {partition: offset})
-            await session.think(self.how.pause_s)
+            await session.think(self.options.pause_s)
             if session.random.random() < 0.2:
                 return  # this one stays
             offsets = self._forget(partition)
             await self._change(client, name, 0)
             session.history.outlived.setdefault((GROUP, partition), set()).update(offsets)
-            await session.think(self.how.pause_s)
+            await session.think(self.options.pause_s)
 
     async def _change(self, client: AsyncClient, name: str, partitions: int) -> None:
         change = TopicChange(name, partitions, self.session.now)
         self.session.history.topics.append(change)
         admin = Admin(client)
         if partitions:
-            await admin.create_topics([NewTopic(name, partitions, self.how.replication_factor)])
+            await admin.create_topics([NewTopic(name, partitions, self.options.replication_factor)])
         else:
             await admin.delete_topics([name])
         change.outcome = Outcome.DONE
         self.session.note(f"topic {name}: {partitions} partitions")
 
     async def _write(self, client: AsyncClient, partition: TopicPartition) -> None:
-        self._writer.how = Writing([partition])
-        producer = Producer(client, self.session.clock, self._writer.settings())
+        self._writer.options = WriterOptions([partition])
+        producer = Producer(client, self.session.clock, self._writer.producer_settings())
         try:
             await self._writer.write(producer, self.session.random.randint(1, 5))
         finally:
             await producer.close()
-            if not self.how.judge_writes:
+            if not self.options.judge_writes:
                 self._forget_writes(partition)
 
     def _forget(self, partition: TopicPartition) -> set[int]:

@@ -7,6 +7,18 @@ from enum import Enum
 
 from penstock.protocol.vocabulary import TopicPartition
 
+_COPY = b"copy:"
+
+
+def copy_of(partition: TopicPartition, value: bytes) -> bytes:
+    """Returns the value that a copier writes for a record of `partition`."""
+    return _COPY + f"{partition[0]}-{partition[1]}:".encode() + value
+
+
+def is_copy(value: bytes) -> bool:
+    """True if a copier wrote the value."""
+    return value.startswith(_COPY)
+
 
 class Outcome(Enum):
     UNKNOWN = "unknown"
@@ -126,7 +138,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRecord:
     """A record as the last, quiet reading of everything found it."""
 
     value: bytes
@@ -138,8 +150,8 @@ class Stored:
 class FinalView:
     """Everything that can be read once all faults are over."""
 
-    records: dict[TopicPartition, dict[int, Stored]] = field(default_factory=dict)
-    committed: dict[TopicPartition, dict[int, Stored]] = field(default_factory=dict)
+    records: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)
+    committed: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)
     log_start: dict[TopicPartition, int] = field(default_factory=dict)
     log_end: dict[TopicPartition, int] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)

@@ -10,25 +10,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.protocol.vocabulary import TRANSACTION_STATE, TopicPartition
-from penstock.sim.actors.consumers import copy_of
-from penstock.sim.checks.history import Commit, FinalView, History, Outcome, Write
-from penstock.sim.run.plan import Plan
+from penstock.sim.checks.history import Commit, FinalView, History, Outcome, Write, copy_of, is_copy
+from penstock.sim.checks.story import Violation
+from penstock.sim.plan.plan import Plan
 
 #: Of each rule: the rest is more of the same.
 SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    rule: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.what}"
 
 
 def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
@@ -123,7 +113,7 @@ def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iter
     """What a power loss takes is everything from some offset on: no holes."""
     by_partition: dict[TopicPartition, list[Write]] = defaultdict(list)
     for write in _acknowledged(plan, history, view):
-        copied = write.value.startswith(b"copy:")  # the same value may come to the same place a second time
+        copied = is_copy(write.value)  # the same value may come to the same place a second time
         if write.offset >= _deleted_below(history, write.partition) and not copied:
             by_partition[write.partition].append(write)
     for partition, writes in by_partition.items():
@@ -165,7 +155,7 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
 def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """Nothing of an idempotent producer is there twice, and what it was acknowledged is in the order it was sent."""
     # A copy has the same value in every attempt; `copies_are_exact` judges those.
-    own = (write for write in history.writes if write.idempotent and not write.value.startswith(b"copy:"))
+    own = (write for write in history.writes if write.idempotent and not is_copy(write.value))
     writes = {write.value: write for write in own}
     for partition, records in view.records.items():
         if partition in history.damaged:
@@ -203,8 +193,7 @@ def transactions_are_whole(plan: Plan, history: History, view: FinalView) -> Ite
         there = [
             write
             for write in judged
-            if (write.partition, write.value) in visible
-            and (not write.value.startswith(b"copy:") or _shown_in_place(write, view))
+            if (write.partition, write.value) in visible and (not is_copy(write.value) or _shown_in_place(write, view))
         ]
         known = [write for write in judged if write.outcome is Outcome.DONE]
         missing = [write for write in known if write not in there and not _superseded(write, view)]
@@ -213,7 +202,7 @@ def transactions_are_whole(plan: Plan, history: History, view: FinalView) -> Ite
         aborted = transaction.outcome is Outcome.DONE and not transaction.committed
         if aborted:
             for write in judged:
-                copied = write.value.startswith(b"copy:")
+                copied = is_copy(write.value)
                 if write in there or (not copied and (write.partition, write.value) in read):
                     yield f"{transaction.name} was aborted: {_name(write.partition)} shows {_shown(write.value)}"
             continue

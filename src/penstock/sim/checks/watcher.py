@@ -34,7 +34,7 @@ Key = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class Leadership:
     """From this moment on."""
 
     time: float
@@ -43,7 +43,7 @@ class Led:
     isr: tuple[int, ...]
 
 
-class Level(NamedTuple):
+class Progress(NamedTuple):
     """How far a partition was."""
 
     time: float
@@ -51,7 +51,7 @@ class Level(NamedTuple):
     log_end: int
 
 
-class _Seen(NamedTuple):
+class _ReplicaState(NamedTuple):
     """A replica, and all of it that is judged."""
 
     machine: Machine
@@ -89,8 +89,8 @@ class Watcher:
         self.on_elected: list[Callable[[str, int], None]] = []
         self.quorum_leader = NO_NODE
         self.quorum_epoch = NO_NODE
-        self.led: dict[TopicPartition, list[Led]] = {}
-        self.levels: dict[TopicPartition, list[Level]] = {}
+        self.led: dict[TopicPartition, list[Leadership]] = {}
+        self.levels: dict[TopicPartition, list[Progress]] = {}
         self._quorum: dict[int, int] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._states: dict[tuple[bytes, int, int], PartitionImage] = {}
@@ -101,7 +101,7 @@ class Watcher:
         self.min_insync = 1
         self._too_few: dict[Key, tuple[object, int]] = {}
         #: What the last look found, and what was excused then.
-        self._seen: dict[Key, list[_Seen]] = {}
+        self._seen: dict[Key, list[_ReplicaState]] = {}
         self._excused: tuple[object, ...] = ()
         self._told: set[tuple[str, Key]] = set()
 
@@ -179,7 +179,7 @@ class Watcher:
             partition.isr,
         ):
             return ""
-        history.append(Led(self._now(), partition.leader, partition.leader_epoch, partition.isr))
+        history.append(Leadership(self._now(), partition.leader, partition.leader_epoch, partition.isr))
         if last is not None and (joined := {*partition.isr} - {*last.isr}):
             self._joined(key, partition, joined)
         if last is not None and last.leader == partition.leader:
@@ -218,7 +218,7 @@ class Watcher:
 
     def look(self, excuses: Excuses) -> None:
         """How far everybody is, now. What is as it was at the last look has been judged then."""
-        hosted: dict[Key, list[_Seen]] = {}
+        hosted: dict[Key, list[_ReplicaState]] = {}
         for machine in self._machines:
             broker = machine.broker
             if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:
@@ -227,7 +227,9 @@ class Watcher:
                 if partition.is_open and not (log := partition.log).offline:
                     leading = partition.leading
                     isr = () if leading is None else leading.isr
-                    seen = _Seen(machine, partition, partition.image, isr, log.high_watermark, log.log_end_offset)
+                    seen = _ReplicaState(
+                        machine, partition, partition.image, isr, log.high_watermark, log.log_end_offset
+                    )
                     hosted.setdefault((partition.topic_id, partition.index), []).append(seen)
         excused = (excuses.all, tuple(excuses.lost), len(excuses.damaged))
         before = self._seen if excused == self._excused else {}
@@ -236,14 +238,14 @@ class Watcher:
             if replicas != before.get(key):
                 self._judge(key, replicas, excuses)
 
-    def _judge(self, key: Key, replicas: list[_Seen], excuses: Excuses) -> None:
+    def _judge(self, key: Key, replicas: list[_ReplicaState], excuses: Excuses) -> None:
         for machine, partition, image, _, high, end in replicas:
             if high > end:
                 what = f"{machine.name} has {end} of {partition.topic}-{partition.index}"
                 self._broken("within the log", key, f"{what} and takes {high} for committed")
             if image.leader == machine.node_id:
                 name = (partition.topic, partition.index)
-                self.levels.setdefault(name, []).append(Level(self._now(), high, end))
+                self.levels.setdefault(name, []).append(Progress(self._now(), high, end))
                 if not excuses.all and name not in excuses.damaged:
                     self._leader(key, machine, partition, replicas, excuses.lost)
                     self._enough(key, machine, partition)
@@ -266,7 +268,7 @@ class Watcher:
         key: Key,
         machine: Machine,
         partition: Partition,
-        replicas: list[_Seen],
+        replicas: list[_ReplicaState],
         lost: Sequence[Machine],
     ) -> None:
         epoch, log = partition.image.leader_epoch, partition.log

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from random import Random
+from typing import Any, Final, Protocol
 
 from penstock.check import check
 from penstock.sim.engine.links import RETRANSMIT_MAX_S, RETRANSMIT_S, Channel, Link
-from penstock.sim.engine.loop import ProcessLoop
-
-if TYPE_CHECKING:
-    from penstock.sim.engine.network import Fabric, Host
+from penstock.sim.engine.loop import ProcessLoop, Timeline
+from penstock.sim.engine.trace import Trace
 
 #: Bytes on the wire and in the receiver's kernel that nobody has read yet, at most.
 WINDOW_BYTES = 256 * 1024
@@ -33,6 +32,26 @@ END: Final = _Signal("FIN")
 RESET: Final = _Signal("RST")
 
 
+class ConnectionHost(Protocol):
+    """A host, as its connections need it."""
+
+    name: str
+    up: bool
+    endpoints: dict[Endpoint, None]
+
+
+class ConnectionFabric(Protocol):
+    """The network, as its connections need it."""
+
+    timeline: Timeline
+    random: Random
+    trace: Trace
+    split: float
+    join: float
+    give_up_s: float
+    taps: list[Callable[[Endpoint, bytes], None]]
+
+
 class Stream:
     """One direction: what its sender has not sent yet, and the channel that carries it."""
 
@@ -48,7 +67,7 @@ class Stream:
         "window",
     )
 
-    def __init__(self, fabric: Fabric, link: Link, sender: Endpoint, receiver: Endpoint) -> None:
+    def __init__(self, fabric: ConnectionFabric, link: Link, sender: Endpoint, receiver: Endpoint) -> None:
         self._fabric = fabric
         self._sender = sender
         self._receiver = receiver
@@ -145,7 +164,13 @@ class Endpoint(asyncio.Transport):
     """One end, as the process that has it sees it: an asyncio transport."""
 
     def __init__(
-        self, fabric: Fabric, loop: ProcessLoop, host: Host, peername: tuple[str, int], *, outgoing: bool
+        self,
+        fabric: ConnectionFabric,
+        loop: ProcessLoop,
+        host: ConnectionHost,
+        peername: tuple[str, int],
+        *,
+        outgoing: bool,
     ) -> None:
         super().__init__({"peername": peername, "sockname": (host.name, 0)})
         self.loop = loop

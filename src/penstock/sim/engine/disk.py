@@ -27,13 +27,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TOTAL_BYTES = 1 << 40
+#: What an fsync of a healthy disk takes.
+NORMAL_SYNC_S = 0.002
 
 
 @dataclass(slots=True)
 class DiskConditions:
     """How a disk behaves; the nemesis changes it while the node runs."""
 
-    sync_s: float = 0.002
+    sync_s: float = NORMAL_SYNC_S
     """What an fsync takes, give or take half."""
     read_s: float = 0.0003
     cold: float = 0.1

@@ -21,12 +21,12 @@ from penstock.node.local import ALONE, format_if_new
 from penstock.node.node import Node
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 from penstock.sim.engine.clock import SimClock
-from penstock.sim.engine.disk import DiskConditions, SimDisk
+from penstock.sim.engine.cluster_layout import ClusterLayout
+from penstock.sim.engine.disk import NORMAL_SYNC_S, DiskConditions, SimDisk
 from penstock.sim.engine.loop import ProcessDied, ProcessKilled, ProcessLoop, run_in
 from penstock.sim.engine.network import Fabric, SimNetwork
 from penstock.sim.engine.platter import Platter, Severity
 from penstock.sim.engine.trace import Trace
-from penstock.sim.run.cluster_layout import Shape
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -38,7 +38,7 @@ PORT = 9092
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"
 
 
-ALONE_SHAPE = Shape()
+SINGLE_NODE = ClusterLayout()
 
 
 class State(Enum):
@@ -58,9 +58,9 @@ class Machine:
         clock: SimClock,
         seed: str,
         overrides: Mapping[str, str],
-        shape: Shape = ALONE_SHAPE,
+        layout: ClusterLayout = SINGLE_NODE,
     ) -> None:
-        self.shape = shape
+        self.layout = layout
         self.node_id = node_id
         self.name = f"n{node_id}"
         self.fabric = fabric
@@ -75,16 +75,16 @@ class Machine:
         self.disk_faults = 0
         self.state = State.DOWN
         #: Whether its next disk is formatted for a quorum that is there already.
-        self.joins = shape.dynamic and not self.votes
+        self.joins = layout.dynamic and not self.votes
         self.incarnation = 0
         self.node: Node | None = None
         self.loop: ProcessLoop | None = None
         self.disk: SimDisk | None = None
-        #: Told about every change of state, with a sentence.
-        self.on_event: Callable[[Machine, str], None] = lambda machine, what: None
+        #: Notified of everything that happens to the machine: a sentence, and the state that it enters, if it does.
+        self.on_event: Callable[[Machine, str, State | None], None] = lambda machine, what, state: None
         #: Notified of every event that the node on this machine emits.
         self.on_node_event: Callable[[Machine, NodeEvent], None] = lambda machine, event: None
-        #: Told when the node has started.
+        #: Notified when the node has started.
         self.on_serving: Callable[[Machine], None] = lambda machine: None
         #: A start that failed though its disk did nothing wrong, or a stop that failed at all.
         self.on_failure: Callable[[Machine, Exception], None] = lambda machine, error: None
@@ -110,7 +110,7 @@ class Machine:
     @property
     def broker(self) -> Broker | None:
         """The parts of the node that runs there, once it has them."""
-        return getattr(self.node, "broker", None)
+        return None if self.node is None else self.node.broker_or_none
 
     @property
     def image(self) -> MetadataImage | None:
@@ -120,11 +120,11 @@ class Machine:
 
     @property
     def holds_partitions(self) -> bool:
-        return self.node_id in self.shape.brokers
+        return self.node_id in self.layout.brokers
 
     @property
     def votes(self) -> bool:
-        return self.node_id in self.shape.controllers
+        return self.node_id in self.layout.controllers
 
     def settings(self) -> Settings:
         own = {
@@ -132,8 +132,8 @@ class Machine:
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
             "log.dirs": DATA,
         }
-        if not self.shape.alone:
-            own |= {"metadata.log.dir": META, **self.shape.node_settings(self.node_id, self.name, PORT)}
+        if not self.layout.single_node:
+            own |= {"metadata.log.dir": META, **self.layout.node_settings(self.node_id, self.name, PORT)}
         return Settings({**ALONE, **own, **self.overrides})
 
     # Coming and going.
@@ -174,7 +174,7 @@ class Machine:
             on_fatal=lambda error: self._fatal(loop, error),
             observers=(lambda event: self._observe(loop, event),),
         )
-        if self.shape.alone:
+        if self.layout.single_node:
             format_if_new(node)
         else:
             self._format(node)
@@ -194,8 +194,8 @@ class Machine:
                 self.node_id,
                 cluster_id=CLUSTER_ID,
                 metadata_directory=META,
-                static_voters=not self.shape.dynamic,
-                initial_controllers=self.shape.voters() if self.shape.dynamic and not self.joins else (),
+                static_voters=not self.layout.dynamic,
+                initial_controllers=self.layout.voters() if self.layout.dynamic and not self.joins else (),
                 joins=self.joins,
                 ignore_formatted=True,
             )
@@ -276,16 +276,16 @@ class Machine:
     def pause(self) -> None:
         if self.loop is not None:
             self.loop.stop()
-            self._tell("is paused")
+            self._notify("is paused")
 
     def resume(self) -> None:
         if self.loop is not None and self.loop.stopped:
             self.loop.resume()
-            self._tell("goes on")
+            self._notify("goes on")
 
-    def heal(self, sync_s: float) -> None:
+    def heal(self) -> None:
         """Nothing more goes wrong from here on; what has gone wrong stays."""
-        self.conditions.sync_s = sync_s
+        self.conditions.sync_s = NORMAL_SYNC_S
         self.conditions.stall_until = 0.0
         self.conditions.write_error = self.conditions.read_error = 0.0
         self.conditions.broken = ""
@@ -304,18 +304,18 @@ class Machine:
         """A new disk in the old machine. A machine that votes has its votes on a disk of their own, and keeps that."""
         if votes_too:
             self.joins = True
-        if self.votes and not self.shape.alone and not votes_too:
+        if self.votes and not self.layout.single_node and not votes_too:
             if self.platter.find(DATA) is not None:
                 self.platter.remove_tree(DATA)
             self.platter.sync_all()
         else:
             self.platter = Platter(self.clock.wall_ms)
-        self._tell("has a new, empty disk")
+        self._notify("has a new, empty disk")
 
     def _enter(self, state: State, what: str) -> None:
         self.state = state
-        self._tell(what)
+        self._notify(what, state)
 
-    def _tell(self, what: str) -> None:
+    def _notify(self, what: str, state: State | None = None) -> None:
         self.trace.note(self.name, what)
-        self.on_event(self, what)
+        self.on_event(self, what, state)

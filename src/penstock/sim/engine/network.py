@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from penstock.net.network import UNLIMITED, Listening, ProtocolFactory
-from penstock.sim.engine.connection import RESET, Endpoint, Stream
+from penstock.sim.engine.connection import Endpoint, Stream
 from penstock.sim.engine.links import Channel, Conditions, Link
 from penstock.sim.engine.loop import ProcessLoop, Timeline
 from penstock.sim.engine.trace import Trace
@@ -239,8 +239,3 @@ class SimNetwork:
 
     async def resolve(self, host: str) -> list[str]:
         return [host]
-
-
-__all__ = ["RESET", "Fabric", "Host", "SimNetwork"]
-
-Hook = Callable[[], None]

@@ -31,12 +31,12 @@ from penstock.protocol.messages.headers import RequestHeader
 from penstock.sim.engine.connection import RESET, Endpoint
 from penstock.sim.engine.machine import Machine, State
 from penstock.sim.faults.cluster_faults import Pair, isolated
-from penstock.sim.faults.lost_machines import POWER, newest_image
-from penstock.sim.run.plan import FaultPlan
+from penstock.sim.faults.lost_machines import POWER
+from penstock.sim.faults.target import FaultTarget
+from penstock.sim.plan.plan import FaultPlan
 
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
-    from penstock.sim.run.world import World
 
 SIZE_BYTES = 4
 #: How long a follower may take to leave the ISR, and to come back.
@@ -59,7 +59,7 @@ Fault = Callable[[FaultPlan, Random], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
+class CaughtRequest:
     """A request that is held back on its way, with everything behind it on its connection."""
 
     sender: Machine
@@ -85,12 +85,12 @@ def request_in(data: bytes, api_key: int) -> Any:
     return decode(request_class(api_key), version, frame, start)
 
 
-class Aiming:
-    def __init__(self, world: World) -> None:
-        self._world = world
+class AimedFaults:
+    def __init__(self, target: FaultTarget) -> None:
+        self._target = target
         #: Two that need a machine or all of them would spoil each other's aim.
         self._aiming = asyncio.Lock()
-        self.does: dict[str, Fault] = {
+        self.by_kind: dict[str, Fault] = {
             "late isr change": self._alone(self._late_isr_change),
             "isr change of the dead": self._alone(self._isr_change_of_the_dead),
             "late marker": self._late_marker,
@@ -105,26 +105,23 @@ class Aiming:
 
         return in_turn
 
-    def _tell(self, fault: FaultPlan, what: str) -> None:
-        self._world.tell(f"fault {fault.index}", what)
-
     # Waiting.
 
     async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
-        deadline = self._world.timeline.now + within_s
+        deadline = self._target.timeline.now + within_s
         while not holds():
-            if self._world.timeline.now >= deadline:
+            if self._target.timeline.now >= deadline:
                 return False
             await asyncio.sleep(LOOK_S)
         return True
 
     async def _catch(
         self, api_key: int, wanted: Callable[[Machine, Machine, Any], bool], within_s: float
-    ) -> Caught | None:
+    ) -> CaughtRequest | None:
         """The next such request between two machines, held back as it is sent."""
-        world = self._world
-        machines = {machine.name: machine for machine in world.machines}
-        found: asyncio.Future[Caught] = asyncio.get_running_loop().create_future()
+        target = self._target
+        machines = {machine.name: machine for machine in target.machines}
+        found: asyncio.Future[CaughtRequest] = asyncio.get_running_loop().create_future()
 
         def tap(end: Endpoint, data: bytes) -> None:
             sender = machines.get(end.host.name)
@@ -134,9 +131,9 @@ class Aiming:
             request = request_in(data, api_key)
             if request is not None and wanted(sender, receiver, request):
                 end.out.hold()
-                found.set_result(Caught(sender, receiver, end, request))
+                found.set_result(CaughtRequest(sender, receiver, end, request))
 
-        world.fabric.taps = [*world.fabric.taps, tap]
+        target.fabric.taps = [*target.fabric.taps, tap]
         try:
             await self._until(found.done, within_s)
         except asyncio.CancelledError:
@@ -144,24 +141,24 @@ class Aiming:
                 found.result().release()  # nobody else would
             raise
         finally:
-            world.fabric.taps = [each for each in world.fabric.taps if each is not tap]
+            target.fabric.taps = [each for each in target.fabric.taps if each is not tap]
         return found.result() if found.done() else None
 
     # In-sync sets.
 
     def _partition(self, key: Key) -> PartitionImage | None:
-        image = newest_image(self._world.machines)
+        image = self._target.environment.newest_image
         topic = image.topics_by_id.get(key[0]) if image is not None else None
         return topic.partitions.get(key[1]) if topic is not None else None
 
     def _in_any_isr(self, machine: Machine) -> bool:
-        image = newest_image(self._world.machines)
+        image = self._target.environment.newest_image
         return image is not None and any(
             machine.node_id in part.isr for topic in image.topics.values() for part in topic.partitions.values()
         )
 
     def _usable(self, machine: Machine, after_epoch: int = -1) -> bool:
-        image = newest_image(self._world.machines)
+        image = self._target.environment.newest_image
         broker = image.brokers.get(machine.node_id) if image is not None else None
         return broker is not None and not broker.fenced and broker.epoch > after_epoch
 
@@ -180,15 +177,15 @@ class Aiming:
         image = self._partition(key)
         if image is None or machine.node_id in image.isr:
             return False
-        leader = next((each for each in self._world.machines if each.node_id == image.leader), None)
+        leader = next((each for each in self._target.machines if each.node_id == image.leader), None)
         led = self._replica(leader, key) if leader is not None else None
         own = self._replica(machine, key)
         return led is not None and own is not None and own.log.log_end_offset < led.log.high_watermark
 
-    async def _rejoining(self, fault: FaultPlan, machine: Machine) -> Caught | None:
+    async def _rejoining(self, fault: FaultPlan, machine: Machine) -> CaughtRequest | None:
         """Drives a machine out of the ISRs, and catches the request that takes it in again."""
         machine.kill()
-        self._world.restart(machine, BACK_S)
+        self._target.restart(machine, BACK_S)
         out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)
 
         def wanted(sender: Machine, receiver: Machine, request: AlterPartitionRequest) -> bool:
@@ -196,9 +193,9 @@ class Aiming:
 
         caught = await self._catch(AlterPartitionRequest.API_KEY, wanted, CATCH_BOUND_S) if out else None
         if caught is None:
-            self._tell(fault, f"finds nobody who asks for {machine.name} in an ISR")
+            self._target.note(fault, f"finds nobody who asks for {machine.name} in an ISR")
         else:
-            self._tell(fault, f"holds back {caught.sender.name}'s request for {machine.name} in an ISR")
+            self._target.note(fault, f"holds back {caught.sender.name}'s request for {machine.name} in an ISR")
         return caught
 
     def _rejoined(self, machine: Machine, request: AlterPartitionRequest) -> Iterator[Key]:
@@ -210,9 +207,9 @@ class Aiming:
                     yield topic.topic_id, part.partition_index
 
     def _follower(self, random: Random) -> Machine:
-        world = self._world
+        target = self._target
         others = [
-            each for each in world.machines if each.holds_partitions and each.node_id != world.watcher.quorum_leader
+            each for each in target.machines if each.holds_partitions and each.node_id != target.watcher.quorum_leader
         ]
         return random.choice(others)
 
@@ -235,10 +232,12 @@ class Aiming:
         finally:
             caught.release()
 
-    async def _release_behind(self, fault: FaultPlan, caught: Caught, machine: Machine, keys: Sequence[Key]) -> None:
+    async def _release_behind(
+        self, fault: FaultPlan, caught: CaughtRequest, machine: Machine, keys: Sequence[Key]
+    ) -> None:
         """The request goes on once the machine, which it takes for one in sync, no longer is."""
         await self._until(lambda: any(self._behind(machine, key) for key in keys), BEHIND_BOUND_S)
-        self._tell(fault, "lets the request go")
+        self._target.note(fault, "lets the request go")
         caught.release()
         await asyncio.sleep(ARRIVED_S)
 
@@ -248,11 +247,11 @@ class Aiming:
 
     def _off(self, machine: Machine) -> AbstractContextManager[None]:
         """No other machine hears it, and it hears none."""
-        return self._cut(isolated(machine.name, [each.name for each in self._world.machines]))
+        return self._cut(isolated(machine.name, [each.name for each in self._target.machines]))
 
     @contextmanager
     def _cut(self, pairs: Sequence[Pair]) -> Iterator[None]:
-        links = [link for link in (self._world.fabric.link(*pair) for pair in pairs) if not link.cut]
+        links = [link for link in (self._target.fabric.link(*pair) for pair in pairs) if not link.cut]
         for link in links:
             link.cut = True
         try:
@@ -263,13 +262,13 @@ class Aiming:
                     link.mend()
 
     async def _isr_change_of_the_dead(self, fault: FaultPlan, random: Random) -> None:
-        world = self._world
+        target = self._target
         machine = self._follower(random)
         caught = await self._rejoining(fault, machine)
         if caught is None:
             return
         keys = list(self._rejoined(machine, caught.request))
-        image = newest_image(world.machines)
+        image = target.environment.newest_image
         broker = image.brokers.get(machine.node_id) if image is not None else None
         epoch = broker.epoch if broker is not None else -1
         try:
@@ -282,21 +281,21 @@ class Aiming:
 
     def _switch_off(self, fault: FaultPlan, machine: Machine) -> None:
         """As far as something is promised then; else its process alone."""
-        world = self._world
-        if world.losses.covered(machine, POWER):
-            world.lose_power(machine, fault.params["severity"], BACK_S)
+        target = self._target
+        if target.losses.covered(machine, POWER):
+            target.lose_power(machine, fault.params["severity"], BACK_S)
         else:
             machine.kill()
-            world.restart(machine, BACK_S)
+            target.restart(machine, BACK_S)
 
     # Transactions.
 
     async def _late_marker(self, fault: FaultPlan, random: Random) -> None:
-        transactions = any(actor.plan.kind in TRANSACTIONAL for actor in self._world.actors)
+        transactions = any(actor.plan.kind in TRANSACTIONAL for actor in self._target.actors)
         within_s = MARKER_BOUND_S if transactions else 0.0
         caught = await self._catch(WriteTxnMarkersRequest.API_KEY, lambda *_: True, within_s)
         if caught is None:
-            self._tell(fault, "finds no markers on their way")
+            self._target.note(fault, "finds no markers on their way")
             return
         ends = [
             (marker.producer_id, topic.name, index)
@@ -304,12 +303,12 @@ class Aiming:
             for topic in marker.topics
             for index in topic.partition_indexes
         ]
-        self._tell(fault, f"holds back markers from {caught.sender.name} to {caught.receiver.name}")
+        self._target.note(fault, f"holds back markers from {caught.sender.name} to {caught.receiver.name}")
         try:
             caught.lose_connection()
             await self._until(lambda: not any(self._open(caught.receiver, *end) for end in ends), MARKER_BOUND_S)
             await self._until(lambda: any(self._open(caught.receiver, *end) for end in ends), MARKER_BOUND_S)
-            self._tell(fault, "lets the markers go")
+            self._target.note(fault, "lets the markers go")
         finally:
             caught.release()
 
@@ -327,9 +326,9 @@ class Aiming:
     # Elections.
 
     async def _elected_alone(self, fault: FaultPlan, random: Random) -> None:
-        world = self._world
-        voters = [machine for machine in world.machines if machine.votes]
-        first = next((each for each in voters if each.node_id == world.watcher.quorum_leader), voters[0])
+        target = self._target
+        voters = [machine for machine in target.machines if machine.votes]
+        first = next((each for each in voters if each.node_id == target.watcher.quorum_leader), voters[0])
         elections: list[Machine] = []
         with ExitStack() as until_over:
 
@@ -339,23 +338,25 @@ class Aiming:
                 if len(elections) > 1:
                     return
                 until_over.enter_context(self._off(machine))
-                self._tell(fault, f"cuts {name} off as it is elected in epoch {epoch}; the others lose power or die")
+                self._target.note(
+                    fault, f"cuts {name} off as it is elected in epoch {epoch}; the others lose power or die"
+                )
                 for other in voters:
                     if other is first:
-                        world.restart(other, BACK_S)
+                        target.restart(other, BACK_S)
                     elif other is not machine:
                         self._switch_off(fault, other)
 
             until_over.enter_context(self._told_of_elections(elected))
             first.kill()
-            world.restart(first, ELECTION_BOUND_S)
-            until_over.callback(world.restart, first, BACK_S)
+            target.restart(first, ELECTION_BOUND_S)
+            until_over.callback(target.restart, first, BACK_S)
             await self._until(lambda: len(elections) > 1, 2 * ELECTION_BOUND_S)
             await asyncio.sleep(ARRIVED_S)
 
     @contextmanager
     def _told_of_elections(self, elected: Callable[[str, int], None]) -> Iterator[None]:
-        listeners = self._world.watcher.on_elected
+        listeners = self._target.watcher.on_elected
         listeners.append(elected)
         try:
             yield
@@ -363,19 +364,19 @@ class Aiming:
             listeners.remove(elected)
 
     async def _majority_forgets(self, fault: FaultPlan, random: Random) -> None:
-        world = self._world
-        leader = next((each for each in world.machines if each.node_id == world.watcher.quorum_leader), None)
-        others = [machine for machine in world.machines if machine.votes and machine is not leader]
+        target = self._target
+        leader = target.controller
+        others = [machine for machine in target.machines if machine.votes and machine is not leader]
         if leader is None or len(others) < 2:
             return
         late = random.choice(others)
         elections: list[str] = []
         with ExitStack() as until_over:
             with self._off(late):
-                world.quorum_logs.look()
-                before = world.quorum_logs.committed
-                await self._until(lambda: world.quorum_logs.committed > before, ISR_BOUND_S)
-                self._tell(fault, f"cuts {leader.name} off; who has what {late.name} lacks loses power or dies")
+                target.quorum_logs.look()
+                before = target.quorum_logs.committed
+                await self._until(lambda: target.quorum_logs.committed > before, ISR_BOUND_S)
+                self._target.note(fault, f"cuts {leader.name} off; who has what {late.name} lacks loses power or dies")
                 until_over.enter_context(self._off(leader))
                 for other in others:
                     if other is not late:

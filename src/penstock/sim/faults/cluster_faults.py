@@ -1,4 +1,4 @@
-"""Faults that need several machines: networks that fall apart in every shape, and trouble for whoever leads."""
+"""Faults that need several machines: networks that fall apart in every layout, and trouble for whoever leads."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 
 from penstock.sim.engine.links import Conditions, Link
 from penstock.sim.engine.machine import Machine
-from penstock.sim.faults.lost_machines import WIPE, newest_image
-from penstock.sim.run.plan import FaultPlan
-
-if TYPE_CHECKING:
-    from penstock.sim.run.world import World
+from penstock.sim.faults.lost_machines import WIPE
+from penstock.sim.faults.target import FaultTarget
+from penstock.sim.plan.plan import FaultPlan
 
 Pair = tuple[str, str]
 HELD_CONNECTIONS = 3
@@ -54,12 +51,12 @@ def _both_ways(pairs: Iterable[Pair]) -> list[Pair]:
     return [pair for one, other in pairs for pair in ((one, other), (other, one))]
 
 
-class Among:
+class ClusterFaults:
     """What the nemesis can do once there are several machines."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.does: dict[str, Callable[[FaultPlan, Random], Awaitable[None]]] = {
+    def __init__(self, target: FaultTarget) -> None:
+        self._target = target
+        self.by_kind: dict[str, Callable[[FaultPlan, Random], Awaitable[None]]] = {
             "isolate": self._isolate,
             "isolate one way": self._isolate,
             "isolate a leader": self._isolate_leader,
@@ -78,47 +75,44 @@ class Among:
             "wipe": self._wipe,
         }
 
-    def _tell(self, fault: FaultPlan, what: str) -> None:
-        self._world.tell(f"fault {fault.index}", what)
-
     @property
     def _names(self) -> list[str]:
-        return [machine.name for machine in self._world.machines]
+        return [machine.name for machine in self._target.machines]
 
     def _leader(self, random: Random) -> Machine:
         """Of some partition, or of the quorum; anybody where nobody leads."""
-        world = self._world
-        image = newest_image(world.machines)
+        target = self._target
+        image = target.environment.newest_image
         leaders = sorted(
             {part.leader for topic in image.topics.values() for part in topic.partitions.values()} if image else ()
         )
-        known = [machine for machine in world.machines if machine.node_id in leaders]
-        return random.choice(known or world.machines)
+        known = [machine for machine in target.machines if machine.node_id in leaders]
+        return random.choice(known or target.machines)
 
     def _controller(self) -> Machine:
-        world = self._world
-        leads = world.watcher.quorum_leader
-        return next((machine for machine in world.machines if machine.node_id == leads), world.machines[0])
+        target = self._target
+        leads = target.watcher.quorum_leader
+        return next((machine for machine in target.machines if machine.node_id == leads), target.machines[0])
 
     # The network falls apart.
 
     async def _part(self, fault: FaultPlan, pairs: list[Pair], what: str) -> None:
-        links = [link for link in (self._world.fabric.link(*pair) for pair in pairs) if not link.cut]
+        links = [link for link in (self._target.fabric.link(*pair) for pair in pairs) if not link.cut]
         for link in links:
             link.cut = True
-        self._tell(fault, f"{what} for {fault.lasts:g} s")
+        self._target.note(fault, f"{what} for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
         for link in links:
             if link.cut:
                 link.mend()
-        self._tell(fault, "mends it")
+        self._target.note(fault, "mends it")
 
     def _clients(self, fault: FaultPlan) -> list[str]:
-        return [actor.host for actor in self._world.actors] if fault.params["whole"] else []
+        return [actor.host for actor in self._target.actors] if fault.params["whole"] else []
 
     async def _isolate(self, fault: FaultPlan, random: Random) -> None:
         direction = "both" if fault.kind == "isolate" else "out" if fault.params["outgoing"] else "in"
-        machine = random.choice(self._world.machines)
+        machine = random.choice(self._target.machines)
         await self._cut_off(fault, machine, direction)
 
     async def _isolate_leader(self, fault: FaultPlan, random: Random) -> None:
@@ -152,13 +146,13 @@ class Among:
         await self._part(fault, pairs, f"cuts {pairs[0][0]}{arrow}{pairs[0][1]}")
 
     async def _worsen_two(self, fault: FaultPlan, random: Random) -> None:
-        fabric = self._world.fabric
+        fabric = self._target.fabric
         worse: Conditions = fault.params["conditions"]
         worse = replace(fabric.normal, loss=worse.loss) if fault.kind == "lossy two" else replace(worse, loss=0.0)
         links: list[Link] = [fabric.link(*pair) for pair in self._two(fault, random)]
         for link in links:
             link.conditions = worse
-        self._tell(fault, f"{fault.kind}: {links[0].source}–{links[0].target} for {fault.lasts:g} s")
+        self._target.note(fault, f"{fault.kind}: {links[0].source}–{links[0].target} for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
         for link in links:
             if link.conditions is worse:
@@ -169,14 +163,16 @@ class Among:
         names = set(self._names)
         ends = [
             end
-            for end in self._world.fabric.connections()
+            for end in self._target.fabric.connections()
             if end.host.name in names and end.get_extra_info("peername")[0] in names
         ]
         chosen = random.sample(ends, min(len(ends), random.randint(1, HELD_CONNECTIONS)))
         streams = [end.out if random.random() < 0.5 else end.peer.out for end in chosen]
         for stream in streams:
             stream.hold()
-        self._tell(fault, f"holds back what is on {', '.join(map(repr, chosen)) or 'nothing'} for {fault.lasts:g} s")
+        self._target.note(
+            fault, f"holds back what is on {', '.join(map(repr, chosen)) or 'nothing'} for {fault.lasts:g} s"
+        )
         try:
             await asyncio.sleep(fault.lasts)
         finally:
@@ -193,7 +189,7 @@ class Among:
 
     def _kill(self, machine: Machine, fault: FaultPlan) -> None:
         machine.kill()
-        self._world.restart(machine, fault.lasts)
+        self._target.restart(machine, fault.lasts)
 
     async def _pause_leader(self, fault: FaultPlan, random: Random) -> None:
         machine = self._controller() if random.random() < 0.4 else self._leader(random)
@@ -202,28 +198,28 @@ class Among:
         machine.resume()
 
     async def _kill_all(self, fault: FaultPlan, random: Random) -> None:
-        world = self._world
-        self._tell(fault, "kills every process")
-        for machine in random.sample(world.machines, len(world.machines)):
+        target = self._target
+        self._target.note(fault, "kills every process")
+        for machine in random.sample(target.machines, len(target.machines)):
             machine.kill()
-            world.restart(machine, random.uniform(0.1, 1.0) * fault.lasts)
+            target.restart(machine, random.uniform(0.1, 1.0) * fault.lasts)
 
     async def _rolling_restart(self, fault: FaultPlan, random: Random) -> None:
-        world = self._world
-        self._tell(fault, "restarts one machine after the other")
-        for machine in random.sample(world.machines, len(world.machines)):
+        target = self._target
+        self._target.note(fault, "restarts one machine after the other")
+        for machine in random.sample(target.machines, len(target.machines)):
             if await asyncio.shield(asyncio.ensure_future(machine.stop())):
-                world.restart(machine, 0.5)
+                target.restart(machine, 0.5)
             await asyncio.sleep(max(1.0, fault.lasts / 2))
 
     async def _wipe(self, fault: FaultPlan, random: Random) -> None:
-        world = self._world
-        candidates = [machine for machine in world.machines if machine.holds_partitions]
+        target = self._target
+        candidates = [machine for machine in target.machines if machine.holds_partitions]
         machine = random.choice(candidates)
-        if not world.losses.covered(machine, WIPE):
-            self._tell(fault, f"spares {machine.name}: too many have not recovered yet")
+        if not target.losses.covered(machine, WIPE):
+            self._target.note(fault, f"spares {machine.name}: too many have not recovered yet")
             return
-        world.losses.note(machine, WIPE)
+        target.losses.note(machine, WIPE)
         machine.kill()
         machine.wipe()
-        world.restart(machine, fault.lasts)
+        target.restart(machine, fault.lasts)

@@ -11,18 +11,14 @@ from collections.abc import Sequence
 
 from penstock.metadata.image import MetadataImage
 from penstock.protocol.vocabulary import TopicPartition
+from penstock.sim.engine.environment import newest_image
 from penstock.sim.engine.machine import Machine
-from penstock.sim.run.plan import Plan
+from penstock.sim.plan.plan import Plan
 
 POWER = "power"
 WIPE = "wipe"
 #: A disk that fails is trusted as little as one that was replaced, whatever may still be on it.
 DISK = "disk"
-
-
-def newest_image(machines: Sequence[Machine]) -> MetadataImage | None:
-    images = [machine.image for machine in machines]
-    return max((image for image in images if image is not None), key=lambda image: image.offset, default=None)
 
 
 def out_of_sync(image: MetadataImage, node_id: int, damaged: set[TopicPartition]) -> list[str]:
@@ -35,7 +31,7 @@ def out_of_sync(image: MetadataImage, node_id: int, damaged: set[TopicPartition]
     ]
 
 
-class Losses:
+class LostMachines:
     def __init__(self, plan: Plan, machines: Sequence[Machine], damaged: set[TopicPartition]) -> None:
         self._plan = plan
         self._machines = machines

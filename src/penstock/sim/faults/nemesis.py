@@ -6,27 +6,25 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 
+from penstock.sim.engine.disk import NORMAL_SYNC_S
 from penstock.sim.engine.links import Conditions, Link
 from penstock.sim.engine.machine import DATA, Machine, State
-from penstock.sim.faults.aimed_faults import Aiming
-from penstock.sim.faults.cluster_faults import Among
+from penstock.sim.faults.aimed_faults import AimedFaults
+from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.faults.lost_machines import DISK, POWER
-from penstock.sim.faults.voter_replacement import Replacing
-from penstock.sim.run.plan import FaultPlan
-
-if TYPE_CHECKING:
-    from penstock.sim.run.world import World
+from penstock.sim.faults.target import FaultTarget
+from penstock.sim.faults.voter_replacement import VoterReplacement
+from penstock.sim.plan.plan import FaultPlan
 
 RESTART_S = 1.0
 ROTTING = (".log", ".index", ".timeindex")
 
 
 class Nemesis:
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._does: dict[str, Callable[[FaultPlan, Random], Awaitable[None]]] = {
+    def __init__(self, target: FaultTarget) -> None:
+        self._target = target
+        self._by_kind: dict[str, Callable[[FaultPlan, Random], Awaitable[None]]] = {
             "kill": self._kill,
             "kill in write": self._kill_in_write,
             "restart": self._restart,
@@ -47,53 +45,50 @@ class Nemesis:
             "rot": self._rot,
             "clock jump": self._clock_jump,
         }
-        self._does |= Among(world).does | Aiming(world).does
-        self._does["lose a voter"] = Replacing(world).lose_voter
+        self._by_kind |= ClusterFaults(target).by_kind | AimedFaults(target).by_kind
+        self._by_kind["lose a voter"] = VoterReplacement(target).lose_voter
 
     async def run(self, fault: FaultPlan) -> None:
-        await asyncio.sleep(max(0.0, self._world.began + fault.at - self._world.timeline.now))
-        await self._does[fault.kind](fault, Random(fault.params["draw"]))  # noqa: S311
-
-    def _tell(self, fault: FaultPlan, what: str) -> None:
-        self._world.tell(f"fault {fault.index}", what)
+        await asyncio.sleep(max(0.0, self._target.began + fault.at - self._target.timeline.now))
+        await self._by_kind[fault.kind](fault, Random(fault.params["draw"]))  # noqa: S311
 
     def _machine(self, random: Random) -> Machine:
-        return random.choice(self._world.machines)
+        return random.choice(self._target.machines)
 
     # Processes and machines.
 
     async def _kill(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
         machine.kill()
-        self._world.restart(machine, fault.lasts)
+        self._target.restart(machine, fault.lasts)
 
     async def _kill_in_write(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
 
         def how() -> None:
             machine.kill()
-            self._world.restart(machine, fault.lasts)
+            self._target.restart(machine, fault.lasts)
 
-        self._tell(fault, f"{machine.name} will be killed in its {fault.params['changes']}. change of the disk")
+        self._target.note(fault, f"{machine.name} will be killed in its {fault.params['changes']}. change of the disk")
         machine.die_at_change(fault.params["changes"], how)
 
     async def _restart(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
         # A stop that has begun ends, though the time of faults may be over by then.
         if await asyncio.shield(asyncio.ensure_future(machine.stop())):
-            self._world.restart(machine, fault.lasts)
+            self._target.restart(machine, fault.lasts)
 
     async def _power(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
         if self._may_lose_power(fault, machine):
-            self._world.lose_power(machine, fault.params["severity"], fault.lasts)
+            self._target.lose_power(machine, fault.params["severity"], fault.lasts)
 
     def _may_lose_power(self, fault: FaultPlan, machine: Machine) -> bool:
         """Beyond what is promised there is nothing to see, where anything is promised at all."""
-        world = self._world
-        allowed = not world.plan.losses_covered or world.losses.covered(machine, POWER)
+        target = self._target
+        allowed = not target.plan.losses_covered or target.losses.covered(machine, POWER)
         if not allowed:
-            self._tell(fault, f"spares {machine.name}: too many have not recovered yet")
+            self._target.note(fault, f"spares {machine.name}: too many have not recovered yet")
         return allowed
 
     async def _power_in_write(self, fault: FaultPlan, random: Random) -> None:
@@ -102,12 +97,12 @@ class Nemesis:
 
         def how() -> None:
             if self._may_lose_power(fault, machine):
-                self._world.lose_power(machine, severity, fault.lasts)
+                self._target.lose_power(machine, severity, fault.lasts)
             else:
                 machine.kill()
-                self._world.restart(machine, fault.lasts)
+                self._target.restart(machine, fault.lasts)
 
-        self._tell(fault, f"{machine.name} will lose power in its {fault.params['changes']}. change of the disk")
+        self._target.note(fault, f"{machine.name} will lose power in its {fault.params['changes']}. change of the disk")
         machine.die_at_change(fault.params["changes"], how)
 
     async def _pause(self, fault: FaultPlan, random: Random) -> None:
@@ -117,24 +112,24 @@ class Nemesis:
         machine.resume()
 
     async def _client_kill(self, fault: FaultPlan, random: Random) -> None:
-        actors = [each for each in self._world.actors if each.alive]
+        actors = [each for each in self._target.actors if each.alive]
         if actors:
             actor = random.choice(actors)
-            self._tell(fault, f"kills {actor.name}")
+            self._target.note(fault, f"kills {actor.name}")
             actor.kill()
 
     # Links.
 
     def _links(self, fault: FaultPlan, random: Random) -> list[Link]:
         """Between a machine and some of the clients, or all."""
-        world = self._world
+        target = self._target
         machine = self._machine(random)
-        hosts = [actor.host for actor in world.actors]
+        hosts = [actor.host for actor in target.actors]
         if not fault.params["whole"] and hosts:
             hosts = [random.choice(hosts)]
         links: list[Link] = []
         for host in hosts:
-            there, back = world.fabric.between(host, machine.name)
+            there, back = target.fabric.between(host, machine.name)
             if fault.kind == "cut one way":
                 links.append(back if fault.params["outgoing"] else there)
             else:
@@ -145,58 +140,60 @@ class Nemesis:
         links = [link for link in self._links(fault, random) if not link.cut]
         for link in links:
             link.cut = True
-        self._tell(fault, f"cuts {_names(links)} for {fault.lasts:g} s")
+        self._target.note(fault, f"cuts {_names(links)} for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
         for link in links:
             if link.cut:
                 link.mend()
-        self._tell(fault, f"mends {_names(links)}")
+        self._target.note(fault, f"mends {_names(links)}")
 
     async def _worsen(self, fault: FaultPlan, random: Random) -> None:
         worse: Conditions = fault.params["conditions"]
         if fault.kind == "lossy":
-            worse = replace(self._world.fabric.normal, loss=worse.loss)
+            worse = replace(self._target.fabric.normal, loss=worse.loss)
         else:
             worse = replace(worse, loss=0.0)
         links = self._links(fault, random)
         for link in links:
             link.conditions = worse
-        self._tell(fault, f"{fault.kind}: {_names(links)} for {fault.lasts:g} s")
+        self._target.note(fault, f"{fault.kind}: {_names(links)} for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
         for link in links:
             if link.conditions is worse:
-                link.conditions = self._world.fabric.normal
+                link.conditions = self._target.fabric.normal
 
     async def _reset(self, fault: FaultPlan, random: Random) -> None:
-        ends = self._world.fabric.connections()
+        ends = self._target.fabric.connections()
         for end in random.sample(ends, min(len(ends), random.randint(1, 3))):
             stream = end.out if random.random() < 0.5 else end.peer.out
             stream.cut_after = random.choice((1, random.randint(1, 200), random.randint(1, 5_000)))
-            self._tell(fault, f"{end!r} will break after {stream.cut_after} bytes")
+            self._target.note(fault, f"{end!r} will break after {stream.cut_after} bytes")
 
     # Disks and clocks.
 
     async def _stall(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
-        machine.conditions.stall_until = self._world.timeline.now + fault.lasts
-        self._tell(fault, f"the disk of {machine.name} stalls for {fault.lasts:g} s")
+        machine.conditions.stall_until = self._target.timeline.now + fault.lasts
+        self._target.note(fault, f"the disk of {machine.name} stalls for {fault.lasts:g} s")
 
     async def _slow_sync(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
         machine.conditions.sync_s = random.choice((0.05, 0.5))
-        self._tell(fault, f"an fsync of {machine.name} takes {machine.conditions.sync_s:g} s for {fault.lasts:g} s")
+        self._target.note(
+            fault, f"an fsync of {machine.name} takes {machine.conditions.sync_s:g} s for {fault.lasts:g} s"
+        )
         await asyncio.sleep(fault.lasts)
-        machine.conditions.sync_s = self._world.normal_sync_s
+        machine.conditions.sync_s = NORMAL_SYNC_S
 
     def _may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
         """A disk that fails is a loss of its machine's, where losses are counted."""
-        world = self._world
-        if not world.plan.losses_covered:
+        target = self._target
+        if not target.plan.losses_covered:
             return True
-        if not world.losses.covered(machine, DISK):
-            self._tell(fault, f"spares the disk of {machine.name}: too many have not recovered yet")
+        if not target.losses.covered(machine, DISK):
+            self._target.note(fault, f"spares the disk of {machine.name}: too many have not recovered yet")
             return False
-        world.losses.note(machine, DISK)
+        target.losses.note(machine, DISK)
         return True
 
     async def _full(self, fault: FaultPlan, random: Random) -> None:
@@ -206,7 +203,7 @@ class Nemesis:
         life = machine.incarnation
         machine.disk_faults += 1
         machine.platter.free_bytes = fault.params["free_bytes"]
-        self._tell(fault, f"{machine.name} has {fault.params['free_bytes']} bytes left for {fault.lasts:g} s")
+        self._target.note(fault, f"{machine.name} has {fault.params['free_bytes']} bytes left for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
         machine.platter.free_bytes = None
         machine.disk_faults -= 1
@@ -220,7 +217,7 @@ class Nemesis:
         machine.disk_faults += 1
         kind = "write_error" if fault.kind == "write errors" else "read_error"
         setattr(machine.conditions, kind, fault.params["error"])
-        self._tell(fault, f"{machine.name} has {fault.kind} ({fault.params['error']:.0%}) for {fault.lasts:g} s")
+        self._target.note(fault, f"{machine.name} has {fault.kind} ({fault.params['error']:.0%}) for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
         setattr(machine.conditions, kind, 0.0)
         machine.disk_faults -= 1
@@ -229,15 +226,15 @@ class Nemesis:
     def _repaired(self, machine: Machine, life: int) -> None:
         """The disk works again; a node that has taken it offline needs a restart to see that."""
         if machine.state is State.SERVING and machine.incarnation == life and not machine.offline:
-            self._world.losses.spared(machine)
+            self._target.losses.spared(machine)
         if machine.state is State.SERVING and machine.offline:
-            self._world.tell(machine.name, "is restarted, now that its disk works again")
+            self._target.story.add(machine.name, "is restarted, now that its disk works again")
             machine.kill()
-            self._world.restart(machine, RESTART_S)
+            self._target.restart(machine, RESTART_S)
 
     async def _rot(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
-        topics = {topic.name for topic in self._world.plan.topics}
+        topics = {topic.name for topic in self._target.plan.topics}
         sealed: dict[str, list[str]] = {}
         for path, inode in machine.platter.files(DATA):
             directory, _, name = path.rpartition("/")
@@ -255,13 +252,13 @@ class Nemesis:
         at = random.randrange(len(data))
         data[at] ^= 1 << random.randrange(8)
         topic, _, partition = path.rpartition("/")[0].rpartition("/")[2].rpartition("-")
-        self._world.history.damaged.add((topic, int(partition)))
-        self._tell(fault, f"a bit of {path} rots at byte {at}")
+        self._target.history.damaged.add((topic, int(partition)))
+        self._target.note(fault, f"a bit of {path} rots at byte {at}")
 
     async def _clock_jump(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
         machine.clock.jump(fault.params["jump_ms"])
-        self._tell(fault, f"the clock of {machine.name} jumps by {fault.params['jump_ms'] / 1000:+g} s")
+        self._target.note(fault, f"the clock of {machine.name} jumps by {fault.params['jump_ms'] / 1000:+g} s")
 
 
 def _names(links: list[Link]) -> str:

@@ -9,62 +9,59 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import TYPE_CHECKING
 
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.protocol.errors import KafkaError
 from penstock.sim.actors.session import Session
+from penstock.sim.engine.cluster_layout import CONTROLLER_PORT
 from penstock.sim.engine.loop import run_in
 from penstock.sim.engine.machine import CLUSTER_ID, Machine
 from penstock.sim.faults.lost_machines import WIPE
-from penstock.sim.run.cluster_layout import CONTROLLER_PORT
-from penstock.sim.run.plan import FaultPlan
-
-if TYPE_CHECKING:
-    from penstock.sim.run.world import World
+from penstock.sim.faults.target import FaultTarget
+from penstock.sim.plan.plan import FaultPlan
 
 #: With fewer, nobody is left to agree on taking the lost one out.
 FEWEST_VOTERS = 3
 TRY_AGAIN_S = 0.5
 
 
-class Replacing:
-    def __init__(self, world: World) -> None:
-        self._world = world
+class VoterReplacement:
+    def __init__(self, target: FaultTarget) -> None:
+        self._target = target
         self._replacing: Machine | None = None
 
     async def lose_voter(self, fault: FaultPlan, random: Random) -> None:
-        world = self._world
-        voters = [machine for machine in world.machines if machine.votes]
+        target = self._target
+        voters = [machine for machine in target.machines if machine.votes]
         machine = random.choice(voters)
         spared = self._spared(machine, voters)
         if spared:
-            world.tell(f"fault {fault.index}", f"spares {machine.name}'s disk: {spared}")
+            target.note(fault, f"spares {machine.name}'s disk: {spared}")
             return
         if machine.holds_partitions:
-            world.losses.note(machine, WIPE)
+            target.losses.note(machine, WIPE)
         self._replacing = machine
         machine.kill()
         machine.wipe(votes_too=True)
-        world.restart(machine, fault.lasts)
-        world.operate(self._put_back(machine))
+        target.restart(machine, fault.lasts)
+        target.supervisor.operate(self._put_back(machine))
 
     def _spared(self, machine: Machine, voters: list[Machine]) -> str:
-        if not self._world.plan.shape.dynamic or len(voters) < FEWEST_VOTERS:
+        if not self._target.plan.layout.dynamic or len(voters) < FEWEST_VOTERS:
             return "nobody could put it back"
         if self._replacing is not None:
             return f"{self._replacing.name} is not back yet"
-        if machine.holds_partitions and not self._world.losses.covered(machine, WIPE):
+        if machine.holds_partitions and not self._target.losses.covered(machine, WIPE):
             return "too many have not recovered yet"
         return ""
 
     async def _put_back(self, machine: Machine) -> None:
-        world = self._world
-        loop = world.timeline.process(f"operator of {machine.name}")
-        session = world.session(f"operator of {machine.name}", "operator", loop)
+        target = self._target
+        loop = target.timeline.process(f"operator of {machine.name}")
+        session = target.clients.session(f"operator of {machine.name}", "operator", loop)
         await run_in(loop, put_back(session, machine))
         self._replacing = None
-        world.tell("operator", f"has put {machine.name} back among the voters")
+        target.story.add("operator", f"has put {machine.name} back among the voters")
 
 
 async def put_back(session: Session, machine: Machine) -> None:

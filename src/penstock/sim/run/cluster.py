@@ -17,9 +17,7 @@ same run. `faults` are the broker's own rules, by API, topic, partition and coun
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from random import Random
 from typing import TypeVar
 
 from penstock.broker.requests.fault_rules import Faults
@@ -28,14 +26,11 @@ from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
 from penstock.client.retry import Retry
 from penstock.node.arguments import Value, properties
-from penstock.sim.engine.clock import SimClock
-from penstock.sim.engine.loop import Timeline, collected_by_hand
+from penstock.sim.engine.cluster_layout import simple_layout
+from penstock.sim.engine.environment import Environment
 from penstock.sim.engine.machine import Machine
-from penstock.sim.engine.network import Fabric, SimNetwork
-from penstock.sim.engine.trace import Trace
+from penstock.sim.engine.network import SimNetwork
 from penstock.sim.faults.cluster_faults import isolated
-from penstock.sim.faults.lost_machines import newest_image
-from penstock.sim.run.cluster_layout import simple_shape
 
 T = TypeVar("T")
 
@@ -55,34 +50,24 @@ class SimCluster:
         keep_trace: bool = False,
     ) -> None:
         check(1 <= nodes <= MOST_NODES, f"a simulated cluster has 1 to {MOST_NODES} nodes")
-        self.seed = seed
-        self.timeline = Timeline(Random(f"{seed}/order"))  # noqa: S311
-        self.trace = Trace(self.timeline, keep=keep_trace)
-        self.fabric = Fabric(self.timeline, Random(f"{seed}/network"), self.trace)  # noqa: S311
-        self.clock = SimClock(self.timeline)
-        shape = simple_shape(nodes)
-        self.machines = [
-            Machine(number, self.fabric, self.trace, SimClock(self.timeline), str(seed), properties(settings), shape)
-            for number in shape.nodes
-        ]
+        self.environment = Environment(seed, simple_layout(nodes), properties(settings), keep_trace=keep_trace)
+        self.timeline = self.environment.timeline
+        self.trace = self.environment.trace
+        self.fabric = self.environment.fabric
+        self.clock = self.environment.clock
+        self.machines = self.environment.machines
         self._app = self.timeline.process(APP)
         self._clients = 0
 
     def run(self, app: Callable[[SimCluster], Awaitable[T]]) -> T:
-        """Starts the machines, runs the code to its end, and lets everything go. Once for each cluster."""
+        """Starts the machines, runs the code to its end, and stops everything. Call it once per cluster."""
 
         async def main() -> T:
-            started = await asyncio.gather(*(machine.start() for machine in self.machines))
-            for machine, serves in zip(self.machines, started):
+            for machine, serves in zip(self.machines, await self.environment.power_on()):
                 check(serves, f"{machine.name} starts on an empty disk")
-                machine.platter.sync_all()
             return await app(self)
 
-        with collected_by_hand():
-            try:
-                return self.timeline.run(main(), self._app, until=LONGEST_RUN_S)
-            finally:
-                self.timeline.end()
+        return self.environment.run(main(), self._app, until=LONGEST_RUN_S)
 
     @property
     def now_s(self) -> float:
@@ -96,15 +81,15 @@ class SimCluster:
     @property
     def network(self) -> SimNetwork:
         """For clients of one's own making; they live on the host `app`."""
-        return SimNetwork(self.fabric, APP, self._app)
+        return self.environment.network(APP, self._app)
 
     def client(self, settings: ConnectionSettings | None = None, retry: Retry | None = None) -> AsyncClient:
         self._clients += 1
-        random = Random(f"{self.seed}/client/{self._clients}")  # noqa: S311
+        random = self.environment.random(f"client/{self._clients}")
         return AsyncClient(self.bootstrap, settings=settings, retry=retry, random=random, network=self.network)
 
     def machine(self, node_id: int = 1) -> Machine:
-        return next(machine for machine in self.machines if machine.node_id == node_id)
+        return self.environment.machine(f"n{node_id}")
 
     def faults(self, node_id: int = 1) -> Faults:
         """Rules for the requests of the node that runs there now; a restart forgets them."""
@@ -121,7 +106,7 @@ class SimCluster:
 
     def leader(self, topic: str, partition: int = 0) -> Machine | None:
         """The machine whose node leads a partition, as the newest metadata has it. None while nobody does."""
-        image = newest_image(self.machines)
+        image = self.environment.newest_image
         found = image.partition(topic, partition) if image is not None else None
         if found is None or found.leader < 0:
             return None
@@ -129,8 +114,7 @@ class SimCluster:
 
     def isolate(self, node_id: int, *, direction: str = "both") -> None:
         """Cuts a machine off from the other machines, not from the app: `direction` is "in", "out" or "both"."""
-        names = [machine.name for machine in self.machines]
-        for pair in isolated(self.machine(node_id).name, names, direction):
+        for pair in isolated(self.machine(node_id).name, self.environment.names, direction):
             self.fabric.link(*pair).cut = True
 
     def mend(self) -> None:

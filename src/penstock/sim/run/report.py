@@ -12,15 +12,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from penstock.sim.checks.history import Outcome
+from penstock.sim.engine.machine import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.sim.checks.story import StoryLine
     from penstock.sim.checks.watcher import Watcher
-    from penstock.sim.run.world import Event, Verdict
+    from penstock.sim.run.simulation import Verdict
 
 WIDTH, LEFT, LANE = 1200, 130, 26
 LEVELS_SHOWN = 300
+STATE_COLOURS = {State.STARTING: "read", State.SERVING: "good", State.OFF: "bad", State.DOWN: "down"}
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2733; --faint: #8795a5; --line: #dde3ea; --good: #2f855a; --bad: #c53030;
@@ -88,16 +91,13 @@ class _Lanes:
         return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{axis}{"".join(self._shapes)}</svg>'
 
 
-def _machine_bars(story: list[Event], name: str, end: float) -> Iterable[tuple[float, float, str, str]]:
+def _machine_bars(story: list[StoryLine], name: str, end: float) -> Iterable[tuple[float, float, str, str]]:
     """(start, stop, colour, title) of each state that a machine was in."""
     start, colour, title = 0.0, "down", "not started"
-    for event in story:
-        if event.who != name:
-            continue
-        if event.what.startswith(("starts", "could not", "is killed", "loses", "has stopped", "gives up", "serves")):
-            yield start, event.time, colour, title
-            start, title = event.time, f"{event.time:.3f} s: {event.what}"
-            colour = {"serves": "good", "starts": "read"}.get(event.what, "bad" if "power" in event.what else "down")
+    for line in story:
+        if line.who == name and line.state is not None and line.state is not State.STOPPING:
+            yield start, line.time, colour, title
+            start, title, colour = line.time, f"{line.time:.3f} s: {line.what}", STATE_COLOURS[line.state]
     yield start, end, colour, title
 
 

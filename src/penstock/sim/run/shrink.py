@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.sim.run.plan import Plan, draw_plan
-from penstock.sim.run.world import Verdict, run_plan
+from penstock.sim.plan.draw import draw_plan
+from penstock.sim.plan.plan import Plan
+from penstock.sim.run.simulation import Verdict, run_plan
 
 ATTEMPTS = 60
 #: What comes after the last fault and may still matter.

@@ -20,7 +20,7 @@ LONG_QUORUM_MS = 6_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterLayout:
     brokers: tuple[int, ...] = (1,)
     controllers: tuple[int, ...] = (1,)
     replication_factor: int = 1
@@ -31,7 +31,7 @@ class Shape:
     """What a cluster adds to a node's settings."""
 
     @property
-    def alone(self) -> bool:
+    def single_node(self) -> bool:
         return self.brokers == self.controllers == (1,)
 
     @property
@@ -51,9 +51,9 @@ class Shape:
             for node_id in self.controllers
         )
 
-    def unhurried(self) -> Shape:
+    def unhurried(self) -> ClusterLayout:
         """Who has nothing to fetch or to say waits for longer: what is asked in vain is most of a long run."""
-        if self.alone:
+        if self.single_node:
             return self
         lag_ms = max(LEAST_LAG_MS, int(self.settings["replica.lag.time.max.ms"]))
         waits = {
@@ -98,18 +98,18 @@ def replicated(replication_factor: int, min_insync: int) -> dict[str, str]:
     }
 
 
-def simple_shape(nodes: int) -> Shape:
+def simple_layout(nodes: int) -> ClusterLayout:
     """Everyone does everything, as `penstock up --nodes K` has it."""
     if nodes == 1:
-        return Shape()
+        return ClusterLayout()
     ids = tuple(range(1, nodes + 1))
     factor = min(3, nodes)
-    return Shape(ids, ids[: 3 if nodes < 5 else 5], factor, min(2, factor - 1) or 1)
+    return ClusterLayout(ids, ids[: 3 if nodes < 5 else 5], factor, min(2, factor - 1) or 1)
 
 
-def draw_shape(random: Random, nodes: int) -> Shape:
+def draw_layout(random: Random, nodes: int) -> ClusterLayout:
     if nodes == 1:
-        return Shape()
+        return ClusterLayout()
     ids = tuple(range(1, nodes + 1))
     brokers, controllers = ids, ids
     separate = random.random() < 0.35
@@ -120,7 +120,9 @@ def draw_shape(random: Random, nodes: int) -> Shape:
         controllers = ids[: random.choice((3, 3, 5 if nodes >= 5 else 3))]
     factor = min(len(brokers), random.choice((2, 3, 3, 3, 3)))
     min_insync = min(factor, random.choice((1, 2, 2, 2, 2)))
-    return Shape(brokers, controllers, factor, min_insync, dynamic=random.random() < 0.5, settings=_timing(random))
+    return ClusterLayout(
+        brokers, controllers, factor, min_insync, dynamic=random.random() < 0.5, settings=_timing(random)
+    )
 
 
 def _timing(random: Random) -> dict[str, str]:

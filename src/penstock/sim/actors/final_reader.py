@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.client.admin import Admin
@@ -13,9 +12,8 @@ from penstock.client.offsets import list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import FinalView, History, Stored
-from penstock.sim.checks.replica_rules import Starts
-from penstock.sim.run.plan import Plan
+from penstock.sim.checks.history import FinalView, History, StoredRecord
+from penstock.sim.plan.plan import Plan
 
 #: How long an open transaction may hold readers of committed records up once its producer is gone.
 STABLE_BOUND_S = 60.0
@@ -33,7 +31,7 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
         for name, count in view.topics.items():
             for index in range(count):
                 partition = (name, index)
-                look = _Look(
+                look = _PartitionReader(
                     session,
                     client,
                     view,
@@ -50,31 +48,6 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
             if offset is not None:
                 view.group_offsets[group, partition] = offset
     return view
-
-
-def changes(first: FinalView, again: FinalView, starts: Starts, history: History, compacted: set[str]) -> Iterator[str]:
-    """What a clean restart of everything has changed, and may not.
-
-    One thing it may: replicas in sync can start at different offsets. A deletion moves each replica's start by itself,
-    and one that was down then, or was killed before it had noted its start, comes back with an older one; leading, it
-    shows again what others have deleted, as Kafka's does. With the next leader those records go. So the start may
-    move forward to where another replica had it before the restart, no further than somebody asked to delete; it
-    never goes back, for a follower in sync has at least its leader's, and what lies behind it stays as it was.
-    """
-    for partition, records in first.records.items():
-        if partition in history.damaged or partition[0] in compacted:
-            continue
-        name, found = f"{partition[0]}-{partition[1]}", again.records.get(partition)
-        if found is None:
-            yield f"{name} changed with a clean restart"
-            continue
-        before, after = first.log_start[partition], again.log_start[partition]
-        moved = before < after <= history.deleted_below(partition) and after in starts.get(partition, ())
-        if after != before and not moved:
-            yield f"{name} started at {before} and starts at {after} after a clean restart"
-        kept = {offset: record for offset, record in records.items() if not moved or offset >= after}
-        if kept != found:
-            yield f"{name} changed with a clean restart"
 
 
 async def _group_offset(
@@ -99,7 +72,7 @@ async def _group_offset(
 
 
 @dataclass(slots=True)
-class _Look:
+class _PartitionReader:
     session: Session
     client: AsyncClient
     view: FinalView
@@ -149,8 +122,8 @@ class _Look:
         level = READ_COMMITTED if committed else READ_UNCOMMITTED
         return Consumer(self.client, ConsumerSettings(isolation_level=level, max_wait_ms=100, partition_max_bytes=size))
 
-    async def _read_all(self, *, committed: bool) -> dict[int, Stored]:
-        found: dict[int, Stored] = {}
+    async def _read_all(self, *, committed: bool) -> dict[int, StoredRecord]:
+        found: dict[int, StoredRecord] = {}
         end = self.view.log_end[self.partition]
         position = self.view.log_start[self.partition]
         async with self._consumer(committed=committed) as consumer:
@@ -160,7 +133,7 @@ class _Look:
                     for record in part.records():
                         if record.offset in found:
                             self._problem(f"offset {record.offset} was given twice in one pass")
-                        found[record.offset] = Stored(record.value or b"", record.timestamp, record.key)
+                        found[record.offset] = StoredRecord(record.value or b"", record.timestamp, record.key)
                 position = consumer.position(self.partition)
         return found
 

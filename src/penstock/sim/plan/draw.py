@@ -7,54 +7,22 @@ leaving out one actor or fault changes nothing about the others, which is what l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+from penstock.sim.engine.cluster_layout import ClusterLayout, draw_layout
 from penstock.sim.engine.links import Conditions
 from penstock.sim.engine.platter import Severity
-from penstock.sim.run.cluster_layout import Shape, draw_shape
+from penstock.sim.plan.plan import ActorPlan, FaultPlan, Plan, TopicPlan
+from penstock.sim.plan.profiles import PROFILES, Profile
 
 DEFAULT_DURATION_S = 60.0
 #: Runs of a cluster up to this long are dense. What takes minutes, as expiry does, is for longer ones, where clients
 #: think for longer, and some for much longer.
 DENSE_S = 120.0
 LONG_PACES = (3.0, 10.0, 10.0)
-#: Topics that actors make for themselves with acknowledgements that promise fsync are named so.
-FSYNC_SUFFIX = "-fsync"
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Kinds of faults that a run may have, and how often one comes."""
-
-    about: str
-    faults: tuple[str, ...] = ()
-    every_s: float = 6.0
-    among: tuple[str, ...] = ()
-    """What a cluster of several machines may have on top."""
-    aimed: tuple[str, ...] = ()
-    """What a share of its seeds has besides, now and then."""
-    aimed_share: float = 0.0
-    aimed_every_s: float = 15.0
-
-
-NETWORK = ("cut", "cut one way", "lossy", "slow", "reset")
-PROCESS = ("kill", "kill in write", "restart", "pause", "client kill")
-POWER = ("power", "power in write")
-DISK = ("stall", "slow sync", "full", "write errors", "read errors", "rot")
-CLOCK = ("clock jump",)
-#: Between machines, or about the one that leads something.
-SPLITS = ("isolate", "isolate one way", "isolate a leader", "split", "ring", "cut two", "cut two one way", "hold")
-WIRES = ("slow two", "lossy two")
-LEADERS = ("kill a leader", "kill the controller", "pause a leader", "rolling restart", "kill all")
-LOSSES = ("wipe",)
-#: What waits for its moment: see `aiming`.
-LATE = ("late isr change", "isr change of the dead", "late marker")
-ALONE = ("elected alone",)
-VOTERS = ("lose a voter",)
-FORGETTING = ("majority forgets",)
 #: Theirs come after all others.
 FIRST_AIMED = 1_001
 #: Kinds of actors that came after the first seeds were noted: the numbers of the others stay as they were.
@@ -63,131 +31,12 @@ TABLE_TRANSACTIONS = "table transactional"
 CLUSTER_PACE = 2.0
 LASTING_S = (0.3, 1.5, 5.0, 12.0)
 
-PROFILES: dict[str, Profile] = {
-    "calm": Profile("no faults at all"),
-    "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 4.0, (*SPLITS, *WIRES)),
-    "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 4.0, LEADERS),
-    "power": Profile(
-        "machines that lose power, at any moment",
-        (*POWER, "kill", "restart"),
-        5.0,
-        ("kill a leader", *LOSSES),
-        (*VOTERS, *FORGETTING),
-        0.5,
-    ),
-    "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0, ("kill a leader",)),
-    "elections": Profile(
-        "controllers that die and are cut off in the middle of elections",
-        ("kill in write", "power in write"),
-        1.2,
-        ("kill the controller", "isolate a leader", "kill all", "split"),
-        (*ALONE, *VOTERS),
-        1.0,
-        8.0,
-    ),
-    "late": Profile(
-        "requests that arrive when they have long been given up, at the worst of times",
-        ("client kill", "reset"),
-        8.0,
-        aimed=LATE,
-        aimed_share=1.0,
-        aimed_every_s=4.0,
-    ),
-    "hostile": Profile(
-        "everything at once",
-        (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK),
-        3.0,
-        (*SPLITS, *WIRES, *LEADERS, *LOSSES),
-        (*LATE, *ALONE, *VOTERS),
-        0.3,
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    name: str
-    partitions: int
-    configs: Mapping[str, str]
-    fsync: bool
-    """Whether an acknowledgement promises that the record is on disk."""
-    mixed: bool = True
-    """Whether all kinds of actors use it; else it is some actor's own."""
-
-    @property
-    def compacted(self) -> bool:
-        return self.configs.get("cleanup.policy") == "compact"
-
-
-@dataclass(frozen=True, slots=True)
-class ActorPlan:
-    index: int
-    kind: str
-    params: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class FaultPlan:
-    index: int
-    kind: str
-    at: float
-    lasts: float
-    params: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return f"{self.index}: {self.kind} at {self.at:.1f} s for {self.lasts:.1f} s"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    seed: int
-    profile: str
-    nodes: int
-    duration_s: float
-    settings: Mapping[str, str]
-    topics: tuple[TopicPlan, ...]
-    actors: tuple[ActorPlan, ...]
-    faults: tuple[FaultPlan, ...]
-    network: Conditions = field(default_factory=Conditions)
-    split: float = 0.1
-    fsync_everywhere: bool = False
-    """Internal topics promise what fsync topics do."""
-    turn_cost_s: float = 0.0
-    skew_ms: int = 0
-    drift: float = 1.0
-    shape: Shape = field(default_factory=Shape)
-    clocks: tuple[tuple[int, float], ...] = ()
-    """Skew and drift of the second machine and those after it."""
-
-    def clock(self, node_id: int) -> tuple[int, float]:
-        return (self.skew_ms, self.drift) if node_id == 1 else self.clocks[node_id - 2]
-
-    @property
-    def losses_covered(self) -> int:
-        """How many machines may lose their page cache or their disk at the same time, and nothing acknowledged goes."""
-        return self.shape.min_insync - 1
-
-    def promises(self, acks: int) -> bool:
-        """Whether an answer to a write says that it stays. With acks=1, only its leader has it: alone that is all."""
-        return acks == -1 or (acks == 1 and self.shape.replication_factor == 1)
-
-    def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:
-        """The same run with these faults and actors and no others."""
-        kept_faults = self.faults if faults is None else tuple(each for each in self.faults if each.index in faults)
-        kept_actors = self.actors if actors is None else tuple(each for each in self.actors if each.index in actors)
-        return replace(self, faults=kept_faults, actors=kept_actors)
-
-    def fsync(self, topic: str) -> bool:
-        if self.fsync_everywhere or topic.endswith(FSYNC_SUFFIX):
-            return True
-        return any(each.fsync for each in self.topics if each.name == topic)
-
 
 def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s: float = DEFAULT_DURATION_S) -> Plan:
     random = _stream(seed, "setup")
-    shape = draw_shape(_stream(seed, f"shape/{nodes}"), nodes)
+    layout = draw_layout(_stream(seed, f"shape/{nodes}"), nodes)
     if duration_s > DENSE_S:
-        shape = shape.unhurried()
+        layout = layout.unhurried()
     fsync_everywhere = random.random() < 0.35
     topics = _topics(_stream(seed, "topics"), fsync_everywhere)
     return Plan(
@@ -197,7 +46,7 @@ def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s
         duration_s,
         _settings(random, fsync_everywhere),
         topics,
-        _actors(seed, topics, shape, duration_s),
+        _actors(seed, topics, layout, duration_s),
         _faults(seed, PROFILES[profile], duration_s, nodes),
         network=Conditions(delay_s=random.choice((0.0001, 0.001, 0.02)), jitter_s=random.choice((0.0, 0.0005, 0.02))),
         split=random.choice((0.0, 0.1, 0.5)),
@@ -205,7 +54,7 @@ def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s
         turn_cost_s=random.choice((0.0, 0.0, 0.0005)),
         skew_ms=random.choice((0, random.randint(-100_000, 100_000))),
         drift=random.choice((1.0, 1.0, random.uniform(0.99, 1.01))),
-        shape=shape,
+        layout=layout,
         clocks=tuple(_clock(_stream(seed, f"clock/{node_id}")) for node_id in range(2, nodes + 1)),
     )
 
@@ -267,23 +116,25 @@ def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
     return tuple(topics)
 
 
-def _actors(seed: int, topics: tuple[TopicPlan, ...], shape: Shape, duration_s: float) -> tuple[ActorPlan, ...]:
+def _actors(
+    seed: int, topics: tuple[TopicPlan, ...], layout: ClusterLayout, duration_s: float
+) -> tuple[ActorPlan, ...]:
     """Their first is always an idempotent producer: without a writer there is nothing to see."""
     kinds = ["idempotent"]
     for kind, (share, most, _) in ACTORS.items():
         random = _stream(seed, f"actors/{kind}")
         if random.random() < share:
             kinds += [kind] * random.randint(1, most)
-    if not shape.alone and _stream(seed, "actors/mover").random() < 0.5:
+    if not layout.single_node and _stream(seed, "actors/mover").random() < 0.5:
         kinds.append("mover")
     partitions = [(topic.name, index) for topic in topics if topic.mixed for index in range(topic.partitions)]
     actors = tuple(
         ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
         for index, kind in enumerate(kinds, 1)
     )
-    actors += (*_table_transactions(seed), *_remaker(seed, shape))
+    actors += (*_table_transactions(seed), *_remaker(seed, layout))
     pace = CLUSTER_PACE * (1.0 if duration_s <= DENSE_S else _stream(seed, "pace").choice(LONG_PACES))
-    return actors if shape.alone else tuple(_unhurried(actor, pace) for actor in actors)
+    return actors if layout.single_node else tuple(_unhurried(actor, pace) for actor in actors)
 
 
 def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
@@ -307,11 +158,11 @@ def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
     )
 
 
-def _remaker(seed: int, shape: Shape) -> tuple[ActorPlan, ...]:
+def _remaker(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
     random = _stream(seed, "actors/made again")
     if random.random() >= 0.3:
         return ()
-    params = {"pause_s": random.choice((0.3, 1.0, 3.0)), "judge_writes": shape.alone}
+    params = {"pause_s": random.choice((0.3, 1.0, 3.0)), "judge_writes": layout.single_node}
     return (ActorPlan(FIRST_LATER_ACTOR + 100, "remaker", params),)
 
 

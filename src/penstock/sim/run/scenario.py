@@ -21,7 +21,6 @@ import asyncio
 import logging
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
-from random import Random
 from typing import Any
 
 from penstock.client.admin import Admin, NewTopic
@@ -43,20 +42,16 @@ from penstock.protocol.vocabulary import (
 )
 from penstock.records.batches import split_batches
 from penstock.records.record import read_records
-from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import History
+from penstock.sim.actors.session import Clients
 from penstock.sim.checks.replica_rules import read_copy
-from penstock.sim.engine.clock import SimClock
-from penstock.sim.engine.loop import ProcessLoop, Timeline, collected_by_hand, run_in
+from penstock.sim.engine.cluster_layout import simple_layout
+from penstock.sim.engine.environment import Environment
+from penstock.sim.engine.loop import ProcessLoop, run_in
 from penstock.sim.engine.machine import DATA, Machine
-from penstock.sim.engine.network import Fabric, SimNetwork
 from penstock.sim.engine.platter import Severity
-from penstock.sim.engine.trace import Trace
 from penstock.sim.faults.cluster_faults import isolated
 from penstock.sim.faults.held_requests import HeldRequest
-from penstock.sim.faults.lost_machines import newest_image
 from penstock.sim.faults.voter_replacement import put_back
-from penstock.sim.run.cluster_layout import simple_shape
 
 BOUND_S = 100_000.0
 READ_BOUND_S = 30.0
@@ -66,34 +61,20 @@ def run_script(text: str, *, seed: int = 1, settings: dict[str, str] | None = No
     """The same script with the answers it gets now."""
     first = next((line for line in text.splitlines() if line.startswith(">")), "").split()
     nodes = int(first[2]) if first[1:2] == ["nodes"] else 1
-    stage = Stage(seed, settings or {}, nodes)
-    with collected_by_hand():
-        try:
-            return stage.timeline.run(stage.perform(text), stage.loop, until=BOUND_S)
-        finally:
-            stage.timeline.end()
+    runner = ScenarioRunner(seed, settings or {}, nodes)
+    return runner.environment.run(runner.perform(text), runner.loop, until=BOUND_S)
 
 
-class Role:
+class Participant:
     """Somebody in the script: a process with a client, and a producer if it is one."""
 
-    def __init__(self, stage: Stage, name: str, kind: str = "idempotent", transactional_id: str = "") -> None:
+    def __init__(self, clients: Clients, name: str, kind: str = "idempotent", transactional_id: str = "") -> None:
         self.name = name
         self.kind = kind
         self.transactional_id = transactional_id or name
-        stage.fabric.host(name)
-        self.loop: ProcessLoop = stage.timeline.process(name)
-        network = SimNetwork(stage.fabric, name, self.loop)
-        self.session = Session(
-            name,
-            [machine.address for machine in stage.machines if machine.holds_partitions],
-            network,
-            SimClock(stage.timeline),
-            Random(f"{stage.seed}/{name}"),  # noqa: S311
-            History(),
-            stage.timeline,
-            stage.trace,
-        )
+        clients.environment.fabric.host(name)
+        self.loop: ProcessLoop = clients.environment.timeline.process(name)
+        self.session = clients.session(name, name, self.loop)
         self.client: AsyncClient | None = None
         self.producer: Producer | None = None
         self.pending: asyncio.Future[str] | None = None
@@ -117,20 +98,16 @@ class Role:
         return self.producer
 
 
-class Stage:
+class ScenarioRunner:
     def __init__(self, seed: int, settings: dict[str, str], nodes: int = 1) -> None:
-        self.seed = seed
-        self.timeline = Timeline(Random(f"{seed}/order"))  # noqa: S311
-        self.trace = Trace(self.timeline)
-        self.fabric = Fabric(self.timeline, Random(f"{seed}/network"), self.trace)  # noqa: S311
         own = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1", **settings}
-        shape = simple_shape(nodes)
-        self.machines = [
-            Machine(number, self.fabric, self.trace, SimClock(self.timeline), str(seed), own, shape)
-            for number in shape.nodes
-        ]
+        self.environment = Environment(seed, simple_layout(nodes), own)
+        self.clients = Clients(self.environment)
+        self.timeline = self.environment.timeline
+        self.fabric = self.environment.fabric
+        self.machines = self.environment.machines
         self.loop = self.timeline.process("stage")
-        self.roles: dict[str, Role] = {}
+        self.roles: dict[str, Participant] = {}
         self.heard: list[str] = []
         self._commands: dict[str, Callable[..., Awaitable[str]]] = {
             name.removeprefix("do_").replace("_", "-"): getattr(self, name)
@@ -141,15 +118,13 @@ class Stage:
 
     async def perform(self, text: str) -> str:
         logger = logging.getLogger("penstock")
-        handler = _Ear(self)
+        handler = _WarningCollector(self)
         before = (logger.level, logger.propagate)
         logger.setLevel(logging.WARNING)
         logger.propagate = False
         logger.addHandler(handler)
         try:
-            await asyncio.gather(*(machine.start() for machine in self.machines))
-            for machine in self.machines:
-                machine.platter.sync_all()
+            await self.environment.power_on()
             return await self._perform(text)
         finally:
             logger.removeHandler(handler)
@@ -180,12 +155,12 @@ class Stage:
         except TimeoutError:
             return "no answer"
 
-    def role(self, name: str) -> Role:
+    def role(self, name: str) -> Participant:
         if name not in self.roles:
-            self.roles[name] = Role(self, name)
+            self.roles[name] = Participant(self.clients, name)
         return self.roles[name]
 
-    async def _as(self, name: str, work: Callable[[Role], Awaitable[str]]) -> str:
+    async def _as(self, name: str, work: Callable[[Participant], Awaitable[str]]) -> str:
         role = self.role(name)
 
         async def do() -> str:
@@ -198,9 +173,9 @@ class Stage:
     async def do_topic(self, name: str, partitions: str = "1", replicas: str = "", **configs: str) -> str:
         """`replicas=2,1,3` puts its one partition there, the first being preferred as its leader."""
         wanted = [[int(each) for each in replicas.split(",")]] if replicas else []
-        factor = self.machines[0].shape.replication_factor
+        factor = self.machines[0].layout.replication_factor
 
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             topic = NewTopic(name, int(partitions), factor, assignments=wanted, configs=configs)
             await Admin(await role.connected()).create_topics([topic])
             return "created"
@@ -208,7 +183,7 @@ class Stage:
         return await self._as("admin", work)
 
     async def do_delete_topic(self, name: str) -> str:
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             await Admin(await role.connected()).delete_topics([name])
             return "deleted"
 
@@ -217,7 +192,7 @@ class Stage:
     async def do_config(self, name: str, **configs: str) -> str:
         """Changes a topic's configs."""
 
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             changes = [(config, ConfigOperation.SET, value) for config, value in configs.items()]
             await Admin(await role.connected()).alter_configs(ResourceType.TOPIC, name, changes)
             return "changed"
@@ -225,13 +200,13 @@ class Stage:
         return await self._as("admin", work)
 
     async def do_producer(self, name: str, kind: str, id: str = "") -> str:
-        self.roles[name] = Role(self, name, kind, id)
+        self.roles[name] = Participant(self.clients, name, kind, id)
         return ""
 
     async def do_produce(self, place: str, *values: str, by: str = "p") -> str:
         topic, partition = _partition(place)
 
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             producer = await role.producing()
             sent = [await producer.send(topic, value.encode(), partition=partition) for value in values]
             try:
@@ -258,7 +233,7 @@ class Stage:
         partition = _partition(place)
         level = READ_COMMITTED if what == "committed" else READ_UNCOMMITTED
 
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             client = await role.connected()
             start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
             stop = (await list_offsets(client, {partition: LATEST}, isolation_level=level))[partition].offset
@@ -277,14 +252,14 @@ class Stage:
         partition = _partition(place)
         level = READ_COMMITTED if what == "committed" else READ_UNCOMMITTED
 
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             found = await list_offsets(await role.connected(), {partition: LATEST}, isolation_level=level)
             return str(found[partition].offset)
 
         return await self._as("reader", work)
 
     async def do_begin(self, name: str) -> str:
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             (await role.producing()).begin()
             return ""
 
@@ -297,7 +272,7 @@ class Stage:
         return await self._end(by or name, commit=False)
 
     async def _end(self, name: str, *, commit: bool) -> str:
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             producer = await role.producing()
             await (producer.commit() if commit else producer.abort())
             return "committed" if commit else "aborted"
@@ -305,14 +280,14 @@ class Stage:
         return await self._as(name, work)
 
     async def do_commit_offset(self, group: str, place: str, offset: str) -> str:
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             done = await role.session.commit(await role.connected(), group, {_partition(place): int(offset)})
             return "committed" if done else "refused"
 
         return await self._as("member", work)
 
     async def do_offset(self, group: str, place: str) -> str:
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             found = await role.session.committed(await role.connected(), group, [_partition(place)])
             return str(found[_partition(place)])
 
@@ -321,7 +296,7 @@ class Stage:
     # Machines, wires, disks and time.
 
     def _machine(self, name: str) -> Machine:
-        return next(machine for machine in self.machines if machine.name == name)
+        return self.environment.machine(name)
 
     async def do_nodes(self, count: str) -> str:
         """How many machines there are; they have started when the script begins."""
@@ -405,14 +380,14 @@ class Stage:
 
     async def do_isolate(self, name: str, direction: str = "both") -> str:
         """From the other machines; clients still reach it."""
-        for pair in isolated(name, [machine.name for machine in self.machines], direction):
+        for pair in isolated(name, self.environment.names, direction):
             self.fabric.link(*pair).cut = True
         return ""
 
     async def do_leader(self, place: str) -> str:
         """Who leads a partition, by the newest metadata of any machine."""
         topic, index = _partition(place)
-        image = newest_image(self.machines)
+        image = self.environment.newest_image
         found = image.partition(topic, index) if image is not None else None
         if found is None:
             return "nobody knows"
@@ -439,7 +414,7 @@ class Stage:
         return f"{' '.join(found) or '(nothing)'}, committed to {log.high_watermark}"
 
     def _leads(self, topic: str, index: int = 0) -> Machine:
-        image = newest_image(self.machines)
+        image = self.environment.newest_image
         found = image.partition(topic, index) if image is not None else None
         return self._machine(f"n{found.leader if found is not None else 1}")
 
@@ -452,7 +427,7 @@ class Stage:
     async def do_voters(self) -> str:
         """Who votes, by what clients are told; `?` stands for a disk that is not the one in the machine."""
 
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             part = (await ClusterAdmin(await role.connected()).describe_quorum()).topics[0].partitions[0]
             named = []
             for voter in sorted(part.current_voters, key=lambda each: each.replica_id):
@@ -465,7 +440,7 @@ class Stage:
     async def do_put_back(self, name: str) -> str:
         """As an operator does: the voter of the old disk out, that of the new one in."""
 
-        async def work(role: Role) -> str:
+        async def work(role: Participant) -> str:
             await put_back(role.session, self._machine(name))
             return f"{name} votes"
 
@@ -493,7 +468,7 @@ class Stage:
         topic, index = _partition(place)
         async with asyncio.timeout(float(within)):
             while True:
-                image = newest_image(self.machines)
+                image = self.environment.newest_image
                 found = image.partition(topic, index) if image is not None else None
                 if found is not None and found.leader >= 0 and {*found.isr} == {*found.replicas}:
                     return await self.do_leader(place)
@@ -509,12 +484,12 @@ def _partition(place: str) -> TopicPartition:
     return (topic, int(partition)) if dash and partition.isdecimal() else (place, 0)
 
 
-class _Ear(logging.Handler):
-    def __init__(self, stage: Stage) -> None:
+class _WarningCollector(logging.Handler):
+    def __init__(self, runner: ScenarioRunner) -> None:
         super().__init__(logging.WARNING)
-        self._stage = stage
+        self._runner = runner
 
     def emit(self, record: logging.LogRecord) -> None:
-        running: Any = self._stage.timeline.running
+        running: Any = self._runner.timeline.running
         if running is not None and not running.dead:
-            self._stage.heard.append(f"{record.levelname.lower()}: {record.getMessage()}")
+            self._runner.heard.append(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -1,0 +1,132 @@
+"""The order in which the parts of a node take over a new metadata image.
+
+Every part is called for every image, one after the other, before the image's submitter gets its reply. Parts read each
+other (a coordinator looks for its partition, a partition for its settings), so the order is decided in one place, here.
+A listener that fails is logged and called again with the next image; it keeps no other from being called.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.metadata.image import EMPTY_IMAGE
+from penstock.node.parts import limits_of
+from penstock.node.storage import StorageError
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.metadata.image import MetadataImage
+    from penstock.net.server import Server
+
+logger = logging.getLogger(__name__)
+
+
+class Since(Enum):
+    """From when on a listener is called."""
+
+    START = "the metadata log starts"
+    REGISTERED = "the image has everything that was decided before this node registered"
+
+
+class ImageListener(NamedTuple):
+    since: Since
+    apply: Callable[[MetadataImage, MetadataImage], None]
+
+
+class ImageDelivery:
+    def __init__(
+        self,
+        broker: Broker,
+        server: Server,
+        *,
+        is_broker: bool,
+        is_controller: bool,
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        self._broker = broker
+        self._server = server
+        self._is_broker = is_broker
+        self._on_fatal = on_fatal
+        self._applied = EMPTY_IMAGE
+        #: In the order of their calls. Listeners from the start come first, because they subscribe first.
+        self._listeners = (
+            # Wakes Metadata requests that wait for the controller's decision about a lost node. They run after all
+            # listeners, so they find partitions and coordinators as the new image has them.
+            ImageListener(Since.START, broker.peers.suspects.apply),
+            # Wakes the tasks that wait for an image. One is the registration, which ends before others may follow.
+            ImageListener(Since.START, broker.lifecycle.apply),
+            # Lists failovers and starts elections: reads the image and nothing of the parts below.
+            *((ImageListener(Since.START, broker.controller.apply),) if is_controller else ()),
+            # Settings, then partitions, then their replication, as one step: see `_apply`.
+            ImageListener(Since.REGISTERED, self._apply),
+            # A group coordinator loads from a partition that has to be there, with its role and its settings.
+            *((ImageListener(Since.REGISTERED, broker.groups.apply),) if is_broker else ()),
+            # Markers of transactions that end go to partitions, and to the group coordinators' too.
+            *((ImageListener(Since.REGISTERED, broker.transactions.apply),) if is_broker else ()),
+        )
+
+    def start(self) -> None:
+        """Call before the metadata log starts."""
+        self._subscribe(Since.START)
+
+    def follow(self) -> None:
+        """Takes over the image of the registration, and those that come. Raises StorageError if it has ACLs.
+
+        Call it once the image has everything that was decided before this node registered.
+        """
+        image = self._broker.metadata.image
+        if image.acls:
+            raise _unprotected(image)
+        self._apply(EMPTY_IMAGE, image)
+        if self._is_broker:
+            self._broker.partitions.put_strays_aside()
+        self._subscribe(Since.REGISTERED)
+
+    def _subscribe(self, since: Since) -> None:
+        for listener in self._listeners:
+            if listener.since is since:
+                self._broker.metadata.subscribe(listener.apply)
+
+    def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
+        """Goes from the last image that was taken over whole: one that failed half-way comes again with the next."""
+        old, broker = self._applied, self._broker
+        if new.acls:
+            self._on_fatal(_unprotected(new))
+            return
+        if new.configs is not old.configs:
+            self._apply_configs(new)  # first: all others read settings
+        if self._is_broker:
+            before = None if old is EMPTY_IMAGE else old
+            broker.partitions.apply(before, new)
+            broker.replicas.apply(before, new)  # it follows partitions that have to be there
+        broker.quotas.apply_image(new)
+        broker.telemetry.apply_image(old, new)
+        self._applied = new
+
+    def _apply_configs(self, new: MetadataImage) -> None:
+        settings = self._broker.settings
+        if settings.apply_image(new):
+            # max.connections may change while running
+            self._server.limit_connections(limits_of(settings, self._server.network))
+            self._cordon(settings.cordoned_log_dirs())
+        self._broker.fetch_policy.settings_changed()
+
+    def _cordon(self, wanted: frozenset[str]) -> None:
+        """Sets the directories that get no new partitions. A heartbeat tells the controller at once."""
+        logs = self._broker.logs
+        if wanted == logs.cordoned:
+            return
+        logs.cordon(wanted)
+        logger.info("log directories that take no new partitions: %s", ", ".join(sorted(wanted)) or "none")
+        self._broker.lifecycle.beat_now()
+
+
+def _unprotected(image: MetadataImage) -> StorageError:
+    """The refusal to serve a cluster in which Kafka's authorizer would keep somebody out."""
+    return StorageError(
+        f"The metadata log holds ACLs ({len(image.acls)}), and Penstock has no authorizer yet: remove them with "
+        "Kafka's kafka-acls first, and let only trusted machines reach the node's ports."
+    )

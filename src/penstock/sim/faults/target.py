@@ -1,0 +1,83 @@
+"""What faults act on: the machines, links and actors of a run, the losses that are still open, and its story."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.sim.actors.actor import Actor
+from penstock.sim.actors.session import Clients
+from penstock.sim.checks.history import History
+from penstock.sim.checks.quorum_logs import QuorumLogs
+from penstock.sim.checks.story import Story
+from penstock.sim.checks.watcher import Watcher
+from penstock.sim.engine.environment import Environment
+from penstock.sim.engine.loop import Timeline
+from penstock.sim.engine.machine import Machine
+from penstock.sim.engine.network import Fabric
+from penstock.sim.faults.lost_machines import POWER, LostMachines
+from penstock.sim.faults.supervisor import Supervisor
+from penstock.sim.plan.plan import FaultPlan, Plan
+
+if TYPE_CHECKING:
+    from penstock.sim.engine.platter import Severity
+
+
+@dataclass(slots=True)
+class FaultTarget:
+    plan: Plan
+    environment: Environment
+    clients: Clients
+    actors: Sequence[Actor]
+    story: Story
+    watcher: Watcher
+    quorum_logs: QuorumLogs
+    losses: LostMachines
+    supervisor: Supervisor
+    #: Virtual time at which the time of faults began.
+    began: float = 0.0
+
+    @property
+    def machines(self) -> list[Machine]:
+        return self.environment.machines
+
+    @property
+    def fabric(self) -> Fabric:
+        return self.environment.fabric
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.environment.timeline
+
+    @property
+    def history(self) -> History:
+        return self.clients.history
+
+    @property
+    def controller(self) -> Machine | None:
+        """The machine whose node leads the quorum, as far as the watcher knows."""
+        leader = self.watcher.quorum_leader
+        return next((machine for machine in self.machines if machine.node_id == leader), None)
+
+    def note(self, fault: FaultPlan, what: str) -> None:
+        """Adds a line about a fault to the story."""
+        self.story.add(f"fault {fault.index}", what)
+
+    def restart(self, machine: Machine, after_s: float) -> None:
+        self.supervisor.restart(machine, after_s)
+
+    def kill(self, machine: Machine, down_s: float) -> None:
+        """Kills the process of a machine; it starts again after `down_s`."""
+        machine.kill()
+        self.supervisor.restart(machine, down_s)
+
+    def lose_power(self, machine: Machine, severity: Severity, off_s: float) -> None:
+        """Switches a machine off; it starts again after `off_s`."""
+        if not self.plan.layout.single_node and self.losses.covered(machine, POWER):
+            self.history.covered_losses += 1
+        else:
+            self.history.power_losses.append(self.timeline.now)
+        self.losses.note(machine, POWER)
+        machine.lose_power(severity)
+        self.restart(machine, off_s)

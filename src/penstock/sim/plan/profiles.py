@@ -1,0 +1,77 @@
+"""Profiles: the kinds of faults that a run may have, and how often one comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Kinds of faults that a run may have, and how often one comes."""
+
+    about: str
+    faults: tuple[str, ...] = ()
+    every_s: float = 6.0
+    among: tuple[str, ...] = ()
+    """What a cluster of several machines may have on top."""
+    aimed: tuple[str, ...] = ()
+    """What a share of its seeds has besides, now and then."""
+    aimed_share: float = 0.0
+    aimed_every_s: float = 15.0
+
+
+NETWORK = ("cut", "cut one way", "lossy", "slow", "reset")
+PROCESS = ("kill", "kill in write", "restart", "pause", "client kill")
+POWER = ("power", "power in write")
+DISK = ("stall", "slow sync", "full", "write errors", "read errors", "rot")
+CLOCK = ("clock jump",)
+#: Between machines, or about the one that leads something.
+SPLITS = ("isolate", "isolate one way", "isolate a leader", "split", "ring", "cut two", "cut two one way", "hold")
+WIRES = ("slow two", "lossy two")
+LEADERS = ("kill a leader", "kill the controller", "pause a leader", "rolling restart", "kill all")
+LOSSES = ("wipe",)
+#: What waits for its moment: see `aiming`.
+LATE = ("late isr change", "isr change of the dead", "late marker")
+ALONE = ("elected alone",)
+VOTERS = ("lose a voter",)
+FORGETTING = ("majority forgets",)
+
+PROFILES: dict[str, Profile] = {
+    "calm": Profile("no faults at all"),
+    "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 4.0, (*SPLITS, *WIRES)),
+    "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 4.0, LEADERS),
+    "power": Profile(
+        "machines that lose power, at any moment",
+        (*POWER, "kill", "restart"),
+        5.0,
+        ("kill a leader", *LOSSES),
+        (*VOTERS, *FORGETTING),
+        0.5,
+    ),
+    "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0, ("kill a leader",)),
+    "elections": Profile(
+        "controllers that die and are cut off in the middle of elections",
+        ("kill in write", "power in write"),
+        1.2,
+        ("kill the controller", "isolate a leader", "kill all", "split"),
+        (*ALONE, *VOTERS),
+        1.0,
+        8.0,
+    ),
+    "late": Profile(
+        "requests that arrive when they have long been given up, at the worst of times",
+        ("client kill", "reset"),
+        8.0,
+        aimed=LATE,
+        aimed_share=1.0,
+        aimed_every_s=4.0,
+    ),
+    "hostile": Profile(
+        "everything at once",
+        (*NETWORK, *PROCESS, *POWER, *DISK, *CLOCK),
+        3.0,
+        (*SPLITS, *WIRES, *LEADERS, *LOSSES),
+        (*LATE, *ALONE, *VOTERS),
+        0.3,
+    ),
+}

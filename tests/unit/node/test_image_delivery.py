@@ -1,0 +1,103 @@
+"""A new metadata image reaches the parts of a node in a fixed order, each after the parts that it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage
+from penstock.node.image_delivery import ImageDelivery
+
+FIRST = replace(EMPTY_IMAGE, version=1)
+SECOND = replace(EMPTY_IMAGE, version=2)
+FROM_THE_START = ["suspects", "lifecycle", "controller"]
+ONCE_REGISTERED = ["partitions", "replicas", "quotas", "telemetry", "groups", "transactions"]
+
+
+class Parts:
+    """A broker whose parts note when an image reaches them."""
+
+    def __init__(self, *, is_broker: bool = True, is_controller: bool = True) -> None:
+        self.called: list[str] = []
+        self.broken: set[str] = set()
+        self.befores: list[MetadataImage | None] = []
+        self.listeners: list[Any] = []
+        self.metadata = SimpleNamespace(image=FIRST, subscribe=self.listeners.append)
+        for name in (*FROM_THE_START[1:], *ONCE_REGISTERED):
+            setattr(self, name, SimpleNamespace(apply=self._noting(name), apply_image=self._noting(name)))
+        cast(Any, self).partitions.put_strays_aside = lambda: self.called.append("strays")
+        self.peers = SimpleNamespace(suspects=SimpleNamespace(apply=self._noting("suspects")))
+        self.delivery = ImageDelivery(
+            cast(Any, self),
+            cast(Any, None),
+            is_broker=is_broker,
+            is_controller=is_controller,
+            on_fatal=lambda error: self.called.append(f"fatal: {error}"),
+        )
+
+    def _noting(self, name: str) -> Any:
+        def apply(*images: MetadataImage) -> None:
+            self.called.append(name)
+            if name == "partitions":
+                self.befores.append(images[0])
+            if name in self.broken:
+                raise ValueError(name)
+
+        return apply
+
+    def show(self, new: MetadataImage) -> list[str]:
+        """The parts that were called for this image, in order."""
+        old, self.metadata.image = self.metadata.image, new
+        self.called.clear()
+        for listener in self.listeners:
+            try:
+                listener(old, new)
+            except ValueError as error:
+                self.called.append(f"{error} failed")
+        return list(self.called)
+
+
+def test_until_it_is_registered_a_node_delivers_images_to_three_parts() -> None:
+    parts = Parts()
+    parts.delivery.start()
+    assert parts.show(SECOND) == FROM_THE_START
+
+
+@pytest.mark.parametrize(
+    ("is_broker", "is_controller", "expected"),
+    [
+        (True, True, [*FROM_THE_START, *ONCE_REGISTERED]),
+        (True, False, [*FROM_THE_START[:2], *ONCE_REGISTERED]),
+        (False, True, [*FROM_THE_START, "quotas", "telemetry"]),
+    ],
+)
+def test_coordinators_follow_partitions_and_partitions_follow_settings(
+    is_broker: bool, is_controller: bool, expected: list[str]
+) -> None:
+    parts = Parts(is_broker=is_broker, is_controller=is_controller)
+    parts.delivery.start()
+    parts.delivery.follow()
+    assert parts.show(SECOND) == expected
+
+
+def test_logs_without_a_partition_are_put_aside_after_the_first_image() -> None:
+    parts = Parts()
+    parts.delivery.start()
+    parts.delivery.follow()
+    assert parts.called == ["partitions", "replicas", "quotas", "telemetry", "strays"]
+    assert parts.befores == [None]
+
+
+def test_an_image_that_failed_half_way_is_applied_again_with_the_next_one() -> None:
+    parts = Parts()
+    parts.delivery.start()
+    parts.delivery.follow()
+    parts.broken.add("replicas")
+    called = parts.show(SECOND)
+    assert called[-4:] == ["replicas", "replicas failed", "groups", "transactions"]
+    parts.broken.clear()
+    parts.show(replace(SECOND, version=3))
+    assert parts.befores == [None, FIRST, FIRST]

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from log_harness import TOPIC_ID, finish, manager, new_log, produce, run
@@ -14,6 +15,7 @@ from penstock.clock import ManualClock
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk, RealFile
+from penstock.disk.volume import Severity
 from penstock.log.flush import GroupCommit, TruncatedError, sync_to_end
 from penstock.log.log import Log
 from penstock.log.maintenance import Intervals, Maintenance
@@ -189,10 +191,12 @@ def test_everything_below_the_recovery_point_is_synced() -> None:
     for number in range(10):
         produce(log, producer_id=3, producer_epoch=0, base_sequence=number, epoch=number // 4)
     finish(log.flush())
+    after_power_loss = disk.volume.copied()
+    after_power_loss.lose_power(Random(1), Severity.EVERYTHING)
     for name in disk.listdir(log.path):
         inode = disk.inode(f"{log.path}/{name}")
         assert not inode.pending, name
-        assert bytes(inode.data) == inode.durable
+        assert inode.data == after_power_loss.inode(f"{log.path}/{name}").data
 
 
 def test_flush_messages_and_a_backlog_of_bytes_ask_for_a_flush() -> None:

@@ -22,6 +22,7 @@ from log_harness import ROOT, TOPIC_ID, batch, produce
 from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.partition_host import PartitionHost
 from penstock.clock import ManualClock
+from penstock.disk.volume import Directory, Inode, Severity, Volume
 from penstock.log.flush import make_countable
 from penstock.log.log import Log
 from penstock.log.manager import LogManager
@@ -32,7 +33,6 @@ from penstock.protocol.errors import KafkaError
 from penstock.records.batches import split_batches
 from penstock.sim.engine.disk import DiskConditions, SimDisk
 from penstock.sim.engine.loop import ProcessKilled, SimulationError, Timeline
-from penstock.sim.engine.platter import Directory, Inode, Platter, Severity
 from penstock.sim.engine.trace import Trace
 
 HISTORIES = int(os.environ.get("PENSTOCK_EXAMPLES", "60"))
@@ -47,9 +47,9 @@ class Machine:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.timeline = Timeline(Random(seed))
-        self.platter = Platter(lambda: 0)
-        self.platter.mkdir(ROOT)
-        self.platter.sync_all()
+        self.volume = Volume(lambda: 0)
+        self.volume.mkdir(ROOT)
+        self.volume.sync_all()
         self.config = PLAIN
         self.counted = 0
         self.tasks: list[asyncio.Task[None]] = []
@@ -57,7 +57,7 @@ class Machine:
 
     def start(self) -> None:
         self.loop = self.timeline.process("broker")
-        self.disk = SimDisk(self.platter, self.loop, self.random, Trace(self.timeline), DiskConditions())
+        self.disk = SimDisk(self.volume, self.loop, self.random, Trace(self.timeline), DiskConditions())
         self.logs = LogManager(self.disk, [ROOT], ManualClock())
         self.timeline.run(self.logs.open(node_id=1, cluster_id="cluster", config_of=lambda _: self.config), self.loop)
         self.told = bool(self.logs.synced_partitions())
@@ -134,7 +134,7 @@ class Machine:
 
     def die_removing(self) -> None:
         """The process will be killed when the mark is gone from the directory and the directory is not synced."""
-        self._die_when(lambda kind: kind == "sync_dir" and self.platter.find(f"{PATH}/{SYNCED_MARK_FILE}") is None)
+        self._die_when(lambda kind: kind == "sync_dir" and self.volume.find(f"{PATH}/{SYNCED_MARK_FILE}") is None)
 
     def _die_when(self, is_due: Callable[[str], bool]) -> None:
         def on_change(kind: str, path: str) -> None:
@@ -146,7 +146,7 @@ class Machine:
 
     def kill(self) -> None:
         self.loop.kill()
-        self.platter.locks.clear()
+        self.volume.locks.clear()
         self.tasks.clear()
         self.start()
 
@@ -154,7 +154,7 @@ class Machine:
         self.loop.kill()
         self.tasks.clear()
         before = self.counted
-        self.platter.lose_power(self.random, self.random.choice([Severity.SOME, Severity.EVERYTHING]))
+        self.volume.lose_power(self.random, self.random.choice([Severity.SOME, Severity.EVERYTHING]))
         self.counted = 0  # the controller counts it no more, unless it is told of a mark
         self.start()
         if self.told:
@@ -172,8 +172,8 @@ class Machine:
             self.kill()
         before, self.counted = self.counted, max(self.counted, self.count())
         promised = self.counted > before and self.config is PROMISED
-        if promised or may_be_marked(self.platter):
-            is_marked, end = after_a_power_loss(self.platter)
+        if promised or may_be_marked(self.volume):
+            is_marked, end = after_a_power_loss(self.volume)
             assert end >= self.counted
             assert is_marked or not promised
 
@@ -229,18 +229,18 @@ class Follower(Machine):
         return self.named
 
 
-def may_be_marked(platter: Platter) -> bool:
+def may_be_marked(volume: Volume) -> bool:
     """True if some power loss leaves the mark."""
-    directory = platter.find(PATH)
+    directory = volume.find(PATH)
     if not isinstance(directory, Directory):
         return False
     changes = [change for step in directory.pending for change in step if change[0] == SYNCED_MARK_FILE]
     return SYNCED_MARK_FILE in directory.entries or any(before is not None for _, before, _ in changes)
 
 
-def after_a_power_loss(platter: Platter) -> tuple[bool, int]:
+def after_a_power_loss(volume: Volume) -> tuple[bool, int]:
     """Whether the log has a mark after the worst power loss, and where the log ends."""
-    copied = deepcopy(platter)
+    copied = deepcopy(volume)
     copied.lose_power(Random(0), Severity.EVERYTHING)
     end, directory = 0, copied.find(PATH)
     for name, inode in sorted(directory.entries.items()) if isinstance(directory, Directory) else ():

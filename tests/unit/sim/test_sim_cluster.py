@@ -9,8 +9,8 @@ from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import Consumer
 from penstock.client.producer import Producer
 from penstock.client.retry import Retry
+from penstock.disk.volume import Severity
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.sim.engine.platter import Severity
 from penstock.testing import SimCluster
 
 pytestmark = pytest.mark.programs

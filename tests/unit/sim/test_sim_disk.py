@@ -9,32 +9,32 @@ from typing import Any
 import pytest
 
 from penstock.disk.api import DirectoryLockedError, DiskError, make_lasting
+from penstock.disk.volume import Severity, Volume
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 from penstock.sim.engine.disk import DiskConditions, SimDisk
 from penstock.sim.engine.loop import ProcessKilled, Timeline
-from penstock.sim.engine.platter import Platter, Severity
 from penstock.sim.engine.trace import Trace
 
 
 class Rig:
     def __init__(self, seed: int = 1) -> None:
         self.timeline = Timeline(Random(seed))
-        self.platter = Platter(lambda: 7)
+        self.volume = Volume(lambda: 7)
         self.conditions = DiskConditions()
         self.random = Random(seed)
         self.loop = self.timeline.process("p")
         self.disk = self.view()
         self.disk.mkdir("/d")
-        self.platter.sync_all()
+        self.volume.sync_all()
 
     def view(self) -> SimDisk:
-        return SimDisk(self.platter, self.loop, self.random, Trace(self.timeline), self.conditions)
+        return SimDisk(self.volume, self.loop, self.random, Trace(self.timeline), self.conditions)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         self.timeline.run(work, self.loop)
 
     def lose_power(self, severity: Severity = Severity.EVERYTHING) -> None:
-        self.platter.lose_power(self.random, severity)
+        self.volume.lose_power(self.random, severity)
         self.disk = self.view()
 
 
@@ -168,7 +168,7 @@ def test_what_a_failed_sync_did_not_write_may_never_be_written() -> None:
 def test_a_full_disk_takes_nothing_of_a_write_that_does_not_fit() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
-    rig.platter.free_bytes = 10
+    rig.volume.free_bytes = 10
     file.append(b"12345678")
     with pytest.raises(DiskError) as refused:
         file.append(b"abc")
@@ -236,5 +236,5 @@ def test_a_process_that_dies_inside_of_a_write_leaves_some_of_it() -> None:
         rig.disk.on_change = die
         with pytest.raises(ProcessKilled):
             file.append(b"12345678")
-        sizes.add(len(rig.platter.inode("/d/f").data))
+        sizes.add(len(rig.volume.inode("/d/f").data))
     assert len(sizes) > 3

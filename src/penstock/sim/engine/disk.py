@@ -1,8 +1,8 @@
-"""The simulated `Disk`: one process's view of its machine's platter, with the time that calls take and their faults.
+"""The simulated `Disk`: one process's view of its machine's volume, with the time that calls take and their faults.
 
 What a node would do in a thread (an fsync, a cold read, `run`) takes virtual time in which the loop goes on; what it
 does on its loop (`sync_now`) takes time in which the whole process stands still. A view dies with its process: nothing
-that a dead process's leftovers do reaches the platter.
+that a dead process's leftovers do reaches the volume.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from random import Random
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from penstock.disk.api import Buffer, DirectoryLockedError, DiskError
+from penstock.disk.volume import Directory, Inode, Volume
 from penstock.sim.engine.loop import ProcessKilled, ProcessLoop
-from penstock.sim.engine.platter import Directory, Inode, Platter
 from penstock.sim.engine.trace import Trace
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class SimDisk:
     shared = False
 
     def __init__(
-        self, platter: Platter, loop: ProcessLoop, random: Random, trace: Trace, conditions: DiskConditions
+        self, volume: Volume, loop: ProcessLoop, random: Random, trace: Trace, conditions: DiskConditions
     ) -> None:
-        self.platter = platter
+        self.volume = volume
         self.loop = loop
         self.random = random
         self.trace = trace
@@ -87,11 +87,11 @@ class SimDisk:
             raise DiskError(errno.EIO, "input/output error", path)
 
     def grow(self, path: str, size: int) -> None:
-        free = self.platter.free_bytes
+        free = self.volume.free_bytes
         if free is not None and size > 0:
             if size > free:
                 raise DiskError(errno.ENOSPC, "no space left on device", path)
-            self.platter.free_bytes = free - size
+            self.volume.free_bytes = free - size
 
     def reading(self, path: str) -> None:
         self._alive(path)
@@ -118,62 +118,61 @@ class SimDisk:
 
     def create(self, path: str) -> SimFile:
         self.change("create", path)
-        directory, name = self.platter.split(path)
-        directory.link((name, Inode(mtime_ms=self.platter.now_ms())))
+        self.volume.create(path)
         return SimFile(self, path)
 
     def exists(self, path: str) -> bool:
         self._alive(path)
-        return self.platter.find(path) is not None
+        return self.volume.find(path) is not None
 
     def is_dir(self, path: str) -> bool:
         self._alive(path)
-        return isinstance(self.platter.find(path), Directory)
+        return isinstance(self.volume.find(path), Directory)
 
     def listdir(self, path: str) -> list[str]:
         self.reading(path)
-        return list(self.platter.directory(path).entries)
+        return list(self.volume.directory(path).entries)
 
     def mkdir(self, path: str) -> None:
         self._alive(path)
-        if not isinstance(self.platter.find(path), Directory):
+        if not isinstance(self.volume.find(path), Directory):
             self.change("mkdir", path)
-            self.platter.mkdir(path)
+            self.volume.mkdir(path)
 
     def rename(self, old: str, new: str) -> None:
         self.change("rename", old)
-        self.platter.rename(old, new)
+        self.volume.rename(old, new)
 
     def remove(self, path: str) -> None:
         self.change("remove", path)
-        self.platter.remove(path)
+        self.volume.remove(path)
 
     def remove_tree(self, path: str) -> None:
         self.change("remove_tree", path)
-        self.platter.remove_tree(path)
+        self.volume.remove_tree(path)
 
     def size(self, path: str) -> int:
         self.reading(path)
-        return len(self.platter.inode(path).data)
+        return len(self.volume.inode(path).data)
 
     def mtime_ms(self, path: str) -> int:
-        found = self.platter.find(path)
+        found = self.volume.find(path)
         return found.mtime_ms if isinstance(found, Inode) else 0
 
     def read_bytes(self, path: str, limit: int = 1 << 30) -> bytes:
         self.reading(path)
-        data = self.platter.inode(path).data
+        data = self.volume.inode(path).data
         if len(data) > limit:
             raise DiskError(errno.EFBIG, f"the file has {len(data)} bytes, more than {limit}", path)
         return bytes(data)
 
     def sync_dir(self, path: str) -> None:
         self.change("sync_dir", path)
-        self.platter.directory(path).pending.clear()
+        self.volume.directory(path).pending.clear()
         self.loop.block(self.sync_time() if self.loop.timeline.running is self.loop else 0)
 
     def sync_file(self, path: str) -> None:
-        self.sync_inode(self.platter.inode(path), path)
+        self.sync_inode(self.volume.inode(path), path)
 
     def sync_inode(self, inode: Inode, path: str, sequence: int | None = None) -> None:
         try:
@@ -203,21 +202,21 @@ class SimDisk:
         if not self.conditions.sync_volume:
             return False
         self.change("sync_volume", path)
-        self.platter.sync_all()
+        self.volume.sync_all()
         return True
 
     def lock(self, path: str) -> SimLock:
         self._alive(path)
-        if path in self.platter.locks:
+        if path in self.volume.locks:
             raise DirectoryLockedError(f"Another process uses {path}: stop it first.")
-        self.platter.locks.add(path)
+        self.volume.locks.add(path)
         self._locks.append(path)
         return SimLock(self, path)
 
     def unlock(self, path: str) -> None:
         if path in self._locks:
             self._locks.remove(path)
-            self.platter.locks.discard(path)
+            self.volume.locks.discard(path)
 
     def release(self) -> None:
         """The process is gone, and its locks with it."""
@@ -225,10 +224,10 @@ class SimDisk:
             self.unlock(path)
 
     def boot_id(self) -> str:
-        return f"boot {self.platter.boots}"
+        return f"boot {self.volume.boots}"
 
     def free_bytes(self, path: str) -> tuple[int, int]:
-        free = self.platter.free_bytes
+        free = self.volume.free_bytes
         return TOTAL_BYTES, TOTAL_BYTES if free is None else free
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -267,7 +266,7 @@ class SimFile:
     def _found(self) -> Inode:
         inode = self._inode
         if inode is None:
-            inode = self._inode = self._disk.platter.inode(self.path, create=True)
+            inode = self._inode = self._disk.volume.inode(self.path, create=True)
         return inode
 
     @property
@@ -296,14 +295,14 @@ class SimFile:
             offset = len(inode.data)
         disk.grow(self.path, offset + len(data) - len(inode.data))
         inode.write(offset, data)
-        inode.mtime_ms = disk.platter.now_ms()
+        inode.mtime_ms = disk.volume.now_ms()
 
     def truncate(self, size: int) -> None:
         disk = self._disk
         disk.change("truncate", self.path, size)
         inode = self._found()
         inode.truncate(size)
-        inode.mtime_ms = disk.platter.now_ms()
+        inode.mtime_ms = disk.volume.now_ms()
 
     def pread(self, size: int, offset: int) -> bytes:
         self._disk.reading(self.path)

@@ -88,7 +88,7 @@ class Environment:
         """Starts all machines and syncs their disks. Returns for each whether its node serves."""
         started = await asyncio.gather(*(machine.start() for machine in self.machines))
         for machine in self.machines:
-            machine.platter.sync_all()
+            machine.volume.sync_all()
         return started
 
     @contextmanager

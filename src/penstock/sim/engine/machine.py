@@ -15,6 +15,7 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING
 
+from penstock.disk.volume import Severity, Volume
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage
 from penstock.node.local import ALONE, format_if_new
@@ -25,7 +26,6 @@ from penstock.sim.engine.cluster_layout import ClusterLayout
 from penstock.sim.engine.disk import NORMAL_SYNC_S, DiskConditions, SimDisk
 from penstock.sim.engine.loop import ProcessDied, ProcessKilled, ProcessLoop, run_in
 from penstock.sim.engine.network import Fabric, SimNetwork
-from penstock.sim.engine.platter import Platter, Severity
 from penstock.sim.engine.trace import Trace
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Machine:
         self.clock = clock
         self.overrides = dict(overrides)
         self.random = Random(f"{seed}/{self.name}")  # noqa: S311
-        self.platter = Platter(clock.wall_ms)
+        self.volume = Volume(clock.wall_ms)
         self.conditions = DiskConditions()
         self.turn_cost_s = 0.0
         #: Faults of the disk that are under way: what fails meanwhile may fail.
@@ -146,7 +146,7 @@ class Machine:
         excused = self.disk_faults > 0
         loop = self.loop = self.fabric.timeline.process(f"{self.name}.{self.incarnation}")
         loop.turn_cost_s = self.turn_cost_s
-        self.disk = SimDisk(self.platter, loop, self.random, self.trace, self.conditions)
+        self.disk = SimDisk(self.volume, loop, self.random, self.trace, self.conditions)
         self._enter(State.STARTING, "starts")
         try:
             await run_in(loop, self._boot(loop, self.disk))
@@ -250,7 +250,7 @@ class Machine:
             loop.kill()
         self.fabric.power_lost(self.name)
         self.node = self.disk = None
-        entries, changes = self.platter.lose_power(self.random, severity)
+        entries, changes = self.volume.lose_power(self.random, severity)
         self._enter(State.OFF, f"loses power, and with it {entries} changes of directories and {changes} of files")
 
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
@@ -289,7 +289,7 @@ class Machine:
         self.conditions.stall_until = 0.0
         self.conditions.write_error = self.conditions.read_error = 0.0
         self.conditions.broken = ""
-        self.platter.free_bytes = None
+        self.volume.free_bytes = None
         self.disk_faults = 0
         if self.disk is not None:
             self.disk.on_change = None
@@ -305,11 +305,11 @@ class Machine:
         if votes_too:
             self.joins = True
         if self.votes and not self.layout.single_node and not votes_too:
-            if self.platter.find(DATA) is not None:
-                self.platter.remove_tree(DATA)
-            self.platter.sync_all()
+            if self.volume.find(DATA) is not None:
+                self.volume.remove_tree(DATA)
+            self.volume.sync_all()
         else:
-            self.platter = Platter(self.clock.wall_ms)
+            self.volume = Volume(self.clock.wall_ms)
         self._notify("has a new, empty disk")
 
     def _enter(self, state: State, what: str) -> None:

@@ -202,10 +202,10 @@ class Nemesis:
             return
         life = machine.incarnation
         machine.disk_faults += 1
-        machine.platter.free_bytes = fault.params["free_bytes"]
+        machine.volume.free_bytes = fault.params["free_bytes"]
         self._target.note(fault, f"{machine.name} has {fault.params['free_bytes']} bytes left for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
-        machine.platter.free_bytes = None
+        machine.volume.free_bytes = None
         machine.disk_faults -= 1
         self._repaired(machine, life)
 
@@ -236,19 +236,19 @@ class Nemesis:
         machine = self._machine(random)
         topics = {topic.name for topic in self._target.plan.topics}
         sealed: dict[str, list[str]] = {}
-        for path, inode in machine.platter.files(DATA):
+        for path, inode in machine.volume.files(DATA):
             directory, _, name = path.rpartition("/")
             topic = directory.rpartition("/")[2].rpartition("-")[0]
             if topic in topics and name.endswith(ROTTING) and inode.data and not inode.pending:
                 sealed.setdefault(directory, []).append(path)
         candidates = []
         for directory, paths in sealed.items():
-            newest = max(path.rpartition("/")[2][:20] for path in machine.platter.directory(directory).entries)
+            newest = max(path.rpartition("/")[2][:20] for path in machine.volume.directory(directory).entries)
             candidates += [path for path in paths if path.rpartition("/")[2][:20] < newest]
         if not candidates:
             return
         path = random.choice(sorted(candidates))
-        data = machine.platter.inode(path).data
+        data = machine.volume.inode(path).data
         at = random.randrange(len(data))
         data[at] ^= 1 << random.randrange(8)
         topic, _, partition = path.rpartition("/")[0].rpartition("/")[2].rpartition("-")

@@ -21,7 +21,7 @@ from penstock.sim.faults.supervisor import Supervisor
 from penstock.sim.plan.plan import FaultPlan, Plan
 
 if TYPE_CHECKING:
-    from penstock.sim.engine.platter import Severity
+    from penstock.disk.volume import Severity
 
 
 @dataclass(slots=True)

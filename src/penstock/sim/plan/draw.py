@@ -12,9 +12,9 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from penstock.disk.volume import Severity
 from penstock.sim.engine.cluster_layout import ClusterLayout, draw_layout
 from penstock.sim.engine.links import Conditions
-from penstock.sim.engine.platter import Severity
 from penstock.sim.plan.plan import ActorPlan, FaultPlan, Plan, TopicPlan
 from penstock.sim.plan.profiles import PROFILES, Profile
 

@@ -29,6 +29,7 @@ from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer, ProducerSettings
+from penstock.disk.volume import Severity
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import (
     EARLIEST,
@@ -48,7 +49,6 @@ from penstock.sim.engine.cluster_layout import simple_layout
 from penstock.sim.engine.environment import Environment
 from penstock.sim.engine.loop import ProcessLoop, run_in
 from penstock.sim.engine.machine import DATA, Machine
-from penstock.sim.engine.platter import Severity
 from penstock.sim.faults.cluster_faults import isolated
 from penstock.sim.faults.held_requests import HeldRequest
 from penstock.sim.faults.voter_replacement import put_back
@@ -357,17 +357,17 @@ class ScenarioRunner:
 
     async def do_files(self, place: str) -> str:
         topic, partition = _partition(place)
-        found = self.machines[0].platter.files(f"{DATA}/{topic}-{partition}")
+        found = self.machines[0].volume.files(f"{DATA}/{topic}-{partition}")
         return "\n".join(sorted(f"{path.rpartition('/')[2]} {len(inode.data)}" for path, inode in found))
 
     async def do_flip(self, place: str, name: str, byte: str) -> str:
         topic, partition = _partition(place)
-        self.machines[0].platter.inode(f"{DATA}/{topic}-{partition}/{name}").data[int(byte)] ^= 1
+        self.machines[0].volume.inode(f"{DATA}/{topic}-{partition}/{name}").data[int(byte)] ^= 1
         return ""
 
     async def do_append_zeros(self, place: str, name: str, count: str) -> str:
         topic, partition = _partition(place)
-        inode = self.machines[0].platter.inode(f"{DATA}/{topic}-{partition}/{name}")
+        inode = self.machines[0].volume.inode(f"{DATA}/{topic}-{partition}/{name}")
         inode.data.extend(bytes(int(count)))
         return ""
 

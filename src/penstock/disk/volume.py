@@ -1,26 +1,33 @@
-"""What a machine has on its disk, and what of it a loss of power leaves.
+"""A volume in memory: a tree of files, and what a loss of power leaves of it.
 
-Every write goes to the page cache, which a killed process leaves behind and a power cut does not. Each file remembers
-how to undo what was done to it since its last fsync, each directory what was done to its entries since it was last
-synced. A power cut undoes a suffix of each of these lists, on its own for every file and directory, and tears the last
-change that stays: at any byte, with zeros behind, or with whole sectors missing in the middle.
+Every write goes to the page cache, which a killed process leaves behind and a power cut does not. On a crashable volume
+each file keeps what undoes its changes since its last fsync, and each directory the changes of its entries since it was
+last synced. A power cut undoes a suffix of each of these lists, independently for every file and directory, and tears
+the last change that stays: at any byte, with zeros behind it, or with whole sectors missing in the middle.
+`MemoryDisk` and the simulator's disk are both views of a volume. A volume that is not crashable keeps no undo lists.
 """
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.disk.api import DiskError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as AnyBuffer
 
 SECTOR = 512
 
 
 class _Change(NamedTuple):
+    """One write or truncation, and what undoes it."""
+
     sequence: int
     offset: int
     #: Bytes written; -1: the file was cut to `offset`.
@@ -30,11 +37,11 @@ class _Change(NamedTuple):
 
 
 class Severity(Enum):
-    """How much of what was not synced a power cut takes."""
+    """How many of the unsynced changes a power cut takes."""
 
     NOTHING = "nothing"
-    EVERYTHING = "everything unsynced"
-    SOME = "some of what was unsynced"
+    EVERYTHING = "all unsynced changes"
+    SOME = "some unsynced changes"
 
 
 @dataclass(slots=True, eq=False)
@@ -42,32 +49,42 @@ class Inode:
     data: bytearray = field(default_factory=bytearray)
     mtime_ms: int = 0
     sequence: int = 0
-    #: An fsync failed: what was not on disk then never gets there, whatever a later fsync says.
+    #: An fsync failed: the changes that it should have synced never reach the disk, even if a later fsync succeeds.
     poisoned: bool = False
+    crashable: bool = True
     pending: list[_Change] = field(default_factory=list)
 
     def write(self, offset: int, data: bytes) -> None:
         content = self.data
         size = len(content)
         self.sequence += 1
-        old = bytes(content[offset : offset + len(data)]) if offset < size else b""
-        self.pending.append(_Change(self.sequence, offset, len(data), old, size))
+        if self.crashable:
+            old = bytes(content[offset : offset + len(data)]) if offset < size else b""
+            self.pending.append(_Change(self.sequence, offset, len(data), old, size))
         if offset > size:
             content.extend(bytes(offset - size))
         content[offset : offset + len(data)] = data
+
+    def append(self, *buffers: AnyBuffer) -> None:
+        if self.crashable:
+            self.write(len(self.data), b"".join(buffers))
+            return
+        for buffer in buffers:
+            self.data += buffer
 
     def truncate(self, size: int) -> None:
         content = self.data
         before = len(content)
         self.sequence += 1
-        self.pending.append(_Change(self.sequence, size, -1, bytes(content[size:]), before))
+        if self.crashable:
+            self.pending.append(_Change(self.sequence, size, -1, bytes(content[size:]), before))
         if size <= before:
             del content[size:]
         else:
             content.extend(bytes(size - before))
 
     def synced(self, sequence: int) -> None:
-        """Everything up to this change is on disk."""
+        """Marks all changes up to this one as synced."""
         if not self.poisoned:
             pending = self.pending
             if not pending or pending[-1].sequence <= sequence:
@@ -76,7 +93,7 @@ class Inode:
                 self.pending = [change for change in pending if change.sequence > sequence]
 
     def lose(self, random: Random, severity: Severity) -> int:
-        """Power is gone. Returns how many changes went."""
+        """Undoes the changes that a power cut takes. Returns their number."""
         pending = self.pending
         match severity:
             case Severity.NOTHING:
@@ -94,7 +111,7 @@ class Inode:
         return lost
 
     def _undo(self, change: _Change, kept: int, random: Random) -> None:
-        """All of it but the first `kept` bytes of a write."""
+        """Undoes a change, except the first `kept` bytes of a write."""
         content = self.data
         if change.length < 0:
             del content[change.offset :]
@@ -109,7 +126,7 @@ class Inode:
             size = change.old_size
         del content[size:]
         if kept and random.random() < 0.25:
-            content += bytes(random.randint(0, end - min(size, end)))  # the size was on disk, the data was not
+            content += bytes(random.randint(0, end - min(size, end)))  # the new size was on disk, the data was not
         elif kept > SECTOR and random.random() < 0.25:
             start = change.offset + random.randrange(kept // SECTOR) * SECTOR
             stop = min(start + SECTOR, change.offset + kept)
@@ -119,15 +136,18 @@ class Inode:
 @dataclass(slots=True, eq=False)
 class Directory:
     entries: dict[str, Inode | Directory] = field(default_factory=dict)
-    #: (name, what it was, what it is) for every change since the last sync; those of one step happen together.
+    crashable: bool = True
+    #: (name, entry before, entry after) of every change since the last sync; the changes of one step happen together.
     pending: list[list[tuple[str, Inode | Directory | None, Inode | Directory | None]]] = field(default_factory=list)
 
-    def link(self, *step: tuple[str, Inode | Directory | None]) -> None:
+    def link(self, *step: tuple[str, Inode | Directory | None], durable: bool = False) -> None:
+        """Changes entries in one step; None removes an entry. A durable step survives a power cut without a sync."""
         done: list[tuple[str, Inode | Directory | None, Inode | Directory | None]] = []
         for name, target in step:
             done.append((name, self.entries.get(name), target))
             self._set(name, target)
-        self.pending.append(done)
+        if self.crashable and not durable:
+            self.pending.append(done)
 
     def _set(self, name: str, target: Inode | Directory | None) -> None:
         if target is None:
@@ -136,6 +156,7 @@ class Directory:
             self.entries[name] = target
 
     def lose(self, random: Random, severity: Severity) -> int:
+        """Undoes the changes that a power cut takes. Returns their number."""
         pending = self.pending
         kept = {Severity.NOTHING: len(pending), Severity.EVERYTHING: 0}.get(severity)
         if kept is None:
@@ -148,20 +169,23 @@ class Directory:
         return lost
 
 
-class Platter:
-    """The disk of one machine. Processes use it through a `SimDisk` each."""
+class Volume:
+    """The disk of one machine. Each process has a `Disk` of its own as its view of the volume."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], *, crashable: bool = True, durable_directories: bool = False) -> None:
         self.now_ms = now_ms
-        self.root = Directory()
-        #: How often the machine has lost power.
+        self.crashable = crashable
+        #: True: making, renaming and removing a whole directory needs no sync to survive a power cut.
+        self.durable_directories = durable_directories
+        self.root = Directory(crashable=crashable)
+        #: Number of power losses so far.
         self.boots = 0
         self.locks: set[str] = set()
-        #: Bytes that may still be written; None: no end to them.
+        #: Bytes that may still be written; None: no limit.
         self.free_bytes: int | None = None
         self._found: dict[str, Directory] = {"": self.root, "/": self.root}
 
-    # Finding things.
+    # Finding files and directories.
 
     def directory(self, path: str) -> Directory:
         known = self._found.get(path)
@@ -192,16 +216,24 @@ class Platter:
         directory, name = self.split(path)
         found = directory.entries.get(name)
         if isinstance(found, Directory):
-            raise DiskError(errno.EISDIR, "it is a directory", path)
+            raise DiskError(errno.EISDIR, "is a directory", path)
         if found is None:
             if not create:
                 raise DiskError(errno.ENOENT, "no such file", path)
-            found = Inode(mtime_ms=self.now_ms())
+            found = self._new_inode()
             directory.link((name, found))
         return found
 
+    def create(self, path: str) -> None:
+        """Makes an empty file; replaces a file of this name."""
+        directory, name = self.split(path)
+        directory.link((name, self._new_inode()))
+
+    def _new_inode(self) -> Inode:
+        return Inode(mtime_ms=self.now_ms(), crashable=self.crashable)
+
     def files(self, start: str = "") -> Iterator[tuple[str, Inode]]:
-        """Every file below `start` with its path."""
+        """Yields every file below `start` with its path."""
         found = self.find(start) if start else self.root
         if isinstance(found, Directory):
             yield from _walk(start.rstrip("/"), found)
@@ -212,11 +244,11 @@ class Platter:
         found: Inode | Directory = self.root
         for part in filter(None, path.split("/")):
             if not isinstance(found, Directory):
-                raise DiskError(errno.ENOTDIR, "it is a file", path)
+                raise DiskError(errno.ENOTDIR, "is a file, not a directory", path)
             inner = found.entries.get(part)
             if inner is None:
-                inner = Directory()
-                found.link((part, inner))
+                inner = Directory(crashable=self.crashable)
+                found.link((part, inner), durable=self.durable_directories)
             found = inner
 
     def rename(self, old: str, new: str) -> None:
@@ -227,12 +259,13 @@ class Platter:
             raise DiskError(errno.ENOENT, "no such file", old)
         there = target.entries.get(new_name)
         if isinstance(there, Directory) and there.entries:
-            raise DiskError(errno.ENOTEMPTY, "there is a directory with things in it", new)
+            raise DiskError(errno.ENOTEMPTY, "the target is a directory that is not empty", new)
+        durable = self.durable_directories and isinstance(moved, Directory)
         if source is target:
-            source.link((old_name, None), (new_name, moved))
+            source.link((old_name, None), (new_name, moved), durable=durable)
         else:
-            target.link((new_name, moved))
-            source.link((old_name, None))
+            target.link((new_name, moved), durable=durable)
+            source.link((old_name, None), durable=durable)
         if isinstance(moved, Directory):
             self._forget_paths()
 
@@ -244,14 +277,14 @@ class Platter:
     def remove_tree(self, path: str) -> None:
         directory, name = self.split(path)
         if name in directory.entries:
-            directory.link((name, None))
+            directory.link((name, None), durable=self.durable_directories)
             self._forget_paths()
 
     def _forget_paths(self) -> None:
         self._found = {"": self.root, "/": self.root}
 
     def sync_all(self) -> None:
-        """As if a long time had passed."""
+        """Syncs all files and directories."""
         for directory in _directories(self.root):
             directory.pending.clear()
         for _, inode in self.files():
@@ -260,7 +293,7 @@ class Platter:
     # Power.
 
     def lose_power(self, random: Random, severity: Severity = Severity.SOME) -> tuple[int, int]:
-        """Returns how many changes of directories and of files are gone."""
+        """Undoes what a power cut takes. Returns how many changes of directories and of files were undone."""
         self.locks.clear()
         self.boots += 1
         entries = 0
@@ -271,6 +304,14 @@ class Platter:
             stack.extend(inner for inner in directory.entries.values() if isinstance(inner, Directory))
         self._forget_paths()
         return entries, sum(inode.lose(random, severity) for _, inode in self.files())
+
+    def copied(self) -> Volume:
+        """Returns a copy with the same files, directories and unsynced changes, and no locks."""
+        made = Volume(self.now_ms, crashable=self.crashable, durable_directories=self.durable_directories)
+        made.root = copy.deepcopy(self.root)
+        made.boots, made.free_bytes = self.boots, self.free_bytes
+        made._forget_paths()
+        return made
 
 
 def _walk(path: str, directory: Directory) -> Iterator[tuple[str, Inode]]:

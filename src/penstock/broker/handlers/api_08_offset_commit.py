@@ -69,14 +69,13 @@ def _refusal(topic: OffsetCommitRequestTopic, code: ErrorCode, partitions: set[i
 
 
 def _merge(response: OffsetCommitResponse, refused: dict[int, OffsetCommitResponseTopic]) -> OffsetCommitResponse:
+    answered: dict[tuple[str, bytes], OffsetCommitResponseTopic] = {}
+    for each in response.topics:
+        answered.setdefault((each.name, each.topic_id), each)
     for place, topic in refused.items():
-        same = next((each for each in response.topics if _same(each, topic)), None)
-        if same is not None:
+        same = answered.setdefault((topic.name, topic.topic_id), topic)
+        if same is not topic:
             same.partitions += topic.partitions
         else:
             response.topics.insert(place, topic)
     return response
-
-
-def _same(one: OffsetCommitResponseTopic, other: OffsetCommitResponseTopic) -> bool:
-    return (one.name, one.topic_id) == (other.name, other.topic_id)

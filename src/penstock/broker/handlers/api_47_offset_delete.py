@@ -45,7 +45,8 @@ def _take_out_unknown(image: MetadataImage, request: OffsetDeleteRequest) -> dic
                 name=topic.name,
                 partitions=[OffsetDeleteResponsePartition(partition_index=index, error_code=code) for index in missing],
             )
-            topic.partitions = [each for each in topic.partitions if each.partition_index not in missing]
+            absent = set(missing)
+            topic.partitions = [each for each in topic.partitions if each.partition_index not in absent]
     request.topics = [topic for topic in request.topics if topic.partitions]
     return unknown
 

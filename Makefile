@@ -76,7 +76,7 @@ format: $(DEV)  ## fixes what ruff can fix
 bench: $(ALL)  ## side by side with Apache Kafka (needs Java 17 and Maven)
 	$(BIN)/python -m bench
 
-docs: $(DEV)
+docs: $(DEV)  ## regenerates docs/apis.md
 	$(BIN)/python -m tools.apis > docs/apis.md
 
 $(BIN)/python:

@@ -68,10 +68,10 @@ class Reader:
             "XDG_STATE_HOME": str(place / "state"),
         }
 
-    def shell(self, text: str) -> str:
+    def shell(self, text: str, cwd: Path | None = None) -> str:
         done = subprocess.run(
             ["bash", "-euc", text],
-            cwd=self.place,
+            cwd=cwd or self.place,
             env=self.environment,
             capture_output=True,
             text=True,
@@ -130,7 +130,22 @@ def find_targets(block: Block, reader: Reader) -> None:
     for line in block.text.splitlines():
         program, target, *_ = line.split()
         assert program == "make"
-        assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), line
+        assert re.search(rf"^{re.escape(target)}:.*##", makefile, re.MULTILINE), line
+
+
+def run_in_repository(block: Block, reader: Reader) -> None:
+    """Runs the commands in the repository, with the programs of this environment on the PATH."""
+    programs = str(Path(sys.executable).parent)
+    reader.environment["PATH"] = f"{reader.place}/.venv/bin{os.pathsep}{programs}{os.pathsep}{os.environ['PATH']}"
+    reader.shell(block.text.replace("$PWD/.venv/bin:", ""), cwd=ROOT)
+
+
+def run_rewrite(block: Block, reader: Reader) -> None:
+    """A script whose output is still the expected one is left as it is."""
+    scripts = sorted((ROOT / "tests" / "scenarios").glob("*.txt"))
+    before = [each.read_text() for each in scripts]
+    run_in_repository(block, reader)
+    assert [each.read_text() for each in scripts] == before
 
 
 def find_penstock(block: Block, reader: Reader) -> None:
@@ -218,7 +233,10 @@ RUN: dict[str, Callable[[Block, Reader], None]] = {
     "README.md: penstock storage format --config server.properties --standalone": run_format,
     "README.md: penstock up --nodes 3": run_three_nodes,
     "README.md: penstock cluster status": run_shell,
-    "CONTRIBUTING.md: make test": find_targets,
+    "CONTRIBUTING.md: make unit": find_targets,
+    "CONTRIBUTING.md: make test-java": find_targets,
+    'CONTRIBUTING.md: export PATH="$PWD/.venv/bin:$PATH"': run_in_repository,
+    "CONTRIBUTING.md: PENSTOCK_REWRITE=1 pytest tests/scenarios -k kip101_truncation": run_rewrite,
     "simulation.md: seed 12": compare_seed,
     "simulation.md: from penstock.testing import SimCluster": run_python,
     "testing.md: import confluent_kafka": run_python,

@@ -34,6 +34,8 @@ class Turn:
     replies: list[tuple[Token, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
     """Called in a later turn, when the records are committed or could not be."""
+    effects: tuple[()] = ()
+    """Groups ask for no effects beside records and replies."""
     producer: tuple[int, int] | None = None
     """Producer id and epoch whose transaction the records belong to."""
 

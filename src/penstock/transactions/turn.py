@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.transactions.journal import JournalRecord
@@ -14,12 +14,9 @@ from penstock.transactions.transaction import Transaction
 if TYPE_CHECKING:
     from penstock.protocol.errors import ErrorCode
 
-#: The token under which `Markers` go out: to the partitions of a transaction, once its outcome is committed.
-TO_PARTITIONS: Final = object()
-
 
 class Markers(NamedTuple):
-    """What the partitions of a decided transaction have to be told."""
+    """An effect: writes the end of a decided transaction to its partitions, once the decision is committed."""
 
     transactional_id: str
     producer_id: int
@@ -47,6 +44,8 @@ class Turn:
     records: list[JournalRecord] = field(default_factory=list)
     replies: list[tuple[object, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
+    effects: list[Markers] = field(default_factory=list)
+    """Performed once the records are committed; dropped if they can't be written."""
     producer: tuple[int, int] | None = None
 
     def write(self, txn: Transaction) -> None:
@@ -66,4 +65,4 @@ class Turn:
             txn.client_version,
             txn.partitions,
         )
-        self.replies.append((TO_PARTITIONS, markers))
+        self.effects.append(markers)

@@ -19,7 +19,7 @@ from penstock.transactions.journal import JournalRecord
 from penstock.transactions.shard import TransactionShard
 from penstock.transactions.states import State
 from penstock.transactions.transaction import Transaction
-from penstock.transactions.turn import TO_PARTITIONS, Markers
+from penstock.transactions.turn import Markers
 
 NOT_LEADER = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The leader is node 2.")
 
@@ -138,12 +138,12 @@ def test_what_a_new_leader_loaded_is_told_when_it_is_committed() -> None:
 def test_a_decided_transaction_that_was_loaded_sends_its_markers_once_the_decision_is_committed() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
-        delivered: list[tuple[object, object]] = []
+        performed: list[tuple[object, object]] = []
 
         def coordinate_transactions() -> Coordinator[TransactionShard]:
             shard = TransactionShard(TransactionConfig(), lambda: 1)
-            deliver = cast("Callable[[object, object], None]", lambda *each: delivered.append(each))
-            return Coordinator(shard, cast(Partition, partition), ManualClock(), deliver=deliver)
+            perform = cast("Callable[[object, object], None]", lambda *each: performed.append(each))
+            return Coordinator(shard, cast(Partition, partition), ManualClock(), perform=perform)
 
         first = coordinate_transactions()
         txn = Transaction("tx", 5, 1, 60_000, State.PREPARE_COMMIT, frozenset({("t", 0)}), 1, 1)
@@ -153,11 +153,11 @@ def test_a_decided_transaction_that_was_loaded_sends_its_markers_once_the_decisi
         second = coordinate_transactions()
         second.active()
         await passes()
-        assert delivered == []
+        assert performed == []
         partition.catch_up()
         await passes()
-        [(token, markers)] = delivered
-        assert token is TO_PARTITIONS
+        [(performer, markers)] = performed
+        assert performer is second
         assert isinstance(markers, Markers)
         assert markers.partitions == {("t", 0)}
         second.close()

@@ -13,7 +13,7 @@ from penstock.transactions.journal import decode_record, encode_record
 from penstock.transactions.shard import TransactionShard
 from penstock.transactions.states import State
 from penstock.transactions.transaction import Owner, Transaction
-from penstock.transactions.turn import TO_PARTITIONS, Answer, Markers, Turn
+from penstock.transactions.turn import Answer, Markers, Turn
 
 R = TypeVar("R")
 
@@ -52,9 +52,10 @@ class Driver:
         for record in turn.records:
             self.journal.append(encode_record(record, self.server_version))
             self.shard.apply(record, len(self.journal) - 1)
-        for token, markers in turn.replies:
-            assert token is TO_PARTITIONS
-            self.markers.append(markers)
+        assert not turn.replies
+        for effect in turn.effects:
+            assert isinstance(effect, Markers)
+            self.markers.append(effect)
         return result
 
     def write_markers(self) -> list[Markers]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic
 
-from penstock.broker.coordinators.runtime import COMMIT_TIMEOUT_SECONDS, Coordinator, Phase, set_result
+from penstock.broker.coordinators.runtime import COMMIT_TIMEOUT_SECONDS, Coordinator, Phase
 from penstock.broker.coordinators.state_machine import M
 from penstock.groups.partitioner import coordinator_partition
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -37,7 +37,7 @@ class Coordinators(Generic[M]):
         clock: Clock,
         make: Callable[[], M],
         compression: int = 0,
-        deliver: Callable[[Any, Any], None] = set_result,
+        perform: Callable[[Coordinator[M], Any], None] | None = None,
         commit_timeout_s: float = COMMIT_TIMEOUT_SECONDS,
     ) -> None:
         self._topic = topic
@@ -47,7 +47,7 @@ class Coordinators(Generic[M]):
         self._clock = clock
         self._make = make
         self._compression = compression
-        self._deliver = deliver
+        self._perform = perform
         self._commit_timeout_s = commit_timeout_s
         self._topic_seen: TopicImage | None = None
         self._by_partition: dict[int, Coordinator[M]] = {}
@@ -97,7 +97,7 @@ class Coordinators(Generic[M]):
             partition,
             self._clock,
             compression=self._compression,
-            deliver=self._deliver,
+            perform=self._perform,
             commit_timeout_s=self._commit_timeout_s,
         )
         self._by_partition[index] = coordinator

@@ -78,7 +78,7 @@ class _Commit:
 
 
 class Coordinator(Generic[M]):
-    """One machine and the partition it remembers in. Replies to tokens go through `deliver`."""
+    """One machine and the partition that holds its records. Effects of its decisions go through `perform`."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Coordinator(Generic[M]):
         clock: Clock,
         *,
         compression: int = 0,
-        deliver: Callable[[Any, Any], None] | None = None,
+        perform: Callable[[Coordinator[M], Any], None] | None = None,
         commit_timeout_s: float = COMMIT_TIMEOUT_SECONDS,
     ) -> None:
         self.machine = machine
@@ -98,7 +98,7 @@ class Coordinator(Generic[M]):
         self._loading: asyncio.Task[None] | None = None
         self._clock = clock
         self._compression = compression
-        self._deliver = deliver or set_result
+        self._perform = perform
         self._loop = asyncio.get_running_loop()
         self._batch: list[tuple[int, bytes, bytes | None, tuple[()]]] = []
         self._batch_bytes = 0
@@ -310,19 +310,26 @@ class Coordinator(Generic[M]):
                 break
             commit.expires = math.inf
             error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
-            waiting = [token for token, _ in commit.turn.replies if isinstance(token, asyncio.Future)]
-            commit.turn.replies = [each for each in commit.turn.replies if not isinstance(each[0], asyncio.Future)]
-            for token in waiting:
-                self._deliver(token, error)
+            replies, commit.turn.replies = commit.turn.replies, []
+            for token, _ in replies:
+                set_result(token, error)
             if commit.future is not None and not commit.future.done():
                 commit.future.set_exception(error)
 
     def _settle(self, turn: Turn, code: ErrorCode) -> None:
         for token, response in turn.replies:
-            self._deliver(token, response)
+            set_result(token, response)
+        if code is ErrorCode.NONE and turn.effects:
+            self.perform(turn)
         for after in turn.after:
             if self.phase is Phase.ACTIVE:
                 self._follow_up(partial(_call_after, after, code))
+
+    def perform(self, turn: Turn) -> None:
+        """Performs the effects of a decision."""
+        if self._perform is not None:
+            for effect in turn.effects:
+                self._perform(self, effect)
 
     def _follow_up(self, decide: Callable[[M, Any], None]) -> None:
         """A decision that nobody asked for: a timer, or the consequence of a commit."""
@@ -458,12 +465,12 @@ class Coordinator(Generic[M]):
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         self.machine.abandon(turn)
         for token, response in turn.replies:
-            self._deliver(token, response)
+            set_result(token, response)
 
     def _abort(self, commit: _Commit, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         error = KafkaError(code, LOOK_AGAIN)
         for token, _ in commit.turn.replies:
-            self._deliver(token, error)
+            set_result(token, error)
         if commit.future is not None and not commit.future.done():
             commit.future.set_exception(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 
@@ -12,6 +13,11 @@ class Turn(Protocol):
     replies: list[tuple[Any, Any]]
     after: list[Any]
     producer: tuple[int, int] | None
+
+    @property
+    def effects(self) -> Sequence[Any]:
+        """Effects that the shell performs once the records are committed, and drops if they can't be written."""
+        ...
 
 
 T = TypeVar("T", bound=Turn)

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.allowance import Allowance
 from penstock.broker.coordinators.marker_sender import Ending, MarkerSender, PeerCalls
 from penstock.broker.coordinators.partition_coordinators import Coordinators
-from penstock.broker.coordinators.runtime import Coordinator, Phase, committed, set_result
+from penstock.broker.coordinators.runtime import Coordinator, Phase, committed
 from penstock.broker.coordinators.transaction_admission import Admission
 from penstock.broker.tasks import Tasks
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -24,7 +24,7 @@ from penstock.transactions import ending
 from penstock.transactions import partitions as decide
 from penstock.transactions.config import TransactionConfig
 from penstock.transactions.shard import TransactionShard
-from penstock.transactions.turn import TO_PARTITIONS, Markers, Turn
+from penstock.transactions.turn import Markers, Turn
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
@@ -78,7 +78,7 @@ class Transactions:
             metadata=metadata,
             clock=clock,
             make=lambda: TransactionShard(self._config, producer_ids.take, self.server_version, allowance),
-            deliver=self._deliver,
+            perform=self._send_markers,
             commit_timeout_s=COMMIT_TIMEOUT_SECONDS,
         )
         self._tasks = Tasks()
@@ -153,11 +153,9 @@ class Transactions:
 
     # --- markers
 
-    def _deliver(self, token: Any, response: Any) -> None:
-        if token is not TO_PARTITIONS:
-            set_result(token, response)
-        elif isinstance(response, Markers):  # else the decision was not written: there is nothing to tell
-            self.sender.send(response, self.coordinators.of(response.transactional_id))
+    def _send_markers(self, coordinator: TransactionCoordinator, markers: Markers) -> None:
+        """Performs the effect of a decision that is committed now."""
+        self.sender.send(markers, coordinator)
 
     def _complete(self, ended: Ending) -> None:
         """All partitions know. If that can't be written down now it is later, or by the coordinator that comes next."""

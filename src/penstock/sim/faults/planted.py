@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.broker.controlplane.quorum_files import QuorumFiles
-from penstock.broker.coordinators.runtime import Coordinator
+from penstock.broker.coordinators.runtime import Coordinator, set_result
 from penstock.broker.replicas.partition import Partition
 from penstock.check import check
 from penstock.groups import shard
@@ -203,7 +203,8 @@ def _reply_first(old: Any) -> Any:
         if hasattr(outcome, "add_done_callback") and self._undecided:
             commit = self._undecided[-1]
             for token, response in commit.turn.replies:
-                self._deliver(token, response)
+                set_result(token, response)
+            self.perform(commit.turn)
             if not outcome.done():
                 outcome.set_result(commit.result)
         return outcome

@@ -9,6 +9,8 @@ from penstock.client.connection import BrokerConnection, ConnectionSettings
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.net.network import Network
     from penstock.protocol.schema import Message
 
@@ -21,10 +23,17 @@ CONNECT_TIMEOUT_S = 5.0
 class Links:
     """Requests of a lane go out in the order they were asked; nobody waits for the answer of the one before."""
 
-    def __init__(self, network: Network, client_id: str, *, request_timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        network: Network,
+        client_id: str,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        request_timeout_s: float = 30.0,
+    ) -> None:
         self._network = network
         self._settings = ConnectionSettings(
-            client_id=client_id, connect_timeout_s=CONNECT_TIMEOUT_S, request_timeout_s=request_timeout_s
+            client_id=client_id, connect_timeout_s=connect_timeout_s, request_timeout_s=request_timeout_s
         )
         self._open: dict[Key, tuple[Address, BrokerConnection]] = {}
         #: Lanes on which somebody waits for a connection, and how many do: whoever comes later stands behind them.
@@ -40,15 +49,26 @@ class Links:
 
     async def request(self, key: Key, address: Address, message: Message, timeout_s: float | None = None) -> Any:
         """The answer. KafkaError: NETWORK_EXCEPTION when the connection can't be made or is lost."""
-        connection = self.ready(key, address) or await self._connection(key, address)
+        connection = self.ready(key, address) or await self._in_turn(key, lambda: address)
         return await connection.request(message, timeout_s=timeout_s)
 
-    async def _connection(self, key: Key, address: Address) -> BrokerConnection:
+    async def connection(self, key: Key, find: Callable[[], Address]) -> BrokerConnection:
+        """Returns the open connection, also where its address is an old one; else opens one to what `find` returns.
+
+        Raises KafkaError if the connection can't be made.
+        """
+        return await self._in_turn(key, lambda: self._address_of(key) or find())
+
+    def _address_of(self, key: Key) -> Address | None:
+        found = self._open.get(key)
+        return None if found is None or found[1].closed else found[0]
+
+    async def _in_turn(self, key: Key, find: Callable[[], Address]) -> BrokerConnection:
         lock, waiting = self._opening.get(key) or (asyncio.Lock(), 0)
         self._opening[key] = (lock, waiting + 1)
         try:
             async with lock:
-                return await self._opened(key, address)
+                return await self._opened(key, find())
         finally:
             waiting = self._opening[key][1] - 1
             if waiting:

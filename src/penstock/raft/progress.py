@@ -9,6 +9,21 @@ from penstock.protocol.uuid import ZERO_UUID
 from penstock.raft.voters import ReplicaKey, VoterSet
 
 
+def caught_up_at(
+    offset: int, leader_end: int, now_ms: int, *, earlier_end: int, earlier_ms: int, caught_up_ms: int
+) -> int:
+    """When a follower was last caught up, after its fetch at `offset`.
+
+    `earlier_end` is where the leader's log ended at the fetch before, -1 if there was none: a follower that reaches it
+    now was caught up back then, at `earlier_ms`. So a follower that fetches steadily counts as caught up under load.
+    """
+    if offset >= leader_end:
+        return now_ms
+    if 0 <= earlier_end <= offset:
+        return max(caught_up_ms, earlier_ms)
+    return caught_up_ms
+
+
 @dataclass(slots=True)
 class Replica:
     key: ReplicaKey
@@ -16,14 +31,18 @@ class Replica:
     end_offset: int = -1
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
-    #: The leader's own end at the last fetch: reaching it later still means having been caught up back then.
+    #: Where the leader's log ended at the last fetch.
     leader_end_at_fetch: int = -1
 
     def fetched(self, offset: int, leader_end: int, now_ms: int) -> None:
-        if offset >= leader_end:
-            self.last_caught_up_ms = now_ms
-        elif 0 <= self.leader_end_at_fetch <= offset:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.last_caught_up_ms = caught_up_at(
+            offset,
+            leader_end,
+            now_ms,
+            earlier_end=self.leader_end_at_fetch,
+            earlier_ms=self.last_fetch_ms,
+            caught_up_ms=self.last_caught_up_ms,
+        )
         self.end_offset = offset
         self.leader_end_at_fetch = leader_end
         self.last_fetch_ms = now_ms

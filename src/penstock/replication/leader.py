@@ -7,7 +7,7 @@ might be elected may miss an acknowledged record. One change is under way at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from penstock.metadata.image import BrokerImage, PartitionImage
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.vocabulary import NO_BROKER_EPOCH, NO_OFFSET
+from penstock.raft.progress import caught_up_at
 
 NEVER_MS = -(1 << 62)
 
@@ -42,6 +43,11 @@ class Verdict(Enum):
     RETRY = "retry"
 
 
+def effective_min_isr(min_insync: int, replicas: Collection[int]) -> int:
+    """How many replicas have to be in sync for acks=all: no more than the partition has."""
+    return min(min_insync, len(replicas))
+
+
 class Progress:
     """One follower, as its fetches show it."""
 
@@ -58,14 +64,18 @@ class Progress:
         self.log_start = NO_OFFSET
         self.caught_up_ms = caught_up_ms
         self.fetch_ms = caught_up_ms
-        self.leader_end = 0
-        """Where the leader's log ended at the fetch before: having reached that is having been caught up then."""
+        self.leader_end = NO_OFFSET
+        """Where the leader's log ended at the fetch before."""
 
     def on_fetch(self, offset: int, log_start: int, leader_end: int, now_ms: int) -> None:
-        if offset >= leader_end:
-            self.caught_up_ms = now_ms
-        elif offset >= self.leader_end and self.log_end != NO_OFFSET:
-            self.caught_up_ms = max(self.caught_up_ms, self.fetch_ms)
+        self.caught_up_ms = caught_up_at(
+            offset,
+            leader_end,
+            now_ms,
+            earlier_end=self.leader_end,
+            earlier_ms=self.fetch_ms,
+            caught_up_ms=self.caught_up_ms,
+        )
         self.log_end = offset
         self.log_start = log_start
         self.leader_end = leader_end
@@ -162,10 +172,7 @@ class Leading:
         return mark
 
     def is_under_min_isr(self, min_insync: int) -> bool:
-        return len(self.isr) < self.effective_min_isr(min_insync)
-
-    def effective_min_isr(self, min_insync: int) -> int:
-        return min(min_insync, len(self.replicas))
+        return len(self.isr) < effective_min_isr(min_insync, self.replicas)
 
     def low_watermark(self, own_start: int, is_alive: Callable[[int], bool]) -> int:
         """The offset below which no living replica has anything."""

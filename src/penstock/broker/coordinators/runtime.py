@@ -32,6 +32,7 @@ from penstock.protocol.codec import DecodeError
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.vocabulary import NO_PRODUCER_ID
 from penstock.records.build import build_batch
+from penstock.replication.leader import effective_min_isr
 
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
@@ -202,8 +203,9 @@ class Coordinator(Generic[M]):
 
     def _check_replicas(self) -> None:
         """Before anything is applied: an append that is refused later costs the whole state."""
-        image = self.partition.image
-        have, need = len(self.partition.isr), min(self.partition.log.config.min_insync_replicas, len(image.replicas))
+        partition = self.partition
+        have = len(partition.isr)
+        need = effective_min_isr(partition.log.config.min_insync_replicas, partition.image.replicas)
         if have < need:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{have} in-sync replicas, {need} are needed: wait.")
 

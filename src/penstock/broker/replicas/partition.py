@@ -22,7 +22,7 @@ from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import NO_LEADER_EPOCH
 from penstock.records.header import HEADER_SIZE, parse_header
-from penstock.replication.leader import Leading, Verdict
+from penstock.replication.leader import Leading, Verdict, effective_min_isr
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -198,7 +198,7 @@ class Partition:
 
     def check_replicas(self) -> None:
         """Raises NOT_ENOUGH_REPLICAS where acks=all could not be kept."""
-        need = min(self.log.config.min_insync_replicas, len(self.image.replicas))
+        need = effective_min_isr(self.log.config.min_insync_replicas, self.image.replicas)
         have = len(self.isr)
         if have < need:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{have} in-sync replicas: min.insync.replicas={need}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.replicas.partition_host import now_ms
-from penstock.replication.leader import Figures
+from penstock.replication.leader import Figures, effective_min_isr
 
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
@@ -16,7 +16,7 @@ def figures_of(partition: Partition) -> Figures:
     log, leading, image = partition.log, partition.leading, partition.image
     followers = leading.followers if leading is not None else {}
     end, isr, now = log.log_end_offset, partition.isr, now_ms() if followers else 0
-    need = min(log.config.min_insync_replicas, len(image.replicas))
+    need = effective_min_isr(log.config.min_insync_replicas, image.replicas)
     return Figures(
         topic=partition.topic,
         partition=partition.index,

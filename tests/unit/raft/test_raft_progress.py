@@ -1,0 +1,31 @@
+"""When a follower was last caught up: one rule for voters of the quorum and for replicas of partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.raft.progress import caught_up_at
+
+
+@pytest.mark.parametrize(
+    ("offset", "leader_end", "earlier_end", "expected"),
+    [
+        pytest.param(10, 10, 8, 500, id="at the leader's end"),
+        pytest.param(12, 10, 8, 500, id="past the leader's end"),
+        pytest.param(8, 10, 8, 400, id="at the end of the fetch before"),
+        pytest.param(9, 10, 8, 400, id="past the end of the fetch before"),
+        pytest.param(7, 10, 8, 300, id="behind the end of the fetch before"),
+        pytest.param(7, 10, -1, 300, id="first fetch, behind"),
+        pytest.param(10, 10, -1, 500, id="first fetch, at the end"),
+        pytest.param(0, 10, 0, 400, id="an empty log at the fetch before"),
+    ],
+)
+def test_a_follower_is_caught_up_with_the_end_of_now_or_of_its_fetch_before(
+    offset: int, leader_end: int, earlier_end: int, expected: int
+) -> None:
+    found = caught_up_at(offset, leader_end, 500, earlier_end=earlier_end, earlier_ms=400, caught_up_ms=300)
+    assert found == expected
+
+
+def test_a_late_fetch_does_not_take_back_a_later_moment() -> None:
+    assert caught_up_at(8, 10, 500, earlier_end=8, earlier_ms=400, caught_up_ms=450) == 450

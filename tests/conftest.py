@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,22 @@ def pytest_collection_finish() -> None:
     """Keeps what pytest and the test modules hold out of the garbage collections that tests ask for."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite", action="store_true", help="write the answers that scenario scripts get now into their files"
+    )
+
+
+@pytest.fixture
+def compare_scenario(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """Compares a script's file with the text that its runner returned; with --rewrite, writes the text to the file."""
+
+    def compare(path: Path, found: str) -> None:
+        if request.config.getoption("--rewrite"):
+            path.write_text(found)
+        else:
+            assert found == path.read_text()
+
+    return compare

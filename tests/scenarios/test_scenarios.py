@@ -1,9 +1,10 @@
-"""Hard cases as scripts: each `.txt` here has its commands and what they must answer. The script is the explanation.
+"""Hard cases as scripts: each `.txt` here has commands and the answers that they must get, with an explanation.
 
-`PENSTOCK_REWRITE=1 pytest tests/scenarios` writes what they answer now into the files: look at the difference.
+`pytest tests/scenarios tests/unit/raft/test_raft_scenarios.py --rewrite` writes the answers that all scripts get now
+into their files: review the difference before you commit it.
 """
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,8 @@ SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_a_scenario_goes_as_its_script_says(script: Path) -> None:
-    expected = script.read_text()
-    found = run_script(expected)
-    if os.environ.get("PENSTOCK_REWRITE"):
-        script.write_text(found)
-    else:
-        assert found == expected
+def test_every_command_of_a_scenario_gets_the_answer_in_its_script(
+    script: Path, compare_scenario: Callable[[Path, str], None]
+) -> None:
+    includes = {each.stem: each.read_text() for each in SCRIPTS}
+    compare_scenario(script, run_script(includes[script.stem], includes=includes))

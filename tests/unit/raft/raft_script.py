@@ -1,4 +1,4 @@
-"""Scenario scripts: commands, a line of dashes, and what they print. Run this file with paths to write the output anew.
+"""Runs scenario scripts of the Raft state machine; `penstock.sim.run.scenario_text` has their grammar. The commands:
 
 nodes 1 2 3          voters, started                observer 4        a node that is not among them
 timeout 1            its election timeout is over   tick 500          time passes for everybody
@@ -15,8 +15,7 @@ logs                 state and log of every node    quorum 1          as the lea
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 from raft_cluster import Cluster, Message, describe_content, voter
 
@@ -37,8 +36,8 @@ from penstock.raft.messages import (
     Vote,
     VoteAnswer,
 )
+from penstock.sim.run.scenario_text import answered, parse
 
-DASHES = "----"
 MAX_DELIVERIES = 2000
 TICK_MS = 10
 
@@ -253,30 +252,12 @@ def _leader(body: Answer) -> str:
     return f", epoch {body.epoch}" + (f", leader {body.leader_id}" if body.leader_id >= 0 else "")
 
 
-def run_script(text: str) -> str:
-    """The script with what it really prints. Comments and blank lines stay; old output goes."""
+def run_script(text: str, includes: Mapping[str, str] | None = None) -> str:
+    """Returns the script with the answers that its commands get now."""
     script = Script()
-    out: list[str] = []
-    in_output = False
-    for line in text.splitlines():
-        if not line.strip():
-            in_output = False
-            if out[-1:] != [""]:
-                out.append("")
-        elif in_output:
-            continue
-        elif line == DASHES:
-            in_output = True
-        elif line.startswith("#"):
-            out.append(line)
-        else:
-            out.append(line)
-            printed = script.run(line)
-            if printed:
-                out += [DASHES, printed, ""]
-    return "\n".join(out).rstrip() + "\n"
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        Path(name).write_text(run_script(Path(name).read_text()))
+    found: list[str] = []
+    for line in parse(text, includes):
+        found.append(line.text)
+        for command in line.commands:
+            answered(found, line, script.run(command))
+    return "\n".join(found) + "\n"

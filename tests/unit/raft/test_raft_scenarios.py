@@ -1,7 +1,8 @@
-"""The scripts in tests/scenarios/raft print what stands beside their commands."""
+"""Scenarios of the Raft state machine: tests/scenarios/raft has commands and the answers they must get."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from raft_script import run_script
 SCRIPTS = sorted((Path(__file__).parents[2] / "scenarios" / "raft").glob("*.txt"))
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_the_script_prints_what_it_says(path: Path) -> None:
-    text = path.read_text()
-    assert run_script(text) == text
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_every_command_of_a_raft_scenario_gets_the_answer_in_its_script(
+    script: Path, compare_scenario: Callable[[Path, str], None]
+) -> None:
+    includes = {each.stem: each.read_text() for each in SCRIPTS}
+    compare_scenario(script, run_script(includes[script.stem], includes))
 
 
 def test_every_rule_has_a_script() -> None:

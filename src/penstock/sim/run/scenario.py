@@ -11,8 +11,7 @@
     a@0 b@1
 
 A script that begins with `> nodes 3` has three machines; commands about machines then name one: `> kill n2`.
-A line that begins with `>` is a command, the lines below it are its answer, `#` begins a remark. `run_script` gives the
-text back with the answers that the commands really have: equal to the file if nothing has changed.
+`scenario_text` has the grammar; each method `do_…` of `ScenarioRunner` is a command.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.client.admin import Admin, NewTopic
@@ -52,17 +51,21 @@ from penstock.sim.engine.machine import DATA, Machine
 from penstock.sim.faults.cluster_faults import isolated
 from penstock.sim.faults.held_requests import HeldRequest
 from penstock.sim.faults.voter_replacement import put_back
+from penstock.sim.run.scenario_text import Line, answered, parse
 
 BOUND_S = 100_000.0
 READ_BOUND_S = 30.0
 
 
-def run_script(text: str, *, seed: int = 1, settings: dict[str, str] | None = None) -> str:
-    """The same script with the answers it gets now."""
-    first = next((line for line in text.splitlines() if line.startswith(">")), "").split()
-    nodes = int(first[2]) if first[1:2] == ["nodes"] else 1
+def run_script(
+    text: str, *, seed: int = 1, settings: dict[str, str] | None = None, includes: Mapping[str, str] | None = None
+) -> str:
+    """Returns the script with the answers that its commands get now."""
+    lines = list(parse(text, includes))
+    first = next((command.split() for line in lines for command in line.commands), [""])
+    nodes = int(first[1]) if first[0] == "nodes" else 1
     runner = ScenarioRunner(seed, settings or {}, nodes)
-    return runner.environment.run(runner.perform(text), runner.loop, until=BOUND_S)
+    return runner.environment.run(runner.perform(lines), runner.loop, until=BOUND_S)
 
 
 class Participant:
@@ -116,7 +119,7 @@ class ScenarioRunner:
         }
         self._commands |= HeldRequest(self.fabric).commands
 
-    async def perform(self, text: str) -> str:
+    async def perform(self, lines: Sequence[Line]) -> str:
         logger = logging.getLogger("penstock")
         handler = _WarningCollector(self)
         before = (logger.level, logger.propagate)
@@ -125,22 +128,19 @@ class ScenarioRunner:
         logger.addHandler(handler)
         try:
             await self.environment.power_on()
-            return await self._perform(text)
+            return await self._perform(lines)
         finally:
             logger.removeHandler(handler)
             logger.setLevel(before[0])
             logger.propagate = before[1]
 
-    async def _perform(self, text: str) -> str:
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith(">"):
-                lines.append(line)
-                answer = await self._do(line[1:])
-                lines += answer.splitlines()
-            elif not line.strip() or line.startswith("#"):
-                lines.append(line)
-        return "\n".join(lines) + "\n"
+    async def _perform(self, lines: Sequence[Line]) -> str:
+        found: list[str] = []
+        for line in lines:
+            found.append(line.text)
+            for command in line.commands:
+                answered(found, line, await self._do(command))
+        return "\n".join(found) + "\n"
 
     async def _do(self, line: str) -> str:
         words = [word for word in shlex.split(line) if "=" not in word]

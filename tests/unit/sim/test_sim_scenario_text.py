@@ -1,0 +1,35 @@
+"""The grammar of scenario scripts."""
+
+import pytest
+
+from penstock.sim.run.scenario import run_script
+from penstock.sim.run.scenario_text import Line, parse
+
+
+def test_answers_are_dropped_and_remarks_and_blank_lines_stay() -> None:
+    assert list(parse("# why\n\n> do a\nold answer\n> do b\n")) == [
+        Line("# why"),
+        Line(""),
+        Line("> do a", ("do a",)),
+        Line("> do b", ("do b",)),
+    ]
+
+
+def test_an_include_runs_the_commands_of_another_script_and_shows_no_answers() -> None:
+    includes = {"inner": "> one\n1\n", "outer": "# both\n> include inner\n> two\n2\n"}
+    assert list(parse("> include outer\n", includes)) == [Line("> include outer", ("one", "two"), shows_answers=False)]
+
+
+def test_an_unknown_include_is_refused_with_the_names_of_all_scripts() -> None:
+    with pytest.raises(ValueError, match="no script 'other' to include: name one of inner"):
+        list(parse("> include other\n", {"inner": ""}))
+
+
+def test_an_included_script_decides_on_the_number_of_machines() -> None:
+    script = "> include three\n> controller\n"
+    found = run_script(script, includes={"three": "> nodes 3\n> wait 3\n"})
+    assert found.startswith(script + "n")
+
+
+def test_a_changed_answer_is_shown_in_place_of_the_old_one() -> None:
+    assert run_script("> topic t\nwrong\n> produce t a\na@7\n") == "> topic t\ncreated\n> produce t a\na@0\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import runs
+from penstock import processes, runs
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.testing import Broker
@@ -96,7 +96,8 @@ def test_a_run_is_recorded_to_its_end_and_goes_on_where_it_cannot_be(
 
 
 def test_a_second_pipeline_of_a_name_gets_a_number() -> None:
-    runs.save(replace(runs.begin("table-orders", "/t"), pid=os.getppid()))
+    other = os.getppid()
+    runs.save(replace(runs.begin("table-orders", "/t"), pid=other, started=processes.started(other)))
     assert runs.free_name("table-orders") == "table-orders-2"
 
 

@@ -247,7 +247,8 @@ SPARK = "needs a Spark session: tests/spark does the same"
 CLUSTER = "needs a Spark cluster: tests/spark/test_packed_cluster.py does the same"
 THREE_MACHINES = "needs three machines: tests/clients/test_cluster_by_hand.py does the same on one"
 NOT_RUN = {
-    "architecture.md: cli · testing": "a picture",
+    "architecture.md: ┌─ products ────────────────────────────────────────────────────────────": "a picture",
+    "architecture.md: producer": "a picture",
     "operations.md: node.id=1": THREE_MACHINES,
     "operations.md: penstock storage random-uuid": THREE_MACHINES,
     "operations.md: penstock storage format -c server.properties -t $CLUSTER_ID --no-initial": THREE_MACHINES,

@@ -1,0 +1,39 @@
+"""Files and functions that docs/architecture.md and CONTRIBUTING.md name are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "penstock"
+PAGES = [ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"]
+HOP = re.compile(r"`([a-z_0-9/]+\.py):(\w+)`")
+FILE = re.compile(r"`((?:[a-z_0-9.]+/)+[a-z_0-9]*\.?[a-z]*)`")
+PLACES = (ROOT, ROOT / "src", SOURCE)
+
+
+def functions(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_hop_names_a_function(page: Path) -> None:
+    hops = HOP.findall(page.read_text())
+    missing = [f"{file}:{name}" for file, name in hops if name not in functions(SOURCE / file)]
+    assert missing == []
+
+
+def test_the_five_paths_are_written_as_hops() -> None:
+    assert len(HOP.findall(PAGES[0].read_text())) > 30
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_is_named_exists(page: Path) -> None:
+    named = FILE.findall(page.read_text())
+    missing = [name for name in named if not any((place / name).exists() for place in PLACES)]
+    assert missing == []

@@ -8,6 +8,10 @@ from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
+#: Records that one request of a client may cause. Kafka's limit is 10,000; deciding, encoding and applying so many
+#: would hold the loop for more than 50 ms.
+MAX_RECORDS_PER_REQUEST = 5_000
+
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):

@@ -251,8 +251,9 @@ class MetadataLog:
         values = [encode_record(record, version) for record in records]
         groups = split(values)
         if len(groups) > 1:
-            records = [record_class(23)(name="large change"), *records, record_class(24)()]
-            values = [encode_record(record, version) for record in records]
+            begin, end = record_class(23)(name="large change"), record_class(24)()
+            records = [begin, *records, end]
+            values = [encode_record(begin, version), *values, encode_record(end, version)]
             groups = split(values)
         now_ms, epoch = self._clock.wall_ms(), self.leader_epoch
         offset = self._log.log_end_offset + len(values) - 1

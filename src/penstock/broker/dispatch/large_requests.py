@@ -16,7 +16,7 @@ from penstock.broker.handlers.forwarding import CONTROLLER_APIS
 from penstock.broker.requests.error_replies import error_response
 from penstock.broker.requests.pieces import cut, join, size
 from penstock.net.connection import Close
-from penstock.protocol.apis import FETCH, METADATA, OFFSET_FETCH, PRODUCE
+from penstock.protocol.apis import FETCH, METADATA, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE, TXN_OFFSET_COMMIT
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -36,18 +36,21 @@ PIECE_ELEMENTS = 500
 IN_THREADS = 2
 
 #: Fewer where an element costs more: topics with 1,000 partitions. The handler of Fetch goes on in slices.
-SMALL = {PRODUCE: 2_000, FETCH: 2_000, OFFSET_FETCH: 1_000}
-#: Asked element by element: Produce, Metadata, OffsetFetch, FindCoordinator, DescribeGroups, DeleteRecords,
-#: OffsetForLeaderEpoch, DeleteGroups, DescribeProducers, DescribeTransactions, ConsumerGroupDescribe.
-IN_PIECES = frozenset({PRODUCE, METADATA, OFFSET_FETCH, 10, 15, 21, 23, 42, 61, 65, 69})
-#: What is decided as a whole is refused if it has more elements than `LARGEST`, or more than `WIDEST` topics, resources
-#: or the like: Kafka's controller makes 10,000 records for one request, and offsets have to fit into one batch.
+SMALL = {PRODUCE: 2_000, FETCH: 2_000, OFFSET_FETCH: 1_000, OFFSET_COMMIT: 2_000, TXN_OFFSET_COMMIT: 2_000}
+#: Served element by element: Produce, Metadata, OffsetCommit, OffsetFetch, FindCoordinator, DescribeGroups,
+#: DeleteRecords, OffsetForLeaderEpoch, TxnOffsetCommit, DeleteGroups, DescribeProducers, DescribeTransactions,
+#: ConsumerGroupDescribe. Each element has an error code of its own, and no client relies on all or nothing.
+IN_PIECES = frozenset(
+    {PRODUCE, METADATA, OFFSET_COMMIT, OFFSET_FETCH, 10, 15, 21, 23, TXN_OFFSET_COMMIT, 42, 61, 65, 69}
+)
+#: A request that is decided as a whole is refused if it has more elements than `LARGEST`, or more than `WIDEST` topics,
+#: resources or the like.
 LARGEST, WIDEST = 50_000, 10_000
-#: OffsetCommit and TxnOffsetCommit; AddPartitionsToTxn; JoinGroup, LeaveGroup, SyncGroup, OffsetDelete,
-#: ConsumerGroupHeartbeat.
+#: OffsetDelete has a record for each of its elements.
+LARGEST_BY_API = {47: 10_000}
+#: AddPartitionsToTxn; JoinGroup, LeaveGroup, SyncGroup, OffsetDelete, ConsumerGroupHeartbeat.
 REFUSED = {
     **dict.fromkeys(CONTROLLER_APIS, ErrorCode.POLICY_VIOLATION),
-    **dict.fromkeys((8, 28), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
     24: ErrorCode.POLICY_VIOLATION,
     **dict.fromkeys((11, 13, 14, 47, 68), ErrorCode.INVALID_REQUEST),
 }
@@ -69,8 +72,9 @@ class LargeRequests:
     async def answer(self, ctx: RequestContext, request: Any, handle: Handle) -> Any:
         """The response; KafkaError if the request is refused as a whole."""
         code = REFUSED.get(ctx.api_key)
-        if code is not None and await self.aside(_is_too_large, request):
-            raise KafkaError(code, f"One request may have {LARGEST} elements, {WIDEST} at the top: send several.")
+        largest = LARGEST_BY_API.get(ctx.api_key, LARGEST)
+        if code is not None and await self.aside(_is_too_large, request, largest):
+            raise KafkaError(code, f"One request may have {largest} elements, {WIDEST} at the top: send several.")
         if ctx.api_key not in IN_PIECES:
             return await _awaited(handle(ctx, request))
         response: Any = None
@@ -97,9 +101,9 @@ def _pieces(ctx: RequestContext, request: Any) -> list[Any]:
     return list(cut(request, ctx.api_version, PIECE_ELEMENTS))
 
 
-def _is_too_large(request: Any) -> bool:
+def _is_too_large(request: Any, largest: int) -> bool:
     wide, elements = size(request)
-    return wide > WIDEST or elements > LARGEST
+    return wide > WIDEST or elements > largest
 
 
 def _add(response: Any, answer: Any, ctx: RequestContext, request_type: type[Struct]) -> None:

@@ -128,6 +128,8 @@ class ReplicaManager:
                 continue
             if earlier is not None:
                 self.isr_changes.count(earlier, image)
+            if earlier is None and image.leader in (self._node_id, NO_LEADER):
+                continue  # a new partition that has no other leader to follow
             if self._node_id in image.replicas:
                 self._follow(self._partitions.get_by_id(topic.topic_id, index))
             else:

@@ -8,7 +8,6 @@ from penstock.metadata.image import METADATA_VERSION, UNASSIGNED_DIRECTORY, Brok
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.persisted.metadata.partition_record import PartitionRecord
 
-MAX_PARTITIONS_PER_REQUEST = 10_000
 DIRECTORIES_SINCE = 17
 
 

@@ -17,7 +17,7 @@ from penstock.metadata.configs.dynamic import validate_dynamic_settings, validat
 from penstock.metadata.configs.group import validate_group_configs
 from penstock.metadata.configs.settings import CORDONED, Settings, check_cordoned, check_lockout
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, validate_topic_configs
-from penstock.metadata.decision import Decision
+from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.names import name_problem
 from penstock.metadata.patterns import Work
@@ -28,8 +28,6 @@ from penstock.protocol.persisted.metadata.clear_elr_record import ClearElrRecord
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 
-# As many records as one request may cause, so that a commit stays one batch of bounded size.
-MAX_RECORDS_PER_REQUEST = 10_000
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
 # What became of a resource: an error, or None when it is done.

@@ -7,12 +7,11 @@ from random import Random
 from typing import Any
 
 from penstock.metadata.controller.assignments import (
-    MAX_PARTITIONS_PER_REQUEST,
     check_manual,
     new_partition,
     refuse_assignment,
 )
-from penstock.metadata.decision import Decision
+from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.placement import place
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -35,7 +34,7 @@ def create_partitions(
             continue
         try:
             made = _added(image, topic, random)
-            if len(records) + len(made) > MAX_PARTITIONS_PER_REQUEST:
+            if len(records) + len(made) > MAX_RECORDS_PER_REQUEST:
                 raise _too_many()
         except KafkaError as error:
             results.append(_result(topic.name, error))
@@ -54,7 +53,7 @@ def _result(name: str, error: KafkaError) -> CreatePartitionsTopicResult:
 def _too_many() -> KafkaError:
     return KafkaError(
         ErrorCode.POLICY_VIOLATION,
-        f"This is more than {MAX_PARTITIONS_PER_REQUEST} new partitions: ask for them in several requests.",
+        f"This is more than {MAX_RECORDS_PER_REQUEST} new partitions: ask for them in several requests.",
     )
 
 
@@ -73,7 +72,7 @@ def _added(image: MetadataImage, topic: CreatePartitionsTopic, random: Random) -
             f"Topic '{topic.name}' can't shrink from {current} partition(s) to {topic.count}: ask for more.",
         )
     additional = topic.count - current
-    if additional > MAX_PARTITIONS_PER_REQUEST:
+    if additional > MAX_RECORDS_PER_REQUEST:
         raise _too_many()
     replication_factor = len(found.partitions[0].replicas)
     if topic.assignments is None:

@@ -12,7 +12,7 @@ from enum import IntEnum
 from itertools import islice
 
 from penstock.metadata.configs.definition import ConfigType
-from penstock.metadata.decision import Decision
+from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
 from penstock.metadata.image import MetadataImage, QuotaEntity
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages import api_48_describe_client_quotas as describe
@@ -38,7 +38,6 @@ _USER_AND_CLIENT_KEYS = {
 _IP_KEYS = {CONNECTION_CREATION_RATE: ConfigType.INT}
 _LARGEST = {ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
 _ARTICLE = {ConfigType.INT: "an INT", ConfigType.LONG: "a LONG"}
-MAX_RECORDS_PER_REQUEST = 10_000
 
 
 class MatchType(IntEnum):

@@ -11,12 +11,11 @@ from typing import Any
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.configs.topic import validate_topic_configs
 from penstock.metadata.controller.assignments import (
-    MAX_PARTITIONS_PER_REQUEST,
     check_manual,
     new_partition,
     refuse_assignment,
 )
-from penstock.metadata.decision import Decision
+from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
 from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.metadata.names import collision_key, may_collide, name_problem, random_uuid
 from penstock.metadata.placement import place
@@ -57,13 +56,13 @@ def create_topics(
     topics = [topic for topic in request.topics if counts[topic.name] == 1]
     results: list[CreatableTopicResult] = []
     records: list[Any] = []
-    too_many = sum(_wanted_partitions(topic, defaults) for topic in request.topics) > MAX_PARTITIONS_PER_REQUEST
+    too_many = sum(_wanted_partitions(topic, defaults) for topic in request.topics) > MAX_RECORDS_PER_REQUEST
     for topic in topics:
         try:
             if too_many:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"This is more than {MAX_PARTITIONS_PER_REQUEST} new partitions: ask for them in several requests.",
+                    f"This is more than {MAX_RECORDS_PER_REQUEST} new partitions: ask for them in several requests.",
                 )
             made, result = _create_topic(image, topic, defaults, random)
         except KafkaError as error:

@@ -160,7 +160,7 @@ def test_an_append_wakes_a_large_poll_whether_it_comes_during_its_first_pass_or_
         answer = decoded(await poll)
         assert answer.responses[0].partitions[0].records
         assert loop.time() - began < 1
-        assert not cluster[1].partition._waiters
+        assert not cluster[1].partition.waiters.consumers
         await cluster.close()
 
     run(scenario())

@@ -219,7 +219,7 @@ def test_those_who_gave_up_waiting_are_forgotten_though_the_high_watermark_stand
             assert future is not None
             future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Retry."))
             future.exception()
-        assert len(partition._commits or ()) < 3
+        assert len(partition.waiters.commits or ()) < 3
         await cluster.close()
 
     run(scenario())

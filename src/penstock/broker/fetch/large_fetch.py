@@ -94,15 +94,12 @@ class LargeFetching:
     def _park(self, partitions: list[Partition]) -> None:
         from_follower = self._fetching.reader.replica_id >= 0
         for partition in partitions:
-            if from_follower:
-                partition.park_follower(self)
-            else:
-                partition.park(self)
+            partition.waiters.park(self, from_follower=from_follower)
         self._parked += partitions
 
     def _unpark(self) -> None:
         for partition in self._parked:
-            partition.unpark(self)
+            partition.waiters.unpark(self)
         self._parked = []
 
 

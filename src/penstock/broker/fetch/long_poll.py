@@ -172,10 +172,7 @@ class Fetching:
         self._parked = [read.partition for read in reads if read.partition is not None] + self.quiet
         from_follower = self.reader.replica_id >= 0
         for partition in self._parked:
-            if from_follower:
-                partition.park_follower(self)
-            else:
-                partition.park(self)
+            partition.waiters.park(self, from_follower=from_follower)
         self._timer = loop.call_later(min(max_wait_ms, MAX_WAIT_MS) / 1000, self.abandon)
         future.add_done_callback(self._unpark)
         return future
@@ -207,7 +204,7 @@ class Fetching:
 
     def _unpark(self, _: object = None) -> None:
         for partition in self._parked:
-            partition.unpark(self)
+            partition.waiters.unpark(self)
         self._parked = []
         if self._timer is not None:
             self._timer.cancel()

@@ -1,27 +1,26 @@
-"""One partition on this node: its log, the part this node plays for it, and who waits for what.
+"""One partition on this node: its log, the role that this node has for it, and its high watermark.
 
 Order of an append, all in one pass of the loop: the log takes the batch, the high watermark moves as far as the
-in-sync replicas allow (of a sole replica: to the end of the log), then the parked fetches are told. With followers it
-is the fetch of the slowest one that moves it, and whoever waits is answered in that very pass. An answer with acks=all
-therefore never goes out before the record is visible to consumers. Where a topic's acknowledgements promise fsync, a
-replica counts what it has synced: the high watermark follows the disks, and everybody who waits for it (consumers,
-coordinators, markers) gets the same promise.
+in-sync replicas allow (of a sole replica: to the end of the log), then waiters are notified. With followers the fetch
+of the slowest one moves it, and waiters are answered in that very pass. An answer with acks=all therefore never goes
+out before the record is visible to consumers. Where a topic's acknowledgements promise fsync, a replica counts what it
+has synced: the high watermark follows the disks, and all who wait for it (consumers, coordinators, markers) get the
+same promise.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import insort
-from collections import deque
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from penstock.broker.replicas.partition_host import PartitionHost, Waiter, now_ms
+from penstock.broker.replicas.partition_host import PartitionHost, now_ms
+from penstock.broker.replicas.partition_waiters import PartitionWaiters
 from penstock.log.flush import make_countable
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import NO_LEADER_EPOCH
 from penstock.records.header import HEADER_SIZE, parse_header
+from penstock.replication.epochs import check_leader_epoch, newest_epoch_end
 from penstock.replication.leader import Leading, Verdict, effective_min_isr
 
 if TYPE_CHECKING:
@@ -33,25 +32,18 @@ if TYPE_CHECKING:
     from penstock.records.validate import Prepared
 
 
-Pending = tuple[int, "asyncio.Future[None]"]
-_offset_of = itemgetter(0)
-
-
 class Partition:
     __slots__ = (
-        "_commits",
-        "_deletions",
-        "_fetchers",
         "_following",
         "_host",
         "_log",
-        "_waiters",
         "image",
         "index",
         "is_new",
         "leading",
         "topic",
         "topic_id",
+        "waiters",
     )
 
     def __init__(
@@ -72,12 +64,9 @@ class Partition:
         self.is_new = is_new
         #: What is known of the followers, while this node leads and has any.
         self.leading: Leading | None = None
+        self.waiters = PartitionWaiters()
         self._host = host
         self._log: Log | None = None
-        self._waiters: dict[Waiter, None] | None = None  # for the high watermark
-        self._fetchers: dict[Waiter, None] | None = None  # followers, for the end of the log
-        self._commits: deque[Pending] | None = None  # in the order of their offsets
-        self._deletions: list[Pending] | None = None
         self._following: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -116,22 +105,15 @@ class Partition:
     def leader_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
         """The log, if this node leads the partition in the epoch that the client believes in."""
         if current_leader_epoch != NO_LEADER_EPOCH:
-            self._check_epoch(current_leader_epoch)
+            check_leader_epoch(current_leader_epoch, self.image.leader_epoch)
         if self.image.leader != self._host.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
         return self._log or self.log
 
     def replica_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
         """The log, also where this node only follows: consumers may read there (KIP-392)."""
-        self._check_epoch(current_leader_epoch)
+        check_leader_epoch(current_leader_epoch, self.image.leader_epoch)
         return self.log
-
-    def _check_epoch(self, current_leader_epoch: int) -> None:
-        epoch = self.image.leader_epoch
-        if current_leader_epoch not in (NO_LEADER_EPOCH, epoch):
-            older = current_leader_epoch < epoch
-            code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
-            raise KafkaError(code, f"The leader epoch is {epoch}.")
 
     def epoch_at(self, offset: int) -> int:
         """The epoch of the record at this offset, or the one the next record will have."""
@@ -141,22 +123,18 @@ class Partition:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below this one and where it ends; (-1, -1) if nothing is known of it.
 
-        The leader's own epoch begins with its leadership, before its first batch puts it into the log's list. A
-        follower knows only what is in its list: it may not have heard yet where the leader's epoch begins.
+        The leader knows more than its list of epochs has. A follower knows only what is in its list: it may not have
+        heard yet where the leader's epoch begins.
         """
         log = self.log
-        if not self.is_leader:
-            return log.epochs.end_offset_for(epoch, log.log_end_offset)
-        if epoch == self.image.leader_epoch:
-            return epoch, log.log_end_offset
-        latest = log.epochs.latest_epoch
-        if latest is None and NO_LEADER_EPOCH != epoch < self.image.leader_epoch:
-            return epoch, log.log_end_offset
-        if latest is not None and latest <= epoch < self.image.leader_epoch:
-            return latest, log.log_end_offset
-        return log.epochs.end_offset_for(epoch, log.log_end_offset)
+        end = log.log_end_offset
+        if self.is_leader:
+            newest = newest_epoch_end(epoch, self.image.leader_epoch, log.epochs.latest_epoch, end)
+            if newest is not None:
+                return newest
+        return log.epochs.end_offset_for(epoch, end)
 
-    # The part that this node plays.
+    # The role that this node has.
 
     def follow_image(self, image: PartitionImage) -> None:
         """The controller has changed something of this partition."""
@@ -165,9 +143,9 @@ class Partition:
         same_epoch = old.leader_epoch == image.leader_epoch and old.leader == image.leader
         if image.leader != self._host.node_id:
             self.leading = None
-            self._fail_commits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {image.leader}."))
+            self.waiters.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {image.leader}."))
             if not same_epoch:
-                self._release()
+                self.waiters.answer_parked()
         elif log is None:
             pass  # it will, once it is opened
         elif same_epoch and self.leading is not None and len(image.replicas) > 1:
@@ -189,10 +167,10 @@ class Partition:
             self._advance(log)
 
     def stop(self) -> None:
-        """This node hosts it no more, or stops: nobody waits here any longer."""
+        """Ends all waiting: the partition has left this node, or the node stops."""
         self.leading = None
-        self._fail_commits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition has left this node."))
-        self._release()
+        self.waiters.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition has left this node."))
+        self.waiters.answer_parked()
 
     # Appending as the leader.
 
@@ -243,12 +221,13 @@ class Partition:
         if not info.duplicate:
             if leading is None and log.countable_offset == log.log_end_offset:
                 log.update_high_watermark(log.log_end_offset)
-                if self._waiters or self._commits:
-                    self._notify(log.size - before)
+                waiters = self.waiters
+                if waiters.consumers or waiters.commits:
+                    waiters.on_high_watermark(log.high_watermark, log.size - before)
             else:
                 self._advance(log)
-                if self._fetchers:
-                    self._tell_fetchers(log.size - before)
+                if self.waiters.followers:
+                    self.waiters.on_append(log.size - before)
         return info
 
     # The high watermark.
@@ -268,14 +247,14 @@ class Partition:
         before = log.high_watermark
         if mark > before:
             log.update_high_watermark(mark)
-            self._notify(_estimated_bytes(log, log.high_watermark - before))
+            self.waiters.on_high_watermark(log.high_watermark, _estimated_bytes(log, log.high_watermark - before))
 
     def recheck(self) -> None:
         """Something that the high watermark depends on may have changed: a broker died, or time has passed."""
         if self._log is not None and self.leading is not None and self._log.high_watermark < self._log.log_end_offset:
             self._advance(self._log)
-        if self._deletions:
-            self._on_low_watermark()
+        if self.waiters.deletions:
+            self.waiters.on_low_watermark(self.low_watermark())
 
     def follow_disk(self, log: Log) -> None:
         """The high watermark goes where the synced part of the log ends, until that is its end."""
@@ -292,7 +271,7 @@ class Partition:
                     return  # a follower waits by itself before it names what has come meanwhile
                 self._advance(log)
         except KafkaError as error:
-            self._fail_commits(error)  # the disk failed or the log was closed
+            self.waiters.fail(error)  # the disk failed or the log was closed
         finally:
             self._following = None
 
@@ -316,63 +295,7 @@ class Partition:
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
         log.check_writable()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        commits = self._commits
-        if commits is None:
-            commits = self._commits = deque()
-        while commits and commits[0][1].done():
-            commits.popleft()  # whoever gave up: a mark that stands still must not gather them
-        if not commits or commits[-1][0] <= offset:
-            commits.append((offset, future))
-        else:
-            insort(commits, (offset, future), key=_offset_of)
-        return future
-
-    def _fail_commits(self, error: KafkaError) -> None:
-        commits, self._commits = self._commits, None
-        deletions, self._deletions = self._deletions, None
-        for _, future in (*(commits or ()), *(deletions or ())):
-            if not future.done():
-                future.set_exception(KafkaError(error.code, error.message))
-
-    def _notify(self, appended_bytes: int) -> None:
-        commits = self._commits
-        if commits:
-            mark = self.log.high_watermark
-            while commits and commits[0][0] <= mark:
-                _, future = commits.popleft()
-                if not future.done():
-                    future.set_result(None)
-        for waiter in tuple(self._waiters or ()):
-            waiter.notify(appended_bytes)
-
-    def park(self, waiter: Waiter) -> None:
-        if self._waiters is None:
-            self._waiters = {}
-        self._waiters[waiter] = None
-
-    def unpark(self, waiter: Waiter) -> None:
-        if self._waiters:
-            self._waiters.pop(waiter, None)
-        if self._fetchers:
-            self._fetchers.pop(waiter, None)
-
-    def park_follower(self, waiter: Waiter) -> None:
-        if self._fetchers is None:
-            self._fetchers = {}
-        self._fetchers[waiter] = None
-
-    def _tell_fetchers(self, appended_bytes: int) -> None:
-        for waiter in tuple(self._fetchers or ()):
-            waiter.notify(appended_bytes)
-
-    def _release(self) -> None:
-        for waiter in (*(self._waiters or ()), *(self._fetchers or ())):
-            waiter.abandon()
-
-    def release_waiters(self) -> None:
-        """The node stops."""
-        self.stop()
+        return self.waiters.commit(offset)
 
     # Followers of ours.
 
@@ -400,8 +323,8 @@ class Partition:
             host.propose(self)
         if log.high_watermark < log.log_end_offset:
             self._advance(log)
-        if deleted and self._deletions:
-            self._on_low_watermark()
+        if deleted and self.waiters.deletions:
+            self.waiters.on_low_watermark(self.low_watermark())
 
     def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
         """Whether a follower in sync is at the end and knows it all; if so, it is caught up now (None: not asked now).
@@ -449,10 +372,10 @@ class Partition:
     def _isr_changed(self, log: Log, before: int) -> None:
         self._advance(log)
         leading = self.leading
-        if leading is None or not self._commits or len(leading.isr) >= before:
+        if leading is None or not self.waiters.commits or len(leading.isr) >= before:
             return
         if leading.is_under_min_isr(log.config.min_insync_replicas):
-            self._fail_commits(
+            self.waiters.fail(
                 KafkaError(
                     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{len(leading.isr)} in-sync replicas are left: retry."
                 )
@@ -470,23 +393,9 @@ class Partition:
         log.advance_log_start_offset(offset)
         if self.low_watermark() >= offset:
             return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._deletions = [*(self._deletions or ()), (offset, future)]
-        for waiter in tuple(self._fetchers or ()):
-            waiter.abandon()  # followers hear of it now, not with the next record
+        future = self.waiters.deletion(offset)
+        self.waiters.answer_followers()  # they hear of the new log start now, not with the next record
         return future
-
-    def _on_low_watermark(self) -> None:
-        mark = self.low_watermark()
-        waiting: list[Pending] = []
-        for offset, future in self._deletions or ():
-            if future.done():
-                continue
-            if offset <= mark:
-                future.set_result(None)
-            else:
-                waiting.append((offset, future))
-        self._deletions = waiting or None
 
     # Following.
 
@@ -501,7 +410,7 @@ class Partition:
         appended = log.size - before
         mark = log.high_watermark
         if high_watermark > mark and log.update_high_watermark(high_watermark) > mark:
-            self._notify(_estimated_bytes(log, log.high_watermark - mark))
+            self.waiters.on_high_watermark(log.high_watermark, _estimated_bytes(log, log.high_watermark - mark))
         if log_start > log.log_start_offset:
             log.advance_log_start_offset(min(log_start, log.high_watermark))
         return appended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.protocol.vocabulary import NO_BROKER_EPOCH
 
@@ -23,16 +23,6 @@ P = TypeVar("P")
 def now_ms() -> int:
     """The loop's monotonic time, by which lag is measured."""
     return int(asyncio.get_running_loop().time() * 1000)
-
-
-class Waiter(Protocol):
-    def notify(self, appended_bytes: int) -> None:
-        """More can be read: about this many bytes."""
-        ...
-
-    def abandon(self) -> None:
-        """The partition is going away: answer now with what there is."""
-        ...
 
 
 def _report_nothing(*_: Any) -> None:

@@ -225,7 +225,7 @@ class Partitions:
     def release_waiters(self) -> None:
         """The node stops: parked fetches are answered with what there is."""
         for partition in self._by_name.values():
-            partition.release_waiters()
+            partition.stop()
 
     async def close(self) -> None:
         if self._opener is not None:

@@ -118,7 +118,7 @@ def _no_parent_sync(old: Any) -> Any:
 def _watermark_at_once(old: Any) -> Any:
     def follow_disk(self: Partition, log: Log) -> None:
         log.update_high_watermark(log.log_end_offset)
-        self._notify(1)
+        self.waiters.on_high_watermark(log.high_watermark, 1)
 
     return follow_disk
 

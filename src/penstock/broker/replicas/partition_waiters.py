@@ -1,0 +1,130 @@
+"""Requests that wait at one partition, and when they go on.
+
+    a parked fetch of a consumer    when the high watermark moves
+    a parked fetch of a follower    when records are appended
+    a commit                        when the high watermark has passed an offset: acks=all, coordinators, markers
+    a deletion                      when the logs of all living replicas start at an offset: DeleteRecords
+
+All go on in the pass of the loop that moved the offset. Without waiters a partition holds no collections: a node may
+have a hundred thousand of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections import deque
+from operator import itemgetter
+from typing import Protocol
+
+from penstock.protocol.errors import KafkaError
+
+Pending = tuple[int, "asyncio.Future[None]"]
+_offset_of = itemgetter(0)
+
+
+class ParkedFetch(Protocol):
+    def notify(self, appended_bytes: int) -> None:
+        """More can be read: about this many bytes."""
+        ...
+
+    def abandon(self) -> None:
+        """Answer now with what there is: the partition is going away, or the fetcher has to hear of a change."""
+        ...
+
+
+class PartitionWaiters:
+    __slots__ = ("commits", "consumers", "deletions", "followers")
+
+    def __init__(self) -> None:
+        self.consumers: dict[ParkedFetch, None] | None = None
+        self.followers: dict[ParkedFetch, None] | None = None
+        self.commits: deque[Pending] | None = None  # in the order of their offsets
+        self.deletions: list[Pending] | None = None
+
+    # Parked fetches.
+
+    def park(self, fetch: ParkedFetch, *, from_follower: bool) -> None:
+        """Parks a fetch until it calls `unpark`: it may be notified several times before it has enough bytes."""
+        if from_follower:
+            if self.followers is None:
+                self.followers = {}
+            self.followers[fetch] = None
+        else:
+            if self.consumers is None:
+                self.consumers = {}
+            self.consumers[fetch] = None
+
+    def unpark(self, fetch: ParkedFetch) -> None:
+        if self.consumers:
+            self.consumers.pop(fetch, None)
+        if self.followers:
+            self.followers.pop(fetch, None)
+
+    def on_append(self, appended_bytes: int) -> None:
+        """Notifies parked fetches of followers."""
+        for fetch in tuple(self.followers or ()):
+            fetch.notify(appended_bytes)
+
+    def answer_followers(self) -> None:
+        """Answers parked fetches of followers at once: they hear of a change without a record."""
+        for fetch in tuple(self.followers or ()):
+            fetch.abandon()
+
+    def answer_parked(self) -> None:
+        """Answers all parked fetches at once, with what there is."""
+        for fetch in (*(self.consumers or ()), *(self.followers or ())):
+            fetch.abandon()
+
+    # Offsets to be reached.
+
+    def commit(self, offset: int) -> asyncio.Future[None]:
+        """Returns a future that is done when the high watermark has reached `offset`, or failed by `fail`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        commits = self.commits
+        if commits is None:
+            commits = self.commits = deque()
+        while commits and commits[0][1].done():
+            commits.popleft()  # cancelled: a high watermark that stands still must not gather them
+        if not commits or commits[-1][0] <= offset:
+            commits.append((offset, future))
+        else:
+            insort(commits, (offset, future), key=_offset_of)
+        return future
+
+    def deletion(self, offset: int) -> asyncio.Future[None]:
+        """Returns a future that is done when the low watermark has reached `offset`, or failed by `fail`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.deletions = [*(self.deletions or ()), (offset, future)]
+        return future
+
+    def on_high_watermark(self, mark: int, appended_bytes: int) -> None:
+        """Ends the commits below the high watermark and notifies parked fetches of consumers."""
+        commits = self.commits
+        if commits:
+            while commits and commits[0][0] <= mark:
+                _, future = commits.popleft()
+                if not future.done():
+                    future.set_result(None)
+        for fetch in tuple(self.consumers or ()):
+            fetch.notify(appended_bytes)
+
+    def on_low_watermark(self, mark: int) -> None:
+        """Ends the deletions below the low watermark."""
+        waiting: list[Pending] = []
+        for offset, future in self.deletions or ():
+            if future.done():
+                continue
+            if offset <= mark:
+                future.set_result(None)
+            else:
+                waiting.append((offset, future))
+        self.deletions = waiting or None
+
+    def fail(self, error: KafkaError) -> None:
+        """Fails all commits and deletions, each with an error of its own. Parked fetches stay parked."""
+        commits, self.commits = self.commits, None
+        deletions, self.deletions = self.deletions, None
+        for _, future in (*(commits or ()), *(deletions or ())):
+            if not future.done():
+                future.set_exception(KafkaError(error.code, error.message))

@@ -1,0 +1,28 @@
+"""Leader epochs as both sides of replication and clients compare them (KIP-101, KIP-320)."""
+
+from __future__ import annotations
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH
+
+
+def check_leader_epoch(asked: int, leader_epoch: int) -> None:
+    """Raises unless a request names this leader epoch or none: its sender's metadata is older, or newer."""
+    if asked not in (NO_LEADER_EPOCH, leader_epoch):
+        code = ErrorCode.FENCED_LEADER_EPOCH if asked < leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        raise KafkaError(code, f"The leader epoch is {leader_epoch}.")
+
+
+def newest_epoch_end(epoch: int, leader_epoch: int, latest: int | None, log_end: int) -> tuple[int, int] | None:
+    """The largest epoch at or below `epoch` and where it ends, if that is the end of the leader's log.
+
+    `latest` is the last epoch in the log's list. The leader's own epoch begins with its leadership, before its first
+    batch puts it into that list. None: the list itself has the answer.
+    """
+    if epoch == leader_epoch:
+        return epoch, log_end
+    if latest is None and NO_LEADER_EPOCH != epoch < leader_epoch:
+        return epoch, log_end
+    if latest is not None and latest <= epoch < leader_epoch:
+        return latest, log_end
+    return None

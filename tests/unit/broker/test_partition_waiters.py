@@ -1,0 +1,120 @@
+"""Requests that wait at a partition: in which order they go on, and what ends their waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from penstock.broker.replicas.partition_waiters import PartitionWaiters
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+
+class Fetch:
+    """A fetch that leaves as soon as it is answered, as real ones do."""
+
+    def __init__(self, waiters: PartitionWaiters, *, from_follower: bool = False) -> None:
+        self.seen: list[int] = []
+        self.answered = False
+        self._waiters = waiters
+        waiters.park(self, from_follower=from_follower)
+
+    def notify(self, appended_bytes: int) -> None:
+        self.seen.append(appended_bytes)
+
+    def abandon(self) -> None:
+        self.answered = True
+        self._waiters.unpark(self)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+def test_consumers_hear_of_the_high_watermark_and_followers_of_appends() -> None:
+    waiters = PartitionWaiters()
+    consumer, follower = Fetch(waiters), Fetch(waiters, from_follower=True)
+    waiters.on_append(10)
+    assert (consumer.seen, follower.seen) == ([], [10])
+    waiters.on_high_watermark(1, 7)
+    assert (consumer.seen, follower.seen) == ([7], [10])
+
+
+def test_a_fetch_that_has_left_hears_nothing_more() -> None:
+    waiters = PartitionWaiters()
+    consumer, follower = Fetch(waiters), Fetch(waiters, from_follower=True)
+    waiters.unpark(consumer)
+    waiters.unpark(follower)
+    waiters.on_append(10)
+    waiters.on_high_watermark(1, 7)
+    waiters.answer_parked()
+    assert [consumer.seen, follower.seen] == [[], []]
+    assert [consumer.answered, follower.answered] == [False, False]
+
+
+def test_followers_alone_are_answered_when_the_log_start_moves_and_all_when_the_partition_goes() -> None:
+    waiters = PartitionWaiters()
+    consumers, followers = [Fetch(waiters) for _ in range(2)], [Fetch(waiters, from_follower=True) for _ in range(2)]
+    waiters.answer_followers()
+    assert [each.answered for each in (*consumers, *followers)] == [False, False, True, True]
+    late = Fetch(waiters, from_follower=True)
+    waiters.answer_parked()
+    assert all(each.answered for each in (*consumers, late))
+
+
+def test_commits_end_in_the_order_of_their_offsets_whatever_the_order_they_came_in() -> None:
+    async def scenario() -> None:
+        waiters = PartitionWaiters()
+        commits = {offset: waiters.commit(offset) for offset in (5, 3, 9, 4)}
+        waiters.on_high_watermark(4, 1)
+        assert {offset for offset, future in commits.items() if future.done()} == {3, 4}
+        waiters.on_high_watermark(9, 1)
+        assert all(future.done() for future in commits.values())
+
+    run(scenario())
+
+
+def test_commits_that_were_cancelled_do_not_gather_where_the_high_watermark_stands_still() -> None:
+    async def scenario() -> None:
+        waiters = PartitionWaiters()
+        for _ in range(100):
+            waiters.commit(5).cancel()
+        assert waiters.commits is not None
+        assert len(waiters.commits) == 1
+
+    run(scenario())
+
+
+def test_deletions_end_when_the_low_watermark_has_reached_them() -> None:
+    async def scenario() -> None:
+        waiters = PartitionWaiters()
+        near, far, gone = waiters.deletion(3), waiters.deletion(8), waiters.deletion(9)
+        gone.cancel()
+        waiters.on_low_watermark(3)
+        assert near.done()
+        assert not far.done()
+        waiters.on_low_watermark(8)
+        assert far.done()
+        assert waiters.deletions is None
+
+    run(scenario())
+
+
+def test_a_failure_ends_commits_and_deletions_with_errors_of_their_own_and_leaves_fetches() -> None:
+    async def scenario() -> None:
+        waiters = PartitionWaiters()
+        fetch = Fetch(waiters)
+        waiting = [waiters.commit(1), waiters.commit(2), waiters.deletion(3)]
+        waiters.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The leader is node 2."))
+        for each in waiting:
+            with pytest.raises(KafkaError, match="The leader is node 2"):
+                await each
+        errors = [each.exception() for each in waiting]
+        assert len(set(map(id, errors))) == len(errors)
+        assert not fetch.answered
+        waiters.on_high_watermark(9, 1)  # nothing is left to end
+        assert fetch.seen == [1]
+
+    run(scenario())

@@ -1,6 +1,7 @@
 """The metadata quorum as a function: `Raft.step(event, now_ms)` changes its own state and returns effects to carry out.
 
-Invariants: one leader an epoch; no message leaves before the vote it speaks of is on disk; a follower's fetch offset
-and a leader's own share of a majority are fsynced; what is below the high watermark is never cut. No clock, file,
-socket or randomness in here. Caller: whoever owns the log and the connections, one step at a time, effects in order.
+Invariants: an epoch has at most one leader; a vote is on disk before any message mentions it; a follower's fetch offset
+and the leader's own part of a majority are fsynced; records below the high watermark are never truncated. The package
+has no clock, file, socket or randomness. Its caller (`broker.controlplane`) owns the log and the connections, runs one
+step at a time and carries out the effects in order.
 """

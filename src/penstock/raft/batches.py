@@ -1,4 +1,4 @@
-"""Batches of the metadata log between the machine and the bytes that files and fetches hold."""
+"""Converts batches of the metadata log between the Raft machine's form and the bytes in files and fetch answers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-#: What this node can do, as it tells in the set of voters.
+#: The versions of `kraft.version` that this node supports; the set of voters records them.
 MIN_KRAFT_VERSION = 0
 MAX_KRAFT_VERSION = 1
 
 
 def parse_batches(data: Buffer) -> tuple[Batch, ...]:
-    """Whole batches, checked; a last one that is cut off is left out. Raises KafkaError on damage."""
+    """Parses and checks the complete batches; leaves out a last batch that is cut off. Raises KafkaError on damage."""
     found = []
     for header, view in iter_batches(data, allow_partial=True):
         check_crc(view)
@@ -37,7 +37,7 @@ def parse_batches(data: Buffer) -> tuple[Batch, ...]:
 
 
 def encode_own(content: LeaderChange | VotersChange, *, epoch: int, timestamp: int) -> bytes:
-    """The control batch that a leader's own record makes; offsets are given when it is appended."""
+    """Returns the control batch for a record that the leader writes itself; its offsets are set on append."""
     from penstock.protocol.persisted.raft.kraft_version_record import KRaftVersionRecord
 
     messages: list[Any]
@@ -86,7 +86,7 @@ def voters_record(voters: Iterable[Voter]) -> Any:
 
 
 def voter_set_of(message: Any) -> VoterSet:
-    """From a VotersRecord."""
+    """Returns the set of voters that a VotersRecord contains."""
     return VoterSet.of(
         Voter(
             one.voter_id,

@@ -1,22 +1,22 @@
-"""Which claims of other nodes a replica believes: the epoch, the candidate and the leader that a message names.
+"""Decides which claims of other nodes a replica accepts: the epoch, the candidate and the leader that a message names.
 
-Anybody who reaches the controller listener can send a message. No message may end the quorum for good:
+Any process that reaches the controller listener can send a message. No message may stop the quorum for good:
 
-    epoch       requests raise it by MAX_EPOCH_JUMP in all since this process started, and one more each EPOCH_PACE_MS.
-                The answer of a node that this replica asked raises it to any epoch up to MAX_EPOCH, if the properties
-                or the log name the address that was asked: a replica that was down learns how far the others got. The
-                answer from an address that only a message named (LeaderEndpoints) counts as a request.
-    candidate,  a voter of a set that may count. Where the log says who votes, the log of this replica may lack the
-    leader      latest set (KIP-853), so another node is believed too, unless this replica hears from a leader.
+    epoch       requests raise it by at most MAX_EPOCH_JUMP in total since this process started, plus one per
+                EPOCH_PACE_MS. An answer to this replica's own request raises it to any epoch up to MAX_EPOCH if the
+                properties or the log name the answering address: a replica that was down learns the current epoch.
+                An answer from an address that only a message named (LeaderEndpoints) is limited like a request.
+    candidate,  a member of a voter set that may be in effect. With dynamic voters (KIP-853) this replica's log may
+    leader      lack the latest set, so other nodes are accepted too, unless this replica hears from a leader.
 
-What answers raise is not taken from what requests may still raise, and adds nothing to it. Otherwise forged requests to
-two voters in turn, each learning the epoch of the other, would use all epochs up within the hour. As it is, forged
-requests without a pause to every voter raise the quorum's epoch by a million for each start of a voter, and by one a
-second for each voter: three voters have epochs for more than twenty years, or for two thousand starts.
+Answers neither use up nor extend the limit for requests. Otherwise forged requests to two voters in turn, each of which
+learns the epoch of the other, would use up all epochs within an hour. With this rule, continuous forged requests to all
+voters raise the quorum's epoch by a million for each start of a voter, and by one per second for each voter: the epochs
+of three voters last for more than twenty years, or for two thousand starts.
 
 Not defended until replicas authenticate each other: forged requests end leaderships for as long as they are sent. A
 follower fetches from the address that a forged BeginQuorumEpoch names as the leader's. A node that answers at a voter's
-address can name the last epoch besides; it gets that address in the network or, where the log says who votes, by
+address can also name the last epoch; it gets that address by an attack on the network or, with dynamic voters, by
 AddRaftVoter or UpdateRaftVoter.
 """
 
@@ -50,21 +50,21 @@ EPOCH_PACE_MS = 1000
 
 
 def highest_epoch(core: Core) -> int:
-    """The highest epoch that this replica takes over from a request."""
+    """Returns the highest epoch that this replica accepts from a request."""
     earned = (core.now - core.started_ms) // EPOCH_PACE_MS
     return min(MAX_EPOCH, core.epoch + MAX_EPOCH_JUMP + earned - core.epochs_by_request)
 
 
 def hears_leader(core: Core) -> bool:
-    """True if this replica leads, or its leader answered its fetches lately."""
+    """Returns True if this replica leads, or if its leader answered its recent fetches."""
     state = core.state
     if isinstance(state, Follower):
-        return state.has_fetched and not state.doubtful and state.deadline_ms > core.now
+        return state.has_fetched and not state.leader_suspected and state.deadline_ms > core.now
     return isinstance(state, Leader)
 
 
 def candidate_refusal(core: Core, epoch: int, candidate: ReplicaKey) -> ErrorCode:
-    """Why a vote for `candidate` in `epoch` is out of the question; NONE if it is not."""
+    """Returns the error for a vote request of `candidate` in `epoch`; NONE if the request may be considered."""
     if epoch > highest_epoch(core) or candidate.node_id < 0:
         return ErrorCode.INVALID_REQUEST
     is_voter = any(voters.has(candidate) for voters in core.voters.since(core.high_watermark))
@@ -72,12 +72,12 @@ def candidate_refusal(core: Core, epoch: int, candidate: ReplicaKey) -> ErrorCod
 
 
 def leader_refusal(core: Core, epoch: int, leader_id: int) -> ErrorCode:
-    """Why a node that says it leads `epoch`, which is this replica's or a later one, is not believed; NONE if it is."""
+    """Returns the error for a node that claims to lead `epoch`, the current epoch or a later one; NONE to accept it."""
     state = core.state
     if epoch > highest_epoch(core) or leader_id < 0 or leader_id == core.me.node_id:
         return ErrorCode.INVALID_REQUEST
     if epoch == core.epoch and state.leader_id != leader_id and hears_leader(core):
-        return ErrorCode.INVALID_REQUEST  # an epoch has one leader, and it is another node
+        return ErrorCode.INVALID_REQUEST  # this epoch already has another leader
     is_voter = any(voters.find(leader_id) is not None for voters in core.voters.since(core.high_watermark))
     is_known = (epoch, leader_id) == (core.epoch, state.leader_id)
     return ErrorCode.NONE if is_voter or is_known or _may_be_new(core) else ErrorCode.INCONSISTENT_VOTER_SET
@@ -92,7 +92,7 @@ def is_me(core: Core, key: ReplicaKey) -> bool:
 
 
 def refused(request: Request, error: ErrorCode, epoch: int, leader_id: int) -> Answer:
-    """The answer to any request that only names an error."""
+    """Returns the answer to `request` that contains only an error, the epoch and the leader."""
     match request:
         case Vote():
             return VoteAnswer(error, epoch, leader_id)

@@ -1,4 +1,4 @@
-"""What the parts of the machine share: its state, its log, its voters, and the effects of the step under way."""
+"""State that the parts of the machine share: the role, the log, the voters, and the effects of the current step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Core:
-    """`now` is that of the step under way."""
+    """Holds the shared state. `now` is the time of the current step."""
 
     def __init__(
         self,
@@ -42,16 +42,17 @@ class Core:
         self.log = log
         self.voters = voters
         self.state: State = state
-        #: Whom an observer asks while its log names nobody.
+        #: Nodes that an observer asks while its log names no voters.
         self.bootstrap = bootstrap
         self.peers = Peers(config)
         self.high_watermark = log.snapshot.offset if log.snapshot else log.start_offset
         self.saved = _quorum_state(state)
         self.stopping = False
-        #: The files are being changed under the view: until that is over, nothing is fetched and no vote asked for.
+        #: The snapshot being installed. The files are changing, so the replica neither fetches nor asks for votes
+        #: meanwhile.
         self.installing: OffsetAndEpoch | None = None
         self.now = now_ms
-        #: By how much requests have raised the epoch since the start; `claims` says how far they may.
+        #: Total by which requests have raised the epoch since the start; `claims.highest_epoch` limits it.
         self.epochs_by_request = 0
         self.started_ms = now_ms
         self.effects: list[Effect] = []
@@ -66,9 +67,10 @@ class Core:
 
     @property
     def is_electable(self) -> bool:
-        """A set of voters that is not known to be committed doesn't end the duty of those that it leaves out.
+        """Returns True if a voter set that may be in effect contains this replica.
 
-        A leader that removed itself and died may have the only log that says so: it must lead once more to commit it.
+        An uncommitted set does not remove a voter: a leader that removed itself and then crashed may have the only log
+        with that change, and must lead once more to commit it.
         """
         return any(voters.has(self.me) for voters in self.voters.since(self.high_watermark))
 
@@ -76,50 +78,57 @@ class Core:
 
     def become(self, state: State) -> None:
         old = self.state
-        check(state.name in TRANSITIONS[old.name], f"{old.name} does not become {state.name}")
-        check(state.epoch >= old.epoch, "epochs never go back")
-        check(state.epoch <= MAX_EPOCH, "every epoch can be written down, and the one after it")
-        check(self.is_electable or state.name not in VOTERS_ONLY, "only a voter stands for election")
+        check(state.name in TRANSITIONS[old.name], f"no transition leads from {old.name} to {state.name}")
+        check(state.epoch >= old.epoch, "an epoch never decreases")
+        check(state.epoch <= MAX_EPOCH, "an epoch and its successor fit into 32 bits")
+        check(self.is_electable or state.name not in VOTERS_ONLY, "only a voter asks for votes or leads")
         if isinstance(old, Leader):
-            self._dismiss(old)
+            self._refuse_waiting(old)
         self.state = state
         self.peers.forget()
         self._save()
         self.effects.append(RoleChanged(state.name, state.epoch, state.leader_id))
 
     def _save(self) -> None:
-        """What was just decided is on disk before anybody hears of it: `Raft` keeps the effects behind it back."""
+        """Emits SaveState if the vote, the epoch or the leader changed. `Raft` holds back later effects until it is on
+        disk.
+        """
         wanted = _quorum_state(self.state)
         if wanted != self.saved:
             self.saved = wanted
             self.effects.append(SaveState(wanted))
 
-    def _dismiss(self, leader: Leader) -> None:
-        """Nobody who waits for this leader gets anything from it any more."""
+    def _refuse_waiting(self, leader: Leader) -> None:
+        """Answers the parked fetches and the pending change of voters with NOT_LEADER_OR_FOLLOWER."""
         for ticket in leader.parked:
             self.reply(ticket, FetchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.epoch, NO_NODE))
         if leader.change is not None:
-            message = "The leader changed meanwhile: look at the voters, and ask again if need be."
+            message = (
+                "The leader changed before the change of voters was committed. "
+                "Describe the quorum, and retry if needed."
+            )
             self.reply(
                 leader.change.ticket, VoterAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.epoch, NO_NODE, message)
             )
 
     def become_unattached(self, epoch: int, voted: ReplicaKey | None = None) -> None:
-        """Whoever was waiting for its election timeout goes on waiting: an epoch heard of is no reason to wait anew."""
+        """Becomes unattached in `epoch`. An unattached replica keeps its election deadline: a new epoch does not
+        restart the wait.
+        """
         state = self.state
         waiting = isinstance(state, Unattached) and voted is None
         if voted is None and epoch == state.epoch:
-            voted = state.voted  # a vote is given once an epoch, whatever happens next
+            voted = state.voted  # a replica votes at most once per epoch
         deadline = state.deadline_ms if waiting and isinstance(state, Unattached) else self.election_deadline()
         self.become(Unattached(epoch, deadline if self.is_electable else self.now, voted))
 
     def become_follower(self, epoch: int, leader_id: int) -> None:
-        check(leader_id != self.me.node_id, "nobody follows itself")
+        check(leader_id != self.me.node_id, "a replica does not follow itself")
         voted = self.state.voted if self.state.epoch == epoch else None
         self.become(Follower(epoch, leader_id, self.now + self.config.fetch_timeout_ms, voted))
 
     def learn(self, epoch: int, leader_id: int) -> bool:
-        """A message names an epoch and a leader. True if that changed this replica's mind."""
+        """Takes over the epoch and the leader that a message names. Returns True if the role changed."""
         state = self.state
         if epoch < state.epoch:
             return False
@@ -131,9 +140,9 @@ class Core:
                 self.become_unattached(epoch)
             return True
         if not known or isinstance(state, Leader | Resigned) or state.leader_id == leader_id:
-            return False  # nothing new; a prospective replica already knows this leader, and doubts it
+            return False  # nothing new; a prospective replica already knows this leader, and suspects it
         if isinstance(state, Follower) and state.has_fetched:
-            return False  # an epoch has one leader, and this replica has fetched from it
+            return False  # this replica has fetched from another leader of this epoch
         self.become_follower(epoch, leader_id)
         return True
 
@@ -155,13 +164,15 @@ class Core:
     def advance_high_watermark(self, offset: int) -> bool:
         if offset <= self.high_watermark:
             return False
-        check(offset <= self.log.end_offset, "only what is in the log can be committed")
+        check(offset <= self.log.end_offset, "the high watermark does not pass the end of the log")
         self.high_watermark = offset
         self.effects.append(Committed(offset))
         return True
 
 
 def _quorum_state(state: State) -> QuorumState:
-    """A leader that resigned has still led its epoch: its next life must not do so again."""
+    """Returns the state to save. A resigned leader is saved as leader: its next incarnation must not lead this epoch
+    again.
+    """
     leader_id = state.led_by if isinstance(state, Resigned) else state.leader_id
     return QuorumState(state.epoch, leader_id, state.voted)

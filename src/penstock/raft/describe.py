@@ -1,4 +1,4 @@
-"""The quorum as its leader sees it, for DescribeQuorum and metrics."""
+"""Describes the quorum as its leader sees it, for DescribeQuorum and metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """`voters` and `observers` are empty on a replica that doesn't lead: it does not know."""
+    """State of the quorum. `voters` and `observers` are empty on a replica that does not lead."""
 
     leader_id: int
     epoch: int

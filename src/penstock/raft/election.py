@@ -1,8 +1,8 @@
-"""Elections: asking for votes, giving them, counting them.
+"""Elections: requests for votes, votes, and their count.
 
-A vote is given to one candidate an epoch, and only if its log holds all that this replica's log does. Before a
-candidate starts an epoch it has asked whether it would win it, so that a replica which merely can't hear the leader
-disturbs nobody. A leader that is heard from is defended: its followers refuse to consider another.
+A replica votes for at most one candidate per epoch, and only if the candidate's log is at least as up to date as its
+own. Before a candidate starts an epoch it asks in a pre-vote whether it would win, so that a replica that merely lost
+its connection to the leader disturbs no other. Followers that hear from their leader refuse pre-votes and votes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ FIRST_SUCCESSOR_BACKOFF_MS = 100
 
 
 def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_ms: int, fetch_ms: int) -> State:
-    """Where a replica starts again. One that led does not lead the same epoch a second time: its log may be shorter."""
+    """Returns the state after a restart. A former leader does not lead the same epoch again: its log may be shorter
+    now.
+    """
     if last_epoch > saved.epoch:
         return Unattached(last_epoch, deadline_ms)
     if saved.leader_id == me.node_id:
@@ -39,7 +41,7 @@ def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_
 
 
 def _own_election(core: Core) -> Election:
-    """With its own vote, unless it is no longer among those that count."""
+    """Starts a count of votes, with this replica's own vote if it is in the latest set of voters."""
     return Election(core.voters.latest, granted={core.me.node_id} if core.is_voter else set())
 
 
@@ -82,7 +84,7 @@ def on_vote_answer(core: Core, node_id: int, request: Vote, answer: VoteAnswer) 
 
 
 def give_up_pre_vote(core: Core, state: Prospective) -> None:
-    """The others may well hear from the leader that this replica missed: it tries that one again."""
+    """Follows the former leader again if one is known: the other voters may still hear from it."""
     if state.leader_id >= 0:
         core.become_follower(core.epoch, state.leader_id)
     else:
@@ -107,7 +109,7 @@ def on_vote(core: Core, ticket: int, request: Vote) -> None:
     if granted and not request.pre_vote and core.state.voted != request.candidate:
         core.become_unattached(request.epoch, request.candidate)
     if granted and request.pre_vote and isinstance(core.state, Follower | Unattached):
-        # Whoever asked first gets a moment to win, before this replica competes with it.
+        # Wait before standing too, so that the first to ask has time to win.
         core.state.deadline_ms = max(core.state.deadline_ms, core.now + core.config.suspect_ms)
     core.reply(ticket, VoteAnswer(ErrorCode.NONE, core.epoch, core.state.leader_id, granted))
 
@@ -119,7 +121,7 @@ def may_grant(core: Core, request: Vote) -> bool:
         case Leader():
             return False
         case Follower():
-            return request.pre_vote and has_all and (state.doubtful or not state.has_fetched)
+            return request.pre_vote and has_all and (state.leader_suspected or not state.has_fetched)
         case Candidate() | Resigned():
             return request.pre_vote and has_all
         case Unattached() | Prospective():
@@ -130,7 +132,7 @@ def may_grant(core: Core, request: Vote) -> bool:
             return state.leader_id < 0 and has_all
 
 
-# --- beginning and end of an epoch, as a voter hears of them ----------------------------------------------
+# --- beginning and end of an epoch, as the leader announces them -----------------------------------------
 
 
 def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
@@ -143,12 +145,12 @@ def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
         core.learn(request.epoch, request.leader_id)
         state = core.state
         if isinstance(state, Prospective) and state.leader_id == request.leader_id:
-            core.become_follower(request.epoch, request.leader_id)  # it lives after all
+            core.become_follower(request.epoch, request.leader_id)  # the suspected leader is alive
     core.reply(ticket, EpochAnswer(error, core.epoch, core.state.leader_id))
 
 
 def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
-    """The leader goes. The first of its successors stands at once, the next ones a little later each."""
+    """Handles a leader's resignation. The first listed successor stands at once, later ones after longer pauses."""
     error = leader_refusal(core, request.epoch, request.leader_id)
     if request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
@@ -158,7 +160,7 @@ def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
     core.learn(request.epoch, request.leader_id)
     state = core.state
     if isinstance(state, Follower) and state.leader_id == request.leader_id:
-        state.doubtful = True
+        state.leader_suspected = True
         places = [key.node_id for key in request.successors]
         place = places.index(core.me.node_id) if core.me.node_id in places else len(places)
         state.deadline_ms = min(state.deadline_ms, core.now + _successor_backoff(core, place))

@@ -1,4 +1,4 @@
-"""What goes into `Raft.step` and what comes out of it."""
+"""Events that go into `Raft.step`, and effects that it returns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.raft.voters import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: `Raft.deadline()` says when one is due. The first one starts the machine."""
+    """Time has passed: `Raft.deadline()` returns when the next Tick is due. The first Tick starts the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A peer or a client asks. The `ticket` comes back with the answer."""
+    """A request of a peer or a client arrived. Its `Reply` names the same `ticket`."""
 
     ticket: int
     request: Request
@@ -29,7 +29,9 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """To the request sent as `send_id`. An address is known if the properties or the log name it."""
+    """The answer to the request sent as `send_id`. `from_known_address`: the properties or the log name the peer's
+    address.
+    """
 
     send_id: int
     answer: Answer
@@ -38,7 +40,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """No answer will come. `closed`: the peer's side of the connection went away, which a silent network doesn't do."""
+    """A request got no answer. `closed`: the peer closed the connection, as opposed to a silent network."""
 
     send_id: int
     closed: bool = False
@@ -58,7 +60,7 @@ class LogFlushed:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Batches to append as leader of `epoch`: (number of records, content) each. All of them or none."""
+    """Batches to append as leader of `epoch`, each as (number of records, content): all of them or none."""
 
     proposal: int
     epoch: int
@@ -75,7 +77,9 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstalled:
-    """The fetched snapshot is whole and on disk, and the log empty behind it. `voters` is the set it holds."""
+    """The fetched snapshot is complete and on disk, and the log after it is empty. `voters` is the snapshot's set of
+    voters.
+    """
 
     snapshot: OffsetAndEpoch
     voters: VoterSet | None
@@ -83,14 +87,14 @@ class SnapshotInstalled:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRejected:
-    """The fetched snapshot is damaged, and nothing was changed."""
+    """The fetched snapshot is damaged; files and log are unchanged."""
 
     snapshot: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """A clean stop: hand the leadership over, and stand for no election any more."""
+    """The node is stopping: hand the leadership over and stand for no more elections."""
 
 
 Event = (
@@ -112,7 +116,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What a replica must not forget between lives."""
+    """The part of a replica's state that must survive restarts."""
 
     epoch: int = 0
     leader_id: int = NO_NODE
@@ -121,14 +125,14 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """Put this on disk and report `StateSaved`. Nothing else happens in between."""
+    """Write this state to disk and report `StateSaved`. No other effect is carried out in between."""
 
     state: QuorumState
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Write these; report `LogFlushed` when they are on disk. Several may be under way."""
+    """Write these batches; report `LogFlushed` when they are on disk. Several appends may be in progress."""
 
     batches: tuple[Batch, ...]
 
@@ -149,7 +153,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer that request. Records and snapshot bytes are the caller's to put in, before the next step."""
+    """Send the answer to the request `ticket`. The caller fills in records and snapshot bytes before the next step."""
 
     ticket: int
     answer: Answer
@@ -157,7 +161,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """This proposal is not in the log."""
+    """The proposal was refused and is not in the log."""
 
     proposal: int
     error: ErrorCode
@@ -166,14 +170,14 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Everything below is committed: apply it."""
+    """All records below `offset` are committed and can be applied."""
 
     high_watermark: int
 
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """`leader_id` is -1 while there is none."""
+    """This replica's role, epoch or leader changed. `leader_id` is -1 while no leader is known."""
 
     role: str
     epoch: int
@@ -182,7 +186,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshot:
-    """A piece of a snapshot from the leader; the first has position 0, and drops what was there."""
+    """A piece of a snapshot from the leader; a piece at position 0 replaces earlier pieces."""
 
     snapshot: OffsetAndEpoch
     position: int
@@ -191,14 +195,16 @@ class WriteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """All pieces are there: make it durable, put the log at its end, then `SnapshotInstalled` or `SnapshotRejected`."""
+    """All pieces arrived: make the snapshot durable, reset the log to its end, then report `SnapshotInstalled` or
+    `SnapshotRejected`.
+    """
 
     snapshot: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """After `Resign`: nothing is left to wait for."""
+    """The handover after `Resign` is complete; the node can stop."""
 
 
 Effect = (
@@ -215,12 +221,12 @@ Effect = (
     | HandedOver
 )
 
-# --- what a leader writes itself --------------------------------------------------------------------------
+# --- records that a leader writes itself ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """The content of an epoch's first batch; with `bootstrap`, the voters of a log that says nothing of them yet."""
+    """The content of an epoch's first batch; with `bootstrap`, also the set of voters for a log that has none yet."""
 
     leader_id: int
     voters: tuple[int, ...]
@@ -229,7 +235,7 @@ class LeaderChange:
 
     @property
     def records(self) -> int:
-        """A set of voters comes with the version of the quorum's protocol."""
+        """Returns the number of records. A set of voters comes with a record of the quorum's protocol version."""
         return 1 if self.bootstrap is None else 3
 
 

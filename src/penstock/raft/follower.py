@@ -1,7 +1,8 @@
-"""Following a leader: fetch, append, cut what the leader doesn't have, take a snapshot where its log starts too late.
+"""Following a leader: fetch, append, truncate records that the leader lacks, and load a snapshot if its log starts
+later.
 
-One fetch is under way at a time, and none goes out before everything up to its offset is on disk: the leader takes the
-offset as a promise.
+One fetch is in flight at a time, and it is sent only when all records below its offset are on disk: the leader counts
+the offset towards the high watermark.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def poll_follower(core: Core, state: Follower) -> None:
-    """Ask the leader for what comes next. Its silence is `Raft`'s business."""
+    """Sends the next fetch to the leader. `Raft` handles the fetch timeout."""
     if core.installing is not None:
         return
     if state.download is not None:
@@ -53,7 +54,7 @@ def fetch_request(core: Core, max_wait_ms: int) -> Fetch:
 
 
 def _report_endpoints(core: Core, state: Follower) -> None:
-    """A voter that moved says so, until the log has it right."""
+    """Sends this voter's endpoints to the leader if the latest set of voters has others."""
     listed = core.voters.latest.find(core.me.node_id)
     if not core.config.dynamic_voters or listed is None or listed.key != core.me or listed == core.voter:
         return
@@ -63,7 +64,9 @@ def _report_endpoints(core: Core, state: Follower) -> None:
 
 
 def poll_observer(core: Core, state: Unattached) -> None:
-    """Who doesn't vote isn't told of leaders: it asks any voter, whose answer names the leader."""
+    """Sends a fetch to a random voter: an observer is not notified of leaders, but the answer to its fetch names the
+    leader.
+    """
     if state.deadline_ms > core.now or core.installing is not None:
         return
     state.deadline_ms = core.now + core.config.retry_backoff_ms * (1 + core.random.randrange(10))
@@ -83,10 +86,10 @@ def on_fetch_answer(core: Core, answer: FetchAnswer) -> None:
         return
     if answer.error:
         if answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            state.doubtful = True  # it resigned, or is starting again
+            state.leader_suspected = True  # the leader resigned, or is starting again
         core.peers.pause(state.leader_id, Fetch, core.now)
         return
-    _leader_lives(core, state)
+    _leader_answered(core, state)
     if answer.diverging is not None:
         _cut(core, state, answer.diverging)
     elif answer.snapshot is not None:
@@ -96,16 +99,18 @@ def on_fetch_answer(core: Core, answer: FetchAnswer) -> None:
         core.advance_high_watermark(min(answer.high_watermark, core.log.end_offset))
 
 
-def _leader_lives(core: Core, state: Follower) -> None:
+def _leader_answered(core: Core, state: Follower) -> None:
     state.deadline_ms = core.now + core.config.fetch_timeout_ms
     state.has_fetched = True
-    state.doubtful = False
+    state.leader_suspected = False
 
 
 def _cut(core: Core, state: Follower, end: OffsetAndEpoch) -> None:
-    """A divergence that leaves nothing to cut is no answer to what was asked, and is asked again after a pause."""
+    """Truncates the log to the leader's point of divergence. If nothing is to be truncated, fetches again after a
+    pause.
+    """
     offset = core.log.cut_for(end)
-    check(offset >= core.high_watermark, "what is committed is never cut")
+    check(offset >= core.high_watermark, "a truncation keeps all committed records")
     if offset < core.log.end_offset:
         truncate(core, offset)
     else:
@@ -119,12 +124,12 @@ def truncate(core: Core, offset: int) -> None:
 
 
 def _append(core: Core, batches: tuple[Batch, ...]) -> None:
-    """What follows the end of the log; a repeated answer holds what is already there."""
+    """Appends the batches from the end of the log on; a repeated answer contains batches that the log already has."""
     new = [batch for batch in batches if batch.base_offset >= core.log.end_offset]
     if not new or new[0].base_offset != core.log.end_offset:
         return
     for batch in new:
-        check(batch.epoch <= core.epoch, "a leader has no records of a later epoch")
+        check(batch.epoch <= core.epoch, "a leader's records are not of a later epoch")
         core.log.append(batch)
         if batch.voters is not None:
             core.voters.record(batch.last_offset, batch.voters)
@@ -138,12 +143,12 @@ def on_snapshot_chunk(core: Core, answer: SnapshotChunk) -> None:
     if answer.error:
         core.peers.pause(state.leader_id, FetchSnapshot, core.now)
         if answer.error in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
-            state.download = None  # the leader has a newer one: the next fetch names it
+            state.download = None  # the leader has a newer snapshot, which the next fetch names
         return
     download = state.download
     if answer.snapshot != download.snapshot or answer.position != download.position:
         return
-    _leader_lives(core, state)
+    _leader_answered(core, state)
     if not answer.data and answer.position < answer.size:
         core.peers.pause(state.leader_id, FetchSnapshot, core.now)
         return
@@ -155,8 +160,8 @@ def on_snapshot_chunk(core: Core, answer: SnapshotChunk) -> None:
 
 
 def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
-    """Whatever the state is by now: the files have changed, and the view with them."""
-    check(event.snapshot.offset >= core.high_watermark, "a snapshot holds all that was committed here")
+    """Resets the log's view to the installed snapshot, whatever the role is by now: the files have already changed."""
+    check(event.snapshot.offset >= core.high_watermark, "a snapshot contains all records committed here")
     core.installing = None
     core.log.reset(event.snapshot)
     if event.voters is not None:
@@ -168,7 +173,7 @@ def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
 
 
 def on_snapshot_rejected(core: Core) -> None:
-    """The next fetch names the leader's snapshot again, by then perhaps another one. Not at once: it may be large."""
+    """Fetches again after a pause, because a snapshot may be large. The leader may name another snapshot by then."""
     core.installing = None
     if isinstance(core.state, Follower):
         core.state.download = None
@@ -177,10 +182,12 @@ def on_snapshot_rejected(core: Core) -> None:
 
 
 def on_failure(core: Core, request: Request, event: SendFailed) -> None:
-    """A process that died closes its connections. That is worth an election soon, unless it answers after all."""
+    """Suspects the leader if the connection closed, as it does when a process dies, and asks for votes soon unless the
+    leader answers first.
+    """
     state = core.state
     if event.closed and isinstance(state, Follower) and isinstance(request, Fetch | FetchSnapshot):
-        state.doubtful = True
+        state.leader_suspected = True
         if core.is_electable:
             wait_ms = 1 + core.random.randrange(core.config.suspect_ms)
             state.deadline_ms = min(state.deadline_ms, core.now + wait_ms)

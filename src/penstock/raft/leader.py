@@ -1,4 +1,4 @@
-"""Leading an epoch: its first record, proposals, fetches, the high watermark, and the ways to stop."""
+"""Leading an epoch: its first record, proposals, fetches, the high watermark, and resignation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.raft.messages import Fetch, FetchSnapshot
     from penstock.raft.voters import VoterSet
 
-#: A replica may ask for more; an answer is built in memory.
+#: Limits an answer, which is built in memory; a replica may ask for more.
 MAX_FETCH_BYTES = 8 * 1024 * 1024
 
 
@@ -40,10 +40,10 @@ def start_leading(core: Core, won: Candidate) -> None:
 
 
 def append(core: Core, contents: Sequence[tuple[int, Any, VoterSet | None]]) -> int:
-    """Write and count at once; whoever has a fetch parked here gets it. Returns the last offset."""
+    """Appends the batches and answers the parked fetches. Returns the last offset."""
     batches = []
     for records, content, voters in contents:
-        check(records > 0, "a batch has records")
+        check(records > 0, "a batch has at least one record")
         base = core.log.end_offset
         batch = Batch(base, base + records - 1, core.epoch, content, voters)
         core.log.append(batch)
@@ -84,7 +84,7 @@ def update_high_watermark(core: Core, state: Leader) -> None:
         state.change = None
         core.reply(change.ticket, VoterAnswer(ErrorCode.NONE, core.epoch, core.me.node_id))
     if not core.is_voter and core.voters.latest_offset < offset:
-        resign(core, state)  # voted out, and everybody who must know does
+        resign(core, state)  # the record that removed this voter is committed
         return
     wake(core)
 
@@ -93,7 +93,7 @@ def update_high_watermark(core: Core, state: Leader) -> None:
 
 
 def refusal(core: Core, epoch: int) -> ErrorCode:
-    """Why this replica can't act as the leader of `epoch`; NONE if it can."""
+    """Returns why this replica cannot act as the leader of `epoch`; NONE if it can."""
     if epoch < core.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if epoch > core.epoch:
@@ -111,7 +111,7 @@ def on_fetch(core: Core, ticket: int, request: Fetch) -> None:
         return
     parting = core.log.compare(request.offset, request.last_epoch)
     if parting is None:
-        # Only now is the offset one of this log's, and counts.
+        # The offset counts only now that it is known to be a prefix of this log.
         state.replicas.fetched(request.replica, request.offset, core.log.end_offset, core.now)
         update_high_watermark(core, state)
         if core.state is not state:
@@ -122,7 +122,7 @@ def on_fetch(core: Core, ticket: int, request: Fetch) -> None:
             state.parked[ticket] = Parked(request, core.now + request.max_wait_ms)
             return
     else:
-        # A replica whose log is still being put right has nothing that counts, but it is there.
+        # A diverging replica's offset does not count, but its fetch shows that it is alive.
         state.replicas.heard(request.replica, core.now)
     _answer_fetch(core, ticket, request)
 
@@ -151,7 +151,7 @@ def _answer_fetch(core: Core, ticket: int, request: Fetch) -> None:
 
 
 def wake(core: Core) -> None:
-    """Answer the parked fetches that have something to bring now, or have waited long enough."""
+    """Answers the parked fetches that have new records or a new high watermark, or whose wait is over."""
     state = core.state
     if not isinstance(state, Leader):
         return
@@ -181,13 +181,13 @@ def on_fetch_snapshot(core: Core, ticket: int, request: FetchSnapshot) -> None:
 def poll_leader(core: Core, state: Leader) -> None:
     cut_off_ms = _cut_off_ms(core, state)
     if cut_off_ms is not None and cut_off_ms <= core.now:
-        # In a minority: nothing can be committed here, and the others have or get another leader.
+        # This leader has lost its majority: it cannot commit, and the other voters may have another leader.
         resign(core, state)
         return
     change = state.change
     if change is not None and change.deadline_ms <= core.now:
         state.change = None
-        message = "The change of voters is not committed yet, and may still be: look at the voters again."
+        message = "The change of voters is not committed yet, but may be later. Describe the quorum to see its voters."
         core.reply(change.ticket, VoterAnswer(ErrorCode.REQUEST_TIMED_OUT, core.epoch, core.me.node_id, message))
     wake(core)
     _correct_own_endpoints(core, state)
@@ -203,7 +203,7 @@ def poll_leader(core: Core, state: Leader) -> None:
 
 
 def _correct_own_endpoints(core: Core, state: Leader) -> None:
-    """A voter that moved tells the leader; a leader that moved tells the log, as soon as it may change the voters."""
+    """Appends a set of voters with this leader's current endpoints, once no other change of voters is pending."""
     voters = core.voters.latest
     listed = voters.find(core.me.node_id)
     if not core.config.dynamic_voters or listed is None or listed.key != core.me or listed == core.voter:
@@ -214,7 +214,7 @@ def _correct_own_endpoints(core: Core, state: Leader) -> None:
 
 
 def begin_due_ms(core: Core, state: Leader, node_id: int, last_fetch_ms: int) -> int:
-    """A voter is told of the epoch at once, and again while it doesn't fetch."""
+    """Returns when to send BeginQuorumEpoch to a voter: at once, and again while it does not fetch."""
     half = core.config.fetch_timeout_ms // 2
     fetched = last_fetch_ms + half if last_fetch_ms >= 0 else 0
     return max(state.begin_due_ms.get(node_id, 0), fetched)
@@ -243,7 +243,7 @@ def leader_deadlines(core: Core, state: Leader) -> list[int]:
 
 
 def resign(core: Core, state: Leader) -> None:
-    """Tell the voters, the one with the longest log first in line."""
+    """Resigns and notifies the voters; the voter with the longest log comes first in the order of succession."""
     voters = core.voters.latest
     others = sorted(state.replicas.of_voters(voters), key=lambda replica: -replica.end_offset)
     core.become(
@@ -265,7 +265,7 @@ def poll_resigned(core: Core, state: Resigned) -> None:
     if state.deadline_ms > core.now:
         return
     if core.is_electable and not core.stopping and core.installing is None:
-        start_pre_vote(core)  # for the next epoch: in its own, its vote is spent
+        start_pre_vote(core)  # for the next epoch; it has already voted in its own
     else:
         core.become_unattached(state.epoch)
         report_hand_over(core)

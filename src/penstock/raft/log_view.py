@@ -1,6 +1,6 @@
-"""What the quorum has to know of its log: where it starts and ends, what is fsynced, and where each epoch began.
+"""The quorum's view of its log: start and end offset, flushed offset, and the start of each epoch.
 
-The records are the caller's. This view is changed together with the effect that tells the caller to do the same.
+The caller holds the records. Each change of this view comes with an effect that makes the caller change the log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.raft.voters import VoterSet
 
 
 class OffsetAndEpoch(NamedTuple):
-    """An end offset, and the epoch of the last record before it. Names a snapshot, and a point where logs part."""
+    """An end offset, and the epoch of the last record before it. Identifies a snapshot, or a point of divergence."""
 
     offset: int
     epoch: int
@@ -23,7 +23,7 @@ class OffsetAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records that stand or fall together. `voters` is the set that its control record brings, if it holds one."""
+    """Records that are kept or truncated together. `voters` is the set of voters in the control record, if any."""
 
     base_offset: int
     last_offset: int
@@ -33,13 +33,13 @@ class Batch:
 
 
 class Diverging(NamedTuple):
-    """The logs part here at the latest: the asker has to cut its own."""
+    """The logs diverge at or before `end`: the follower has to truncate its log."""
 
     end: OffsetAndEpoch
 
 
 class Behind(NamedTuple):
-    """The asker needs what only a snapshot has."""
+    """The follower needs records that only the snapshot contains."""
 
     snapshot: OffsetAndEpoch
 
@@ -55,8 +55,8 @@ class LogView:
         epochs: Sequence[tuple[int, int]] = (),
         snapshot: OffsetAndEpoch | None = None,
     ) -> None:
-        """A log as recovery left it. `epochs` is (epoch, start offset); all of it is on disk."""
-        check(start_offset <= end_offset, "a log ends where it starts or later")
+        """Creates the view of a recovered log. `epochs` are (epoch, start offset) pairs; all of the log is on disk."""
+        check(start_offset <= end_offset, "a log does not end before its start")
         self.start_offset = start_offset
         self.end_offset = end_offset
         self.flushed_offset = end_offset
@@ -66,7 +66,9 @@ class LogView:
         self._anchor()
 
     def _anchor(self) -> None:
-        """A log that starts where its snapshot ends knows the epoch of the record before its first."""
+        """Adds the snapshot's epoch if the log starts at the snapshot's end: it is the epoch of the record before the
+        first.
+        """
         snapshot = self.snapshot
         if snapshot is None or self.start_offset != snapshot.offset:
             return
@@ -79,27 +81,27 @@ class LogView:
         return self._epochs[-1] if self._epochs else 0
 
     def is_at_most(self, last_epoch: int, end_offset: int) -> bool:
-        """Whether a log that ends like that has all that this one could have committed."""
+        """Returns True if a log with this last epoch and end offset is at least as up to date as this log."""
         return (last_epoch, end_offset) >= (self.last_epoch, self.end_offset)
 
     def append(self, batch: Batch) -> None:
-        check(batch.base_offset == self.end_offset, "a batch follows the one before it")
-        check(batch.epoch >= self.last_epoch, "epochs grow along the log")
+        check(batch.base_offset == self.end_offset, "a batch starts at the end of the log")
+        check(batch.epoch >= self.last_epoch, "epochs do not decrease along the log")
         if batch.epoch > self.last_epoch or not self._epochs:
             self._epochs.append(batch.epoch)
             self._starts.append(batch.base_offset)
         self.end_offset = batch.last_offset + 1
 
     def flushed(self, offset: int) -> None:
-        check(offset <= self.end_offset, "only what is in the log is on disk")
+        check(offset <= self.end_offset, "the flushed offset does not pass the end of the log")
         self.flushed_offset = max(self.flushed_offset, offset)
 
     def _check_quiet(self) -> None:
-        """An fsync that ends after a cut would be taken for one of what was appended since."""
-        check(self.flushed_offset == self.end_offset, "a log is cut when no fsync is under way")
+        """Checks that no fsync is in progress: after a truncation it would count for records appended since."""
+        check(self.flushed_offset == self.end_offset, "a log is truncated only while no fsync is in progress")
 
     def truncate_to(self, offset: int) -> None:
-        check(self.start_offset <= offset <= self.end_offset, "a cut falls inside of the log")
+        check(self.start_offset <= offset <= self.end_offset, "a truncation ends inside the log")
         self._check_quiet()
         self.end_offset = offset
         self.flushed_offset = offset
@@ -109,8 +111,8 @@ class LogView:
             self._epochs.pop()
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start_offset: int) -> None:
-        """A snapshot is on disk and the log now starts at `start_offset`, which is in it or follows it."""
-        check(start_offset <= snapshot.offset <= self.end_offset, "a snapshot holds what the log has lost")
+        """Notes a snapshot on disk; the log now starts at `start_offset`, at or before the snapshot's end."""
+        check(start_offset <= snapshot.offset <= self.end_offset, "a snapshot contains all removed records")
         self.snapshot = snapshot
         self.start_offset = max(self.start_offset, start_offset)
         keep = max(0, bisect_right(self._starts, self.start_offset) - 1)
@@ -120,7 +122,7 @@ class LogView:
         self._anchor()
 
     def reset(self, snapshot: OffsetAndEpoch) -> None:
-        """Nothing is left but the snapshot; the next record gets its end offset."""
+        """Empties the log; the next record gets the snapshot's end offset."""
         self._check_quiet()
         self.snapshot = snapshot
         self.start_offset = self.end_offset = self.flushed_offset = snapshot.offset
@@ -128,13 +130,13 @@ class LogView:
         self._starts = [snapshot.offset]
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
-        """The largest epoch of the log that is not above `epoch`, and where it ends."""
+        """Returns the largest epoch of the log that is not above `epoch`, and its end offset."""
         above = bisect_right(self._epochs, epoch)
         end = self.end_offset if above == len(self._epochs) else self._starts[above]
         return OffsetAndEpoch(end, self._epochs[above - 1] if above else 0)
 
     def compare(self, offset: int, last_epoch: int) -> Diverging | Behind | None:
-        """Whether a log that ends at `offset`, in `last_epoch`, is a prefix of this one (None)."""
+        """Compares with a log that ends at `offset` in `last_epoch`. Returns None if it is a prefix of this log."""
         if self.start_offset > 0:
             assert self.snapshot is not None
             if offset < self.start_offset:
@@ -150,6 +152,6 @@ class LogView:
         return Diverging(end)
 
     def cut_for(self, end: OffsetAndEpoch) -> int:
-        """Where to cut when the leader's log has `end.epoch` end at `end.offset`."""
+        """Returns the offset to truncate to when the leader's log has `end.epoch` end at `end.offset`."""
         mine = self.end_offset_for(end.epoch)
         return min(mine.offset, end.offset) if mine.epoch == end.epoch else mine.offset

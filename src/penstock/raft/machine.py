@@ -1,10 +1,10 @@
-"""The machine: events in, effects out, and the order of both.
+"""The Raft machine: takes events, returns effects, and keeps both in order.
 
-    effects = raft.step(event, now_ms)      carry them out in order, then give the next event
-    raft.deadline()                         when to give a Tick, if nothing happens before
+    effects = raft.step(event, now_ms)      carry them out in order, then pass the next event
+    raft.deadline()                         when to pass a Tick if no other event comes before
 
-A step's effects end at a `SaveState`: what the machine wants to say or write after it stays here until `StateSaved`,
-and so do the events that come meanwhile. A crash in between leaves a replica that has said nothing it doesn't know.
+A step's effects end at a `SaveState`: the machine holds back later effects, and events that arrive meanwhile, until
+`StateSaved`. So a replica that crashes in between has sent no message that contradicts its state on disk.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from penstock.raft.peers import InFlight
     from penstock.raft.voters import Voter, VoterHistory
 
-#: Events that wait for a save. Beyond that, requests of peers are refused; whatever this node itself did is never lost.
+#: Limit of events that wait for a save. Beyond it, requests of peers are refused; events of this node itself are kept.
 MAX_WAITING_EVENTS = 10_000
 NEVER = 1 << 62
 
@@ -87,7 +87,7 @@ class Raft:
         self._waiting: deque[Event] = deque()
         self._saving = False
         if isinstance(state, Unattached | Resigned) and (not self.core.is_electable or voters.latest.is_only(me.key)):
-            state.deadline_ms = now_ms  # nobody to wait for
+            state.deadline_ms = now_ms  # there is no other voter to wait for
 
     # --- steps ------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Raft:
                 assert_never(request)
 
     def _believes(self, flight: InFlight, answer: Answer, from_known_address: bool) -> bool:
-        """True if this replica takes the answer's epoch over. Anybody may have named an address that is not known."""
+        """Returns True if this replica takes over the answer's epoch. An address that is not known may be forged."""
         core = self.core
         if answer.epoch > (MAX_EPOCH if from_known_address else highest_epoch(core)):
             core.peers.pause(flight.to, type(flight.request), core.now)
@@ -198,7 +198,7 @@ class Raft:
     def _on_answer(self, node_id: int, request: Request, answer: Answer) -> None:
         core = self.core
         if core.learn(answer.epoch, answer.leader_id):
-            return  # a question of an epoch that is over
+            return  # the answer is to a request of an earlier state
         match answer:
             case VoteAnswer():
                 if isinstance(request, Vote):
@@ -218,7 +218,7 @@ class Raft:
     # --- time -------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """What the state does by itself: timeouts, and requests that are due. Again while that changes the state."""
+        """Handles timeouts and sends the requests that are due; repeats this while it changes the state."""
         core = self.core
         before = None
         while before is not core.state:
@@ -274,7 +274,7 @@ class Raft:
         follower.poll_follower(core, state)
 
     def deadline(self) -> int:
-        """When a Tick is due; while a save is under way, nothing is."""
+        """Returns when a Tick is due; NEVER while a save is in progress."""
         if self._saving:
             return NEVER
         core = self.core
@@ -313,7 +313,7 @@ def _wants_pause(answer: Answer) -> bool:
 
 
 def _without_needless_saves(effects: list[Effect]) -> list[Effect]:
-    """Two saves with nothing to see between them are one."""
+    """Drops a save if another save follows it with at most role changes in between."""
     kept: list[Effect] = []
     for effect in reversed(effects):
         if isinstance(effect, SaveState):

@@ -1,7 +1,7 @@
 """Changing the voters, one at a time (KIP-853).
 
-Two sets that differ by one voter have no two majorities without a common member, so a new set may count from its
-append on, as long as the one before is committed and the leader has committed something in its own epoch.
+Any two majorities of sets that differ by one voter share a member. So a new set takes effect when it is appended, if
+the set before it is committed and the leader has committed a record of its own epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.raft.voters import ReplicaKey, Voter, VoterSet
 
 
-#: What is known of a voter goes into one record of the log, and every voter keeps it.
+#: Limits for a voter's registration, which goes into one record of the log and stays in the memory of every voter.
 MAX_VOTER_LISTENERS = 16
 MAX_LISTENER_CHARACTERS = 255
 
@@ -38,11 +38,14 @@ def on_add_voter(core: Core, ticket: int, request: AddVoter) -> None:
         voters = core.voters.latest
         node_id = request.voter.node_id
         if voters.find(node_id) is not None:
-            raise _RefusedError(ErrorCode.DUPLICATE_VOTER, f"Node {node_id} is a voter already: remove it first.")
+            raise _RefusedError(
+                ErrorCode.DUPLICATE_VOTER,
+                f"Node {node_id} is a voter already. Remove it before you add it with another directory.",
+            )
         if not _is_caught_up(core, state, request.voter.key):
             raise _RefusedError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"Node {node_id} has not caught up with the leader: start it, and ask again when its lag is gone.",
+                f"Node {node_id} has not caught up with the leader. Start it, and retry when its lag is 0.",
             )
     except _RefusedError as refused:
         _refuse(core, ticket, refused)
@@ -56,11 +59,14 @@ def on_remove_voter(core: Core, ticket: int, request: RemoveVoter) -> None:
         voters = core.voters.latest
         listed = voters.find(request.voter.node_id)
         if listed is None or listed.key != request.voter:
+            node_id = request.voter.node_id
             raise _RefusedError(
-                ErrorCode.VOTER_NOT_FOUND, f"No voter {request.voter.node_id} has this directory: list the voters."
+                ErrorCode.VOTER_NOT_FOUND,
+                f'No voter has node id {node_id} and this directory id. Check both with "penstock quorum describe".',
             )
         if len(voters) == 1:
-            raise _RefusedError(ErrorCode.INVALID_REQUEST, "The last voter can't be removed: add another first.")
+            message = f"Node {listed.node_id} is the last voter and cannot be removed. Add another voter first."
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, message)
     except _RefusedError as refused:
         _refuse(core, ticket, refused)
         return
@@ -78,7 +84,8 @@ def on_update_voter(core: Core, ticket: int, request: UpdateVoter) -> None:
         voters = core.voters.latest
         listed = voters.find(request.voter.node_id)
         if listed is None or listed.key != request.voter.key:
-            raise _RefusedError(ErrorCode.VOTER_NOT_FOUND, f"Node {request.voter.node_id} is no voter.")
+            message = f"Node {request.voter.node_id} is not a voter with this directory. Add it as a voter first."
+            raise _RefusedError(ErrorCode.VOTER_NOT_FOUND, message)
     except _RefusedError as refused:
         _refuse(core, ticket, refused)
         return
@@ -89,32 +96,39 @@ def on_update_voter(core: Core, ticket: int, request: UpdateVoter) -> None:
 
 
 def _ready(core: Core) -> Leader:
-    """The leader, able to change the voters now."""
+    """Returns the leader's state; raises if this replica cannot change the voters now."""
     state = core.state
     if not isinstance(state, Leader):
-        raise _RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "Only the leader of the quorum changes its voters.")
+        raise _RefusedError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node does not lead the quorum. Send the request to the leader."
+        )
     if not core.config.dynamic_voters:
         raise _RefusedError(
-            ErrorCode.UNSUPPORTED_VERSION, "The voters are those of controller.quorum.voters: change it on every node."
+            ErrorCode.UNSUPPORTED_VERSION,
+            "controller.quorum.voters defines the voters. Change it on every node, and restart the nodes.",
         )
     if core.high_watermark <= state.start_offset:
-        raise _RefusedError(ErrorCode.REQUEST_TIMED_OUT, "The leader has committed nothing yet: ask again.")
+        raise _RefusedError(
+            ErrorCode.REQUEST_TIMED_OUT, "The leader has not committed a record of its epoch yet. Retry later."
+        )
     if core.voters.latest_offset >= core.high_watermark or state.change is not None:
-        raise _RefusedError(ErrorCode.REQUEST_TIMED_OUT, "Another change of voters is under way: ask again.")
+        raise _RefusedError(ErrorCode.REQUEST_TIMED_OUT, "Another change of voters is not committed yet. Retry later.")
     return state
 
 
 def _check_usable(voter: Voter) -> None:
-    """A record of any size would be appended, and one that is too large for a batch ends the leader."""
+    """Raises if the voter's registration is too large: a record beyond the size of a batch would stop the leader."""
     texts = [text for name, host, _ in voter.endpoints for text in (name, host)]
     if voter.node_id < 0 or len(voter.endpoints) > MAX_VOTER_LISTENERS:
         raise _RefusedError(
-            ErrorCode.INVALID_REQUEST, f"A voter has an id from 0 on and at most {MAX_VOTER_LISTENERS} listeners."
+            ErrorCode.INVALID_REQUEST,
+            f"The voter has a negative id or more than {MAX_VOTER_LISTENERS} listeners. "
+            "Correct its node.id or its listeners.",
         )
     if max(map(len, texts), default=0) > MAX_LISTENER_CHARACTERS:
         raise _RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"A listener's name and host have at most {MAX_LISTENER_CHARACTERS} characters each: shorten them.",
+            f"A listener's name or host is longer than {MAX_LISTENER_CHARACTERS} characters. Shorten it.",
         )
 
 

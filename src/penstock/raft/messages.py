@@ -1,6 +1,6 @@
-"""What replicas of the quorum ask of each other, and the answers. Kafka's requests without what is only framing.
+"""Requests between replicas of the quorum, and their answers: Kafka's messages without the framing.
 
-Every answer names the epoch and the leader that its sender knows, so that whoever is behind learns of it.
+Every answer names the epoch and the leader that its sender knows, so that a replica that is behind learns both.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ NONE = ErrorCode.NONE
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    voter: ReplicaKey  # who is asked
+    voter: ReplicaKey  # the voter that is asked
     candidate: ReplicaKey
     epoch: int
     last_epoch: int
     end_offset: int
-    #: Only asks whether the vote would be given; binds nobody (KIP-996). `epoch` is then the one that is ending.
+    #: Asks only whether the vote would be granted, and binds neither side (KIP-996). `epoch` is then the current epoch,
+    #: before the new one.
     pre_vote: bool
 
 
@@ -45,12 +46,12 @@ class BeginEpoch:
 class EndEpoch:
     leader_id: int
     epoch: int
-    successors: tuple[ReplicaKey, ...]  # the one with the longest log first
+    successors: tuple[ReplicaKey, ...]  # the voter with the longest log first
 
 
 @dataclass(frozen=True, slots=True)
 class EpochAnswer:
-    """To BeginEpoch and EndEpoch."""
+    """The answer to BeginEpoch and EndEpoch."""
 
     error: ErrorCode
     epoch: int
@@ -59,7 +60,9 @@ class EpochAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """From `offset` on. Says as well: all below it is on my disk, and its last record is of `last_epoch`."""
+    """Requests records from `offset` on. It also states that all records below `offset` are on the sender's disk, the
+    last of them of epoch `last_epoch`.
+    """
 
     replica: ReplicaKey
     epoch: int
@@ -72,9 +75,10 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """On the leader's side `read_from` asks the caller for records from there on; elsewhere they are `batches`.
+    """The answer to a fetch. The leader sets `read_from`, where its caller reads the records; other replicas get
+    `batches`.
 
-    They are no more than `max_bytes`, but for a single batch that is larger.
+    The records have at most `max_bytes`, except for a single batch that is larger.
     """
 
     error: ErrorCode
@@ -99,7 +103,9 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
-    """On the leader's side the caller puts `size` and `data` in, or its error: SNAPSHOT_NOT_FOUND and the like."""
+    """The answer to FetchSnapshot. On the leader's side the caller fills in `size` and `data`, or an error such as
+    SNAPSHOT_NOT_FOUND.
+    """
 
     error: ErrorCode
     epoch: int
@@ -126,7 +132,7 @@ class RemoveVoter:
 
 @dataclass(frozen=True, slots=True)
 class UpdateVoter:
-    """A voter's own word on where it can be reached."""
+    """A voter's report of its own endpoints."""
 
     epoch: int
     voter: Voter

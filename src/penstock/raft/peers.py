@@ -1,4 +1,4 @@
-"""Requests under way: at most one of a kind to a peer, given up after a while, repeated after a pause."""
+"""Requests in flight: at most one of each kind per peer, abandoned after a timeout, repeated after a pause."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Peers:
         self._next_id = 0
 
     def due_ms(self, to: int, kind: type[Request], now_ms: int) -> int | None:
-        """When such a request may be sent; None while one is under way."""
+        """Returns when a request of this kind may be sent; None while one is in flight."""
         if (to, kind) in self._busy:
             return None
         return max(now_ms, self._not_before.get((to, kind), now_ms))
@@ -37,7 +37,7 @@ class Peers:
         return self._next_id
 
     def done(self, send_id: int, now_ms: int, *, pause: bool) -> InFlight | None:
-        """The request that was answered or failed; None if it had been given up. Then its answer is nobody's."""
+        """Returns the request that was answered or failed; None if it was abandoned, and then the answer is ignored."""
         flight = self._flights.pop(send_id, None)
         if flight is None:
             return None
@@ -57,7 +57,7 @@ class Peers:
             self.done(send_id, now_ms, pause=True)
 
     def forget(self) -> None:
-        """A new state asks new questions: answers to the old ones are not waited for."""
+        """Abandons all requests in flight: a new state ignores answers to the requests of the state before."""
         self._flights.clear()
         self._busy.clear()
         self._not_before.clear()

@@ -1,4 +1,6 @@
-"""What a leader knows of the replicas that fetch from it, and what follows: what is committed, and who is there."""
+"""A leader's record of the replicas that fetch from it, which decides the high watermark and whether a majority is
+alive.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from penstock.raft.voters import ReplicaKey, VoterSet
 def caught_up_at(
     offset: int, leader_end: int, now_ms: int, *, earlier_end: int, earlier_ms: int, caught_up_ms: int
 ) -> int:
-    """When a follower was last caught up, after its fetch at `offset`.
+    """Returns when a follower was last caught up, after its fetch at `offset`.
 
-    `earlier_end` is where the leader's log ended at the fetch before, -1 if there was none: a follower that reaches it
-    now was caught up back then, at `earlier_ms`. So a follower that fetches steadily counts as caught up under load.
+    `earlier_end` is the end of the leader's log at the fetch before, -1 if there was none: a follower that reaches it
+    now was caught up at that time, `earlier_ms`. So a follower that fetches steadily counts as caught up under load.
     """
     if offset >= leader_end:
         return now_ms
@@ -27,11 +29,11 @@ def caught_up_at(
 @dataclass(slots=True)
 class Replica:
     key: ReplicaKey
-    #: Below this everything is on the replica's disk; -1 before its first fetch of the epoch.
+    #: All records below this offset are on the replica's disk; -1 before its first fetch of the epoch.
     end_offset: int = -1
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
-    #: Where the leader's log ended at the last fetch.
+    #: The end of the leader's log at the last fetch.
     leader_end_at_fetch: int = -1
 
     def fetched(self, offset: int, leader_end: int, now_ms: int) -> None:
@@ -49,9 +51,10 @@ class Replica:
 
 
 class Replicas:
-    """By node id and directory: whoever fetches as a voter with another directory takes nothing from that voter.
+    """Replicas by node id and directory: a replica with a voter's id and another directory does not count as that
+    voter.
 
-    Voters other than the leader that never fetched are as old as the epoch.
+    A voter that has not fetched yet counts as heard from when the epoch began.
     """
 
     __slots__ = ("_latest", "me", "since_ms", "table")
@@ -60,7 +63,7 @@ class Replicas:
         self.me = me
         self.since_ms = since_ms
         self.table: dict[ReplicaKey, Replica] = {}
-        #: The one of each node id that fetched last.
+        #: For each node id, the replica that fetched last.
         self._latest: dict[int, Replica] = {}
 
     def fetched(self, key: ReplicaKey, offset: int, leader_end: int, now_ms: int) -> None:
@@ -74,7 +77,7 @@ class Replicas:
             replica.last_fetch_ms = now_ms
 
     def _find(self, key: ReplicaKey) -> Replica | None:
-        """Whoever reads without being a replica has no id and leaves no trace."""
+        """Returns the replica, created if new; None for the leader itself and for clients, which have no node id."""
         if key.node_id < 0 or key.node_id == self.me.node_id:
             return None
         replica = self.table.get(key)
@@ -84,16 +87,18 @@ class Replicas:
         return replica
 
     def of_voters(self, voters: VoterSet) -> list[Replica]:
-        """Every voter but the leader. A voter's id with another directory is not that voter."""
+        """Returns every voter but the leader. A replica with a voter's id and another directory is not that voter."""
         return [self._of_voter(voter.key) for voter in voters.voters if voter.node_id != self.me.node_id]
 
     def _of_voter(self, key: ReplicaKey) -> Replica:
-        """A voter that the properties name has no directory: the replica of its id that fetched last is the voter."""
+        """Returns the voter's replica. A voter from the properties has no directory: the replica of its id that fetched
+        last counts.
+        """
         known = self._latest.get(key.node_id) if key.directory_id == ZERO_UUID else self.table.get(key)
         return known or Replica(key)
 
     def observers(self, voters: VoterSet) -> list[Replica]:
-        """Of a node that came back with another disk, only the disk that it has now."""
+        """Returns the replicas that are not voters; of a node that changed its directory, only the current one."""
         others = self._others(voters)
         return [one for one in others if one is self._latest[one.key.node_id] or voters.find(one.key.node_id)]
 
@@ -113,13 +118,13 @@ class Replicas:
                     del self._latest[replica.key.node_id]
 
     def heard_until_ms(self, voters: VoterSet) -> int | None:
-        """When a majority had last fetched, the leader itself counted always; None if it needs nobody else."""
+        """Returns when a majority, the leader included, had last fetched; None if the leader alone is a majority."""
         others = sorted((max(r.last_fetch_ms, self.since_ms) for r in self.of_voters(voters)), reverse=True)
         needed = voters.majority - (1 if voters.has(self.me) else 0)
         return others[needed - 1] if needed > 0 else None
 
     def replicated_to(self, voters: VoterSet, my_flushed: int) -> int:
-        """The largest offset below which a majority has everything on disk."""
+        """Returns the largest offset below which a majority has all records on disk."""
         ends = [replica.end_offset for replica in self.of_voters(voters)]
         if voters.has(self.me):
             ends.append(my_flushed)
@@ -131,7 +136,8 @@ def majority_offset(end_offsets: Iterable[int], majority: int) -> int:
 
 
 def may_commit(offset: int, high_watermark: int, epoch_start: int) -> bool:
-    """Only past the first record of the leader's own epoch: what is older counts when something new stands on it.
+    """Returns True if the high watermark may advance to `offset`, which must be past the first record of the leader's
+    epoch.
 
     Records of an earlier epoch can be on a majority and still lose an election to a log with a later epoch.
     """

@@ -1,16 +1,16 @@
-"""The states of a replica, and which may follow which.
+"""The states of a replica, and the transitions between them.
 
     from          to            when
-    unattached    prospective   the election timeout is over
+    unattached    prospective   the election timeout has passed
     prospective   candidate     a majority would vote for it
-                  follower      not so, but it knows a leader          unattached  not so, and it knows none
-    candidate     leader        a majority voted for it                prospective lost, or out of time
+                  follower      no majority would, a leader is known   unattached  no majority would, no leader is known
+    candidate     leader        a majority voted for it                prospective it lost, or the timeout has passed
     follower      prospective   the leader has been silent for the fetch timeout
-    leader        resigned      cut off from the majority, voted out, or stopping
-    resigned      prospective   the election timeout is over           unattached  the same, but it may not stand
+    leader        resigned      it lost contact with the majority, was removed, or is stopping
+    resigned      prospective   the election timeout has passed        unattached  the same, but it cannot stand
 
 A replica that is not among the voters is an observer: it is only ever Unattached or Follower (or Resigned, when it led
-and was voted out). A higher epoch leads from any state to Unattached, or to Follower where the leader is known.
+and was removed). A higher epoch leads from any state to Unattached, or to Follower where the leader is known.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     "leader": frozenset({"unattached", "follower", "resigned"}),
     "resigned": frozenset({"unattached", "prospective", "follower"}),
 }
-#: Epochs are 32 bits wide on the wire and on disk, and the last one is left out: it could have no successor.
+#: Epochs are 32 bits wide on the wire and on disk; the last value is not used, because it has no successor.
 MAX_EPOCH = (1 << 31) - 2
-#: In these a replica wants votes or has got them, which only a voter may.
+#: Only a voter may be in these states.
 VOTERS_ONLY = frozenset({"prospective", "candidate"})
 
 
@@ -63,7 +63,7 @@ class Election:
 
 @dataclass(slots=True)
 class Unattached:
-    """Knows the epoch and perhaps gave its vote; waits for a leader."""
+    """Knows the epoch and may have voted in it; waits for a leader."""
 
     epoch: int
     deadline_ms: int
@@ -77,12 +77,12 @@ class Unattached:
 
 @dataclass(slots=True)
 class Prospective:
-    """Asks whether it would get the votes, before it disturbs anybody with a new epoch."""
+    """Asks in a pre-vote whether it would get the votes, before it starts a new epoch."""
 
     epoch: int
     deadline_ms: int
     election: Election
-    leader_id: int = NO_NODE  # to go back to when the others still hear from it
+    leader_id: int = NO_NODE  # the leader to follow again if the other voters still hear from it
     voted: ReplicaKey | None = None
     name: str = "prospective"
 
@@ -93,7 +93,7 @@ class Candidate:
     deadline_ms: int
     election: Election
     voted: ReplicaKey
-    lost: bool = False  # the deadline is then the end of the pause before the next try
+    lost: bool = False  # if True, the deadline is the end of the pause before the next election
     name: str = "candidate"
 
     @property
@@ -103,7 +103,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Download:
-    """A snapshot on its way here."""
+    """A snapshot that is being fetched from the leader."""
 
     snapshot: OffsetAndEpoch
     position: int = 0
@@ -113,12 +113,12 @@ class Download:
 class Follower:
     epoch: int
     leader_id: int
-    deadline_ms: int  # until then the leader has to answer
+    deadline_ms: int  # when the leader is abandoned if it does not answer
     voted: ReplicaKey | None = None
-    #: A fetch of this epoch succeeded: the leader lives, and nobody needs another.
+    #: A fetch of this epoch succeeded: the leader is alive, so pre-votes are refused.
     has_fetched: bool = False
-    #: The leader said goodbye, or its connection broke: others may have this vote if they ask first.
-    doubtful: bool = False
+    #: The leader resigned or its connection broke: pre-votes of other replicas are granted.
+    leader_suspected: bool = False
     download: Download | None = None
     update_due_ms: int = 0
     name: str = "follower"
@@ -126,7 +126,7 @@ class Follower:
 
 @dataclass(slots=True)
 class Parked:
-    """A fetch that waits for something to bring."""
+    """A fetch that waits for new records or a new high watermark."""
 
     request: Fetch
     deadline_ms: int
@@ -134,7 +134,7 @@ class Parked:
 
 @dataclass(slots=True)
 class VoterChangeAnswer:
-    """Somebody waits for a change of voters to be committed."""
+    """The request that waits for a change of voters to be committed."""
 
     ticket: int
     offset: int
@@ -146,7 +146,7 @@ class Leader:
     epoch: int
     leader_id: int
     voted: ReplicaKey | None
-    start_offset: int  # of the epoch
+    start_offset: int  # the offset of the epoch's first record
     granted_by: tuple[int, ...]
     replicas: Replicas
     parked: dict[int, Parked] = field(default_factory=dict)
@@ -157,14 +157,14 @@ class Leader:
 
 @dataclass(slots=True)
 class Resigned:
-    """Led this epoch and does no more: can't vote in it, and tells the voters to choose again."""
+    """Led this epoch and has resigned: does not vote in it, and notifies the voters to elect another leader."""
 
     epoch: int
     deadline_ms: int
     voted: ReplicaKey | None
     unacknowledged: set[int] = field(default_factory=set)
     successors: tuple[ReplicaKey, ...] = ()
-    #: What `quorum-state` still says, so that the next life knows as well.
+    #: The leader id in `quorum-state`, so that the next incarnation does not lead this epoch either.
     led_by: int = NO_NODE
     name: str = "resigned"
 

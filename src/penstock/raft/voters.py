@@ -1,6 +1,6 @@
-"""Who votes: replicas by id and directory, sets of them, and the sets that the log has held so far.
+"""Voters: replicas by id and directory, sets of them, and the sets that the log has contained so far.
 
-A set counts from the moment it is appended, committed or not; cutting the log brings the one before it back.
+A set takes effect when it is appended, committed or not; truncating the log restores the set before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from penstock.protocol.uuid import ZERO_UUID
 
 
 class ReplicaKey(NamedTuple):
-    """A node and the disk it has: with another disk it is another replica, which has promised nothing yet."""
+    """A node id and a directory id. With another directory the node is another replica, which has voted for no
+    candidate yet.
+    """
 
     node_id: int
     directory_id: bytes = ZERO_UUID
@@ -38,7 +40,7 @@ class VoterSet:
     @staticmethod
     def of(voters: Iterable[Voter]) -> VoterSet:
         listed = tuple(sorted(voters, key=lambda voter: voter.node_id))
-        check(len({voter.node_id for voter in listed}) == len(listed), "a node votes once")
+        check(len({voter.node_id for voter in listed}) == len(listed), "a set of voters contains each node once")
         return VoterSet(listed)
 
     def __iter__(self) -> Iterator[Voter]:
@@ -62,7 +64,9 @@ class VoterSet:
         return None
 
     def has(self, key: ReplicaKey) -> bool:
-        """A voter that the properties name, and not the log, has no directory: then the id alone decides."""
+        """Returns True if the set contains this replica. A voter from the properties has no directory: its id alone
+        decides.
+        """
         voter = self.find(key.node_id)
         return voter is not None and voter.directory_id in (ZERO_UUID, key.directory_id)
 
@@ -80,7 +84,9 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The sets of voters in the log, by the offset that each begins at. The first is what the log itself rests on."""
+    """The sets of voters in the log, each by the offset of its record. The first set is from the properties or the
+    snapshot.
+    """
 
     __slots__ = ("_changes",)
 
@@ -93,19 +99,19 @@ class VoterHistory:
 
     @property
     def latest_offset(self) -> int:
-        """Of the record that made the latest set; -1 if no record did."""
+        """Returns the offset of the record with the latest set; -1 if the set is from no record."""
         return self._changes[-1][0]
 
     def record(self, offset: int, voters: VoterSet) -> None:
-        check(offset > self.latest_offset, "sets of voters come in the order of the log")
+        check(offset > self.latest_offset, "sets of voters are recorded in the order of the log")
         self._changes.append((offset, voters))
 
     def before(self, end_offset: int) -> VoterSet:
-        """The set that a snapshot of everything below `end_offset` holds."""
+        """Returns the set of voters in effect for a snapshot of the records below `end_offset`."""
         return next((voters for offset, voters in reversed(self._changes) if offset < end_offset), self._changes[0][1])
 
     def since(self, high_watermark: int) -> list[VoterSet]:
-        """The set that is known to be committed, and those after it that may yet be."""
+        """Returns the latest committed set, and the uncommitted sets after it."""
         above = [voters for offset, voters in self._changes if offset >= high_watermark]
         return [self.before(high_watermark), *above]
 
@@ -114,7 +120,7 @@ class VoterHistory:
             self._changes.pop()
 
     def forget_before(self, end_offset: int) -> None:
-        """A snapshot holds the sets below: only the last of them is still needed."""
+        """Drops the sets that a snapshot of the records below `end_offset` replaces; the last of them is kept."""
         while len(self._changes) > 1 and self._changes[1][0] < end_offset:
             del self._changes[0]
 

@@ -1,4 +1,4 @@
-"""The quorum's answers as Kafka's messages, and back."""
+"""Converts the quorum's answers to Kafka's messages and back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ from penstock.raft.wire_requests import only_partition
 
 
 def answer_to_wire(request: Request, answer: Answer, records: bytes, leader: Voter | None) -> Any:
-    """`records` is what a fetch brings; `leader`, where the one that the answer names can be reached."""
+    """Converts an answer. `records` are the fetched bytes; `leader` has the endpoints of the leader that the answer
+    names.
+    """
     match answer:
         case VoteAnswer():
             voted = vote.VoteResponsePartitionData(
@@ -119,10 +121,10 @@ def _voter_answer_to_wire(request: Request, answer: VoterAnswer, leader: Voter |
 
 
 def answer_from_wire(message: Any) -> Answer:
-    """Raises KafkaError for an answer that refuses the whole request, or that can't be used."""
+    """Converts a message. Raises KafkaError if it refuses the whole request or cannot be used."""
     if getattr(message, "topics", None) is not None or isinstance(message, fetch.FetchResponse):
         if message.error_code:
-            raise KafkaError(_code(message.error_code), "The peer refused the request as a whole.")
+            raise KafkaError(_code(message.error_code), "The peer refused the whole request. Its log states the cause.")
         return _partition_answer(message)
     if isinstance(message, update.UpdateRaftVoterResponse):
         leader = message.current_leader
@@ -167,7 +169,7 @@ def _code(value: int) -> ErrorCode:
 
 
 def endpoints_in(message: Any) -> dict[int, tuple[str, int]]:
-    """Where nodes are, as far as a request or an answer says."""
+    """Returns the endpoints of nodes that a request or an answer contains."""
     found = {one.node_id: (one.host, one.port) for one in getattr(message, "node_endpoints", [])}
     listeners = getattr(message, "leader_endpoints", [])
     if listeners and message.topics and message.topics[0].partitions:

@@ -1,4 +1,6 @@
-"""The quorum's requests as Kafka's messages, and back. All of them speak of one partition, `__cluster_metadata-0`."""
+"""Converts the quorum's requests to Kafka's messages and back. All of them are about one partition,
+`__cluster_metadata-0`.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,7 @@ def _fetch_to_wire(request: Fetch, cluster_id: str) -> Any:
 
 
 def request_from_wire(message: Any, me: ReplicaKey) -> Request:
-    """Raises KafkaError if it asks about anything but the metadata partition."""
+    """Converts a message. Raises KafkaError if it is about any partition but the metadata partition."""
     match message:
         case vote.VoteRequest():
             asked = only_partition(message.topics)
@@ -187,11 +189,13 @@ def request_from_wire(message: Any, me: ReplicaKey) -> Request:
             return RemoveVoter(ReplicaKey(message.voter_id, message.voter_directory_id))
         case update.UpdateRaftVoterRequest():
             return UpdateVoter(message.current_leader_epoch, _voter_in(message))
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"{type(message).__name__} is no request of the quorum.")
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST, f"{type(message).__name__} is not a request of the quorum. Send it to a broker."
+    )
 
 
 def _addressee(voter_id: int, directory_id: bytes, me: ReplicaKey) -> ReplicaKey:
-    """Version 0 of the requests does not say whom it is for."""
+    """Returns the replica that the request is for; version 0 of the requests does not name it."""
     return ReplicaKey(voter_id if voter_id >= 0 else me.node_id, directory_id)
 
 
@@ -201,11 +205,13 @@ def _voter_in(message: Any) -> Voter:
 
 
 def only_partition(topics: Sequence[Any]) -> Any:
-    """The one partition there is; whatever its kind calls its topic and its index."""
+    """Returns the only partition of the request, whichever names the message uses for topics and partitions."""
     if len(topics) == 1 and len(topics[0].partitions) == 1:
         topic, partition = topics[0], topics[0].partitions[0]
         names = [getattr(topic, name, "") for name in ("topic_name", "name", "topic")]
         index = next(getattr(partition, n) for n in ("partition_index", "partition", "index") if hasattr(partition, n))
         if (METADATA_TOPIC in names or getattr(topic, "topic_id", None) == METADATA_TOPIC_ID) and index == 0:
             return partition
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Ask about {METADATA_TOPIC}-0, and only that.")
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST, f"The request is not about {METADATA_TOPIC}-0 alone. Name only this partition."
+    )

@@ -1,8 +1,10 @@
-"""What a follower does with what its leader says. Offsets and epochs in, a step out; the shell takes it.
+"""Decides how a follower reacts to its leader's answers: offsets and epochs in, a step out, which the caller carries
+out.
 
-Logs part where an unclean leader, or one that nobody followed far enough, wrote what others never got. The leader
-tells the last epoch that both may share and where it ended there (KIP-101); a follower that doesn't know that epoch
-goes back to the end of its own largest one below and asks again (KIP-279), until both agree.
+Logs diverge where a leader wrote records that no follower fetched before the next election, or after an unclean
+election. The leader's answer names the last epoch that both logs may share and its end in the leader's log (KIP-101). A
+follower that lacks that epoch truncates to the end of its own largest epoch below and asks again (KIP-279), until both
+agree.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ FIRST_PAUSE_MS = 10
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Drop everything from `offset` on. `done`: else the next fetch will tell whether more has to go."""
+    """Truncate the log to `offset`. `done` is False if the next fetch decides whether more has to be truncated."""
 
     offset: int
     done: bool
@@ -27,11 +29,13 @@ class Truncate:
 def truncation(
     leader_epoch: int, leader_end: int, own_epoch: int, own_epoch_end: int, log_end: int, high_watermark: int
 ) -> Truncate:
-    """The leader's `leader_epoch` ends at `leader_end`; here the largest epoch up to it is `own_epoch`, and it ends at
-    `own_epoch_end` (-1, -1 if there is none so small).
+    """Returns the truncation when the leader's `leader_epoch` ends at `leader_end`.
+
+    `own_epoch` is this log's largest epoch up to `leader_epoch`, and it ends at `own_epoch_end` (-1, -1 if there is
+    none).
     """
     if leader_end == UNDEFINED:
-        return Truncate(min(high_watermark, log_end), True)  # it knows nothing of ours: only what is committed stays
+        return Truncate(min(high_watermark, log_end), True)  # no shared epoch: keep only the committed records
     if leader_epoch == UNDEFINED or own_epoch_end == UNDEFINED:
         return Truncate(min(leader_end, log_end), True)
     if own_epoch != leader_epoch:
@@ -52,7 +56,7 @@ class Reset:
 
 
 def reset(log_end: int, leader_start: int, leader_end: int) -> Reset:
-    """Our offset is not in the leader's log."""
+    """Returns what to do when this log's end is not in the leader's log."""
     if leader_end < log_end:
         return Reset(ResetKind.TRUNCATE, leader_end)
     if leader_start > log_end:
@@ -61,10 +65,10 @@ def reset(log_end: int, leader_start: int, leader_end: int) -> Reset:
 
 
 class Trouble(Enum):
-    """Kinds of errors by what helps."""
+    """Kinds of errors, by how the follower recovers."""
 
     OUT_OF_RANGE = "out of range"
-    SOON = "soon"  # the other side hasn't heard yet what we have, or we not yet what it has
+    SOON = "soon"  # the leader or this follower has not received the latest metadata yet
     LATER = "later"
 
 
@@ -91,7 +95,9 @@ def trouble(code: ErrorCode) -> Trouble:
 
 
 def pause_ms(kind: Trouble, failures: int, backoff_ms: int) -> int:
-    """Leaders change within milliseconds, so the first pauses are short; `replica.fetch.backoff.ms` is the longest."""
+    """Returns the pause before the next fetch: short at first, as elections take milliseconds, up to
+    `replica.fetch.backoff.ms`.
+    """
     if kind is Trouble.SOON:
         return min(backoff_ms, FIRST_PAUSE_MS << min(failures, 20))
     return backoff_ms

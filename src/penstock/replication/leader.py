@@ -1,8 +1,8 @@
-"""What the leader of a partition knows of its followers: how far they are, who is in sync, what it asked to change.
+"""A partition leader's record of its followers: their progress, the in-sync set, and the pending change of it.
 
-The in-sync set has two sides. The committed one is what the controller has said last. While a change is on its way
-the leader can't know which of both sets a new leader would be chosen from, so it counts with the larger: nobody who
-might be elected may miss an acknowledged record. One change is under way at a time.
+The committed in-sync set is the controller's last word. While a change is pending the leader cannot know which of both
+sets the next leader is elected from, so it uses their union: no replica that may be elected may lack an acknowledged
+record. One change is pending at a time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from penstock.raft.progress import caught_up_at
 
 NEVER_MS = -(1 << 62)
 
-#: The partition's epoch has moved: whether with our change or without it, the next image will tell. A refusal alone
-#: proves nothing: an earlier attempt without an answer may still arrive, and would be granted at the same epoch. The
-#: controller therefore moves the epoch when it refuses an ineligible replica.
+#: Errors after which the leader waits for the next image: the partition's epoch has changed, with or without the
+#: proposed change. A refusal alone proves nothing: an earlier attempt without an answer may still arrive, and would be
+#: granted at the same epoch. Therefore the controller increments the epoch when it refuses an ineligible replica.
 _WAIT_FOR_IMAGE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -36,7 +36,7 @@ _WAIT_FOR_IMAGE = frozenset(
 
 
 class Verdict(Enum):
-    """What a refusal of a change means for its sender."""
+    """The leader's next step after the controller refused a change."""
 
     DROPPED = "dropped"
     WAIT = "wait"
@@ -44,12 +44,12 @@ class Verdict(Enum):
 
 
 def effective_min_isr(min_insync: int, replicas: Collection[int]) -> int:
-    """How many replicas have to be in sync for acks=all: no more than the partition has."""
+    """Returns how many replicas must be in sync for acks=all: at most as many as the partition has."""
     return min(min_insync, len(replicas))
 
 
 class Progress:
-    """One follower, as its fetches show it."""
+    """The progress of one follower, from its fetches."""
 
     __slots__ = (
         *("broker_epoch", "broker_id", "caught_up_ms", "fetch_ms", "leader_end", "log_end", "log_start", "since_ms"),
@@ -58,14 +58,14 @@ class Progress:
     def __init__(self, broker_id: int, caught_up_ms: int, since_ms: int) -> None:
         self.broker_id = broker_id
         self.since_ms = since_ms
-        """When the leader began to count it."""
+        """When the replica became a follower of this leader."""
         self.broker_epoch = NO_BROKER_EPOCH
         self.log_end = NO_OFFSET
         self.log_start = NO_OFFSET
         self.caught_up_ms = caught_up_ms
         self.fetch_ms = caught_up_ms
         self.leader_end = NO_OFFSET
-        """Where the leader's log ended at the fetch before."""
+        """The end of the leader's log at the previous fetch."""
 
     def on_fetch(self, offset: int, log_start: int, leader_end: int, now_ms: int) -> None:
         self.caught_up_ms = caught_up_at(
@@ -85,13 +85,15 @@ class Progress:
         return self.log_end == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
 
     def lag_ms(self, leader_end: int, now_ms: int) -> int:
-        """For how long it has not been caught up: at the longest, for as long as the leader has counted it."""
+        """Returns how long the follower has not been caught up; at most the time since it became a follower of this
+        leader.
+        """
         return 0 if self.log_end == leader_end else max(0, now_ms - max(self.caught_up_ms, self.since_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An in-sync set that the controller is asked for. `members` are with the epochs that they fetch with."""
+    """A change of the in-sync set, for the controller. `members` are (broker id, broker epoch) pairs."""
 
     isr: tuple[int, ...]
     members: tuple[tuple[int, int], ...]
@@ -101,7 +103,7 @@ class Proposal:
 
 
 class Leading:
-    """One leadership: from the epoch's beginning until another one begins."""
+    """One leadership: the time of one leader epoch."""
 
     __slots__ = (
         "_largest",
@@ -128,7 +130,9 @@ class Leading:
         self._take_on(now_ms)
 
     def _take_on(self, now_ms: int) -> None:
-        """Who is in sync gets the whole of the lag time to show up again; a newcomer starts out of sync."""
+        """Creates the progress of new followers. In-sync followers get the full lag time to fetch again; others start
+        out of sync.
+        """
         others = [each for each in self.replicas if each != self.node_id]
         self.followers = {
             each: self.followers.get(each) or Progress(each, now_ms if each in self.isr else NEVER_MS, now_ms)
@@ -146,7 +150,7 @@ class Leading:
         self._largest = frozenset(isr)
 
     def follow(self, image: PartitionImage, now_ms: int) -> None:
-        """The image of the same leader epoch: the last word, unless an answer has brought a later one already."""
+        """Takes over an image of the same leader epoch, unless an answer has brought a later partition epoch."""
         if image.partition_epoch < self.partition_epoch:
             return
         if image.partition_epoch > self.partition_epoch or self.proposal is None:
@@ -155,12 +159,13 @@ class Leading:
             self.replicas = image.replicas
             self._take_on(now_ms)
 
-    # How far everybody is.
+    # Progress of the replicas.
 
     def high_watermark(self, own_end: int, leader_end: int, now_ms: int, max_lag_ms: int, brokers: Brokers) -> int:
-        """The offset below which every replica that counts has everything.
+        """Returns the offset below which every replica that counts has all records.
 
-        A follower that has caught up and may join is waited for too: else it would chase the mark and never be let in.
+        A caught-up follower that is eligible counts too: otherwise it would lag behind the high watermark and never
+        join.
         """
         mark = own_end
         for broker_id, follower in self.followers.items():
@@ -175,22 +180,26 @@ class Leading:
         return len(self.isr) < effective_min_isr(min_insync, self.replicas)
 
     def low_watermark(self, own_start: int, is_alive: Callable[[int], bool]) -> int:
-        """The offset below which no living replica has anything."""
+        """Returns the smallest log start offset of the live replicas."""
         starts = [each.log_start for each in self.followers.values() if is_alive(each.broker_id)]
         return min(own_start, *starts) if starts else own_start
 
-    # Who is in sync.
+    # In-sync replicas.
 
     @staticmethod
     def is_eligible(follower: Progress, brokers: Brokers) -> bool:
-        """KIP-903: only the incarnation that fetches may join, and it has to be the one that is registered."""
+        """Returns True if the broker is unfenced and its registered epoch is the one it fetches with (KIP-903)."""
         broker = brokers.get(follower.broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
         return follower.broker_epoch == broker.epoch
 
     def may_join(self, follower: Progress, high_watermark: int, brokers: Brokers) -> bool:
-        """The high watermark alone would not do: a new leader's may be behind what its predecessor acknowledged."""
+        """Returns True if the follower may join the in-sync set.
+
+        It must also have reached the start of this epoch: a new leader's high watermark may be below the records that
+        its predecessor acknowledged.
+        """
         return (
             self.proposal is None
             and follower.broker_id not in self._largest
@@ -226,10 +235,10 @@ class Leading:
         follower = self.followers.get(broker_id)
         return follower.broker_epoch if follower is not None else NO_BROKER_EPOCH
 
-    # What the controller says.
+    # Answers of the controller.
 
     def accepted(self, isr: Iterable[int], leader_epoch: int, partition_epoch: int) -> bool:
-        """Whether the answer told something new of this leadership."""
+        """Takes over the controller's answer. Returns False if the answer is outdated."""
         if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
         self._settle(tuple(isr), partition_epoch)
@@ -243,7 +252,7 @@ Brokers = Mapping[int, BrokerImage]
 
 
 class Figures(NamedTuple):
-    """One partition's replication at a moment, as its leader sees it. Thousands are made for one page of metrics."""
+    """One partition's replication state, as its leader sees it. One scrape of metrics creates thousands of these."""
 
     topic: str
     partition: int

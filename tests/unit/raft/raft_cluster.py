@@ -1,7 +1,7 @@
-"""N machines, their disks and the network between them, all in plain lists; and what must hold at every moment.
+"""A cluster of Raft machines with disks and a network in plain lists, and a checker of invariants after every step.
 
-A disk keeps what was saved and flushed; a crash takes the rest. The network is a list of messages that stay until they
-are delivered or dropped. Saves, flushes and snapshot installs are done at once, or wait in `todo` to be done later.
+A disk keeps saved and flushed data; a crash loses the rest. The network is a list of messages that stay until they are
+delivered or dropped. Saves, flushes and snapshot installs are done at once, or wait in `todo` to be done later.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Snapshot:
 
 @dataclass
 class StoredLog:
-    """`written` has every batch appended; `flushed` is the offset below which a crash takes nothing."""
+    """A log on disk. `written` has every appended batch; batches below the offset `flushed` survive a crash."""
 
     start_offset: int = 0
     flushed: int = 0
@@ -81,7 +81,7 @@ class StoredLog:
 
     def truncate_to(self, offset: int) -> None:
         self.written = [batch for batch in self.written if batch.last_offset < offset]
-        check(self.end_offset == offset, "a cut falls between batches")
+        check(self.end_offset == offset, "a truncation ends between batches")
         self.flushed = min(self.flushed, offset)
 
     def epochs(self) -> list[tuple[int, int]]:
@@ -97,9 +97,9 @@ class Message:
     source: int
     target: int
     body: Request | Answer
-    #: Of a request: the sender's number for it. Of an answer: the same, for whoever asked.
+    #: The sender's number of a request; an answer repeats it.
     send_id: int
-    #: Which life of the asker this belongs to.
+    #: The incarnation of the requesting node.
     life: int
 
     @property
@@ -109,7 +109,7 @@ class Message:
 
 @dataclass
 class Member:
-    """A node: its machine while it runs, and its disk always."""
+    """A node: its machine while it runs, and its disk."""
 
     id: int
     raft: Raft | None = None
@@ -130,7 +130,7 @@ class Member:
 
 
 class Cluster:
-    #: How much one answer to a fetch brings.
+    #: Batches in one answer to a fetch.
     max_fetch_batches = 100
     keep_votes = True
 
@@ -144,7 +144,7 @@ class Cluster:
         self.cuts: set[tuple[int, int]] = set()
         self.tickets: dict[int, Message] = {}
         self.next_ticket = 0
-        #: What these nodes write waits to be written.
+        #: Nodes whose writes wait in `todo`.
         self.manual_saves: set[int] = set()
         self.manual_flushes: set[int] = set()
         self.on_event: Callable[[str], None] = lambda line: None
@@ -156,7 +156,7 @@ class Cluster:
         self.members[node_id] = Member(node_id)
         self.start(node_id)
 
-    # --- lives ------------------------------------------------------------------------------------------
+    # --- starts and crashes -----------------------------------------------------------------------------
 
     def start(self, node_id: int) -> None:
         member = self.members[node_id]
@@ -187,7 +187,9 @@ class Cluster:
         self.step(node_id, Tick())
 
     def crash(self, node_id: int, lucky_batches: int = 0) -> None:
-        """What is not flushed goes, but for the lucky; what others sent stays under way, to the next life."""
+        """Drops unflushed data, except for a random part; messages sent to the node stay and reach its next
+        incarnation.
+        """
         member = self.members[node_id]
         member.raft = None
         member.todo.clear()
@@ -202,7 +204,7 @@ class Cluster:
     # --- steps ------------------------------------------------------------------------------------------
 
     def step(self, node_id: int, event: Event) -> None:
-        """The effects of an event are all carried out before the next event is given."""
+        """Passes one event, and carries out all its effects before the next event."""
         member = self.members[node_id]
         member.inbox.append(event)
         if member.busy:
@@ -220,7 +222,7 @@ class Cluster:
         member = self.members[node_id]
         if member.raft is not None and member.raft.deadline() <= self.now:
             self.step(node_id, Tick())
-            require(member.raft.deadline() > self.now, f"node {node_id} wants to be woken for nothing")
+            require(member.raft.deadline() > self.now, f"node {node_id} asks for a tick that does nothing")
 
     def propose(self, node_id: int, *contents: str) -> None:
         member = self.members[node_id]
@@ -231,13 +233,13 @@ class Cluster:
         self.step(node_id, Resign())
 
     def ask(self, node_id: int, request: Request) -> None:
-        """As a client."""
+        """Sends a request as a client."""
         self.next_ticket += 1
         self.tickets[self.next_ticket] = Message(CLIENT, node_id, request, 0, 0)
         self.step(node_id, Received(self.next_ticket, request))
 
     def take_snapshot(self, node_id: int) -> None:
-        """Of everything committed here; the log goes as far as batches allow."""
+        """Takes a snapshot of the committed records, and deletes the batches that it contains from the log."""
         member = self.members[node_id]
         log, core = member.log, member.running.core
         end = member.high_watermark
@@ -259,7 +261,7 @@ class Cluster:
                 self._later(member, "save", self.manual_saves, lambda: self._save(member, state))
             case Append(batches):
                 for batch in batches:
-                    check(batch.base_offset == member.log.end_offset, "a log has no holes")
+                    check(batch.base_offset == member.log.end_offset, "a log has no gaps")
                     self.checker.appended(member, batch)
                     member.log.written.append(batch)
                 end = member.log.end_offset
@@ -283,7 +285,7 @@ class Cluster:
                 self.on_event(f"n{member.id} is {role} in epoch {epoch}{led}")
             case WriteSnapshot(_, position, data):
                 del member.partial[position:]
-                check(len(member.partial) == position, "a snapshot has no holes")
+                check(len(member.partial) == position, "a snapshot has no gaps")
                 member.partial += data
             case InstallSnapshot(snapshot_id):
                 self._later(member, "install", self.manual_flushes, lambda: self._install(member, snapshot_id))
@@ -310,7 +312,9 @@ class Cluster:
     def _install(self, member: Member, snapshot_id: OffsetAndEpoch) -> None:
         voters = self.checker.voters_of_snapshot(self, snapshot_id)
         member.snapshot = Snapshot(snapshot_id, voters, bytes(member.partial))
-        check(member.partial == self.checker.snapshot_data(snapshot_id.offset), "a snapshot arrives as it was sent")
+        check(
+            member.partial == self.checker.snapshot_data(snapshot_id.offset), "a fetched snapshot equals the leader's"
+        )
         member.log = StoredLog(snapshot_id.offset, snapshot_id.offset)
         self.on_event(f"n{member.id} installs snapshot {snapshot_id.offset}@{snapshot_id.epoch}")
         self.step(member.id, SnapshotInstalled(snapshot_id, voters))
@@ -334,7 +338,7 @@ class Cluster:
             self._post(Message(member.id, asked.source, answer, asked.send_id, asked.life))
 
     def deliver(self, message: Message) -> None:
-        """Once; the message stays where it is, so that it can come again."""
+        """Delivers a message once; it stays in the network, so that it can be delivered again."""
         if isinstance(message.body, Request):
             self.next_ticket += 1
             self.tickets[self.next_ticket] = message
@@ -343,7 +347,7 @@ class Cluster:
             self.step(message.target, Answered(message.send_id, message.body))
 
     def fail(self, message: Message) -> None:
-        """The asker's connection breaks under its request."""
+        """Breaks the sender's connection before the request is answered."""
         if self.members[message.source].life == message.life:
             self.step(message.source, SendFailed(message.send_id, closed=True))
 
@@ -360,7 +364,7 @@ def _outcome(answer: Any) -> str:
 
 
 class ViolationError(AssertionError):
-    """What Raft promises did not hold."""
+    """An invariant of Raft was violated."""
 
 
 def require(condition: object, message: str) -> None:
@@ -369,7 +373,7 @@ def require(condition: object, message: str) -> None:
 
 
 class Checker:
-    """Knows every batch that was ever written or committed anywhere, and compares."""
+    """Records every batch that any node wrote or committed, and compares later writes with it."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
@@ -384,23 +388,23 @@ class Checker:
         if role != "leader":
             return
         require(self.leaders.setdefault(epoch, member.id) == member.id, f"epoch {epoch} has two leaders")
-        require(member.log.end_offset >= self.high_watermark, f"leader {member.id} lacks what is committed")
+        require(member.log.end_offset >= self.high_watermark, f"leader {member.id} lacks committed records")
         self.compare(member, self.high_watermark)
 
     def appended(self, member: Member, batch: Batch) -> None:
-        """Log matching: the same offset and epoch mean the same batch, and the same one before it."""
+        """Checks log matching: the same offset and epoch mean the same batch and the same batch before it."""
         log = member.log
         before: tuple[int, int] | None = None
         if log.written:
             before = (log.written[-1].base_offset, log.written[-1].epoch)
         elif log.start_offset:
-            return  # what came before is in a snapshot
+            return  # the batch before is in a snapshot
         known, known_before = self.batches.setdefault((batch.base_offset, batch.epoch), (batch, before))
         require(known.content == batch.content, f"two batches are at offset {batch.base_offset} of one epoch")
         require(known_before == before, f"logs differ before offset {batch.base_offset}")
 
     def committed(self, cluster: Cluster, member: Member, high_watermark: int) -> None:
-        require(high_watermark > member.high_watermark, "a high watermark went back")
+        require(high_watermark > member.high_watermark, "a high watermark decreased")
         self.compare(member, high_watermark)
         new = [batch for batch in member.log.written if self.high_watermark <= batch.base_offset < high_watermark]
         if not new:
@@ -409,7 +413,7 @@ class Checker:
         durable = [one for one in voters.ids if one in cluster.members and _has(cluster.members[one], new[-1])]
         require(len(durable) >= voters.majority, f"offset {new[-1].last_offset} is committed without a majority")
         self.history += new
-        require(self.high_watermark == high_watermark, "what is committed ends with a batch")
+        require(self.high_watermark == high_watermark, "the high watermark is at the end of a batch")
 
     def compare(self, member: Member, high_watermark: int) -> None:
         for mine, theirs in zip(self._from(self.history, member.log.start_offset), member.log.written, strict=False):

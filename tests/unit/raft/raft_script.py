@@ -1,16 +1,16 @@
 """Runs scenario scripts of the Raft state machine; `penstock.sim.run.scenario_text` has their grammar. The commands:
 
-nodes 1 2 3          voters, started                observer 4        a node that is not among them
-timeout 1            its election timeout is over   tick 500          time passes for everybody
-deliver [1 2 [Vote]] messages, until all is quiet   settle            the same, without showing them
-drop [1 2]           messages under way are lost    break 2 1         2's connection to 1 breaks, its requests fail
-isolate 1 / heal     cut off, both ways             crash 1 / restart 1
-hold saves|flushes 1 writes wait for                save 1 / flush 1 / release 1
-propose 1 a b c      to a leader                    resign 1          a clean stop
-add 1 4 / remove 1 2 ask node 1 for other voters    snapshot 1        of what is committed there
-batches 1            that an answer to a fetch brings at most
-run 500              time passes and messages arrive, unseen
-logs                 state and log of every node    quorum 1          as the leader describes it
+nodes 1 2 3          start these voters             observer 4        start a node that is no voter
+timeout 1            end its election timeout       tick 500          let time pass for all nodes
+deliver [1 2 [Vote]] deliver messages until none    settle            the same, without printing them
+drop [1 2]           lose messages in flight        break 2 1         break 2's connection to 1; its requests fail
+isolate 1 / heal     partition in both directions   crash 1 / restart 1
+hold saves|flushes 1 make these writes wait for     save 1 / flush 1 / release 1
+propose 1 a b c      propose records to a leader    resign 1          stop it cleanly
+add 1 4 / remove 1 2 ask node 1 to change voters    snapshot 1        take one of its committed records
+batches 1            limit the batches in one answer to a fetch
+run 500              let time pass and deliver messages, without printing them
+logs                 print state and log of nodes   quorum 1          print the leader's description
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Script:
                 self.cluster.tick(node_id)
 
     def do_run(self, milliseconds: str) -> None:
-        """Time passes and messages arrive, unseen."""
+        """Lets time pass and delivers messages without printing them."""
         end = self.cluster.now + int(milliseconds)
         while self.cluster.now < end:
             self.do_tick(str(TICK_MS))

@@ -1,7 +1,7 @@
-"""A random walk: every step lets the dice pick what happens next, then the world heals and must come together again.
+"""A random walk: picks random events, then ends all faults and checks that the quorum recovers.
 
-What is checked on the way is the cluster's `Checker`: one leader an epoch, log matching, leader completeness, nothing
-committed without a majority or lost, high watermarks that only go up. The same seed walks the same way.
+The cluster's `Checker` runs at every step: one leader per epoch, log matching, leader completeness, commits only by a
+majority, no committed record lost, high watermarks that never decrease. The same seed gives the same walk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_MESSAGES = 60
 HEAL_STEPS = 4000
 LONG_STEPS = 2000
 
-#: Short, so that a short walk sees many elections.
+#: Short timeouts, so that a short walk has many elections.
 CONFIG = RaftConfig(
     election_timeout_ms=200,
     election_backoff_max_ms=200,
@@ -31,7 +31,9 @@ CONFIG = RaftConfig(
 
 class Walk:
     def __init__(self, seed: int, *, steps: int = 250, mix: dict[str, int] | None = None) -> None:
-        """`mix` gives weights to what can happen, instead of the dice, in a quorum of three whose disks are quick."""
+        """Creates a walk. `mix` fixes the weights of the events, in a quorum of three with fast disks; default: random
+        weights.
+        """
         self.random = random.Random(seed)
         self.steps = steps if mix is None else LONG_STEPS
         size = 3 if mix else self.random.choice([1, 2, 3, 3, 3, 3, 3, 4, 5])
@@ -52,7 +54,7 @@ class Walk:
             (self.propose, self.random.choice([2, 10])),
             (self.restart, 4),
             (self.heal, 2),
-            # Each walk has its own mix of troubles: some only show where others are absent.
+            # Each walk has its own mix of faults: some bugs only show where other faults are absent.
             (self.drop, self.random.choice([0, 2])),
             (self.repeat, self.random.choice([0, 2])),
             (self.break_connection, self.random.choice([0, 1])),
@@ -72,7 +74,7 @@ class Walk:
             action()
         self.come_together()
 
-    # --- what can happen --------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------
 
     def _up(self) -> list[Member]:
         return [member for member in self.cluster.members.values() if member.raft is not None]
@@ -83,7 +85,7 @@ class Walk:
     def deliver(self) -> None:
         network = self.cluster.network
         for _ in range(min(len(network), self.random.choice([1, 1, 4, 8]))):
-            # Mostly in order, sometimes from anywhere.
+            # Mostly in order, sometimes from anywhere in the list.
             place = 0 if self.random.random() < 0.5 else self.random.randrange(len(network))
             self.cluster.deliver(network.pop(place))
 
@@ -92,7 +94,7 @@ class Walk:
             self.cluster.network.pop(self.random.randrange(len(self.cluster.network)))
 
     def repeat(self) -> None:
-        """A request comes twice."""
+        """Delivers a request twice."""
         requests = [message for message in self.cluster.network if isinstance(message.body, Request)]
         if requests and len(self.cluster.network) < MAX_MESSAGES:
             self.cluster.deliver(self.random.choice(requests))
@@ -173,7 +175,7 @@ class Walk:
     # --- the end ----------------------------------------------------------------------------------------
 
     def come_together(self) -> None:
-        """All nodes up, no faults: soon one leads, the others have its log, and all of it is committed."""
+        """Runs all nodes without faults until one leads, the others have its log, and all of it is committed."""
         cluster = self.cluster
         cluster.cuts.clear()
         cluster.manual_saves.clear()
@@ -190,13 +192,13 @@ class Walk:
                 if not cluster.network:
                     break
                 cluster.deliver(cluster.network.pop(0))
-            require(not cluster.network, "the network gets quiet")
+            require(not cluster.network, "the network runs out of messages")
             if self._together():
                 return
             cluster.now += 20
             for node_id in cluster.members:
                 cluster.tick(node_id)
-        require(False, "the quorum does not come together")
+        require(False, "the quorum does not recover")
 
     def _together(self) -> bool:
         members = list(self.cluster.members.values())
@@ -210,7 +212,7 @@ class Walk:
                 return False
             if member is not leader and not isinstance(core.state, Follower):
                 return False
-        require(leader.log.end_offset == self.cluster.checker.high_watermark, "the leader has what is committed")
+        require(leader.log.end_offset == self.cluster.checker.high_watermark, "the leader has all committed records")
         return True
 
 

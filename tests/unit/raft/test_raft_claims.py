@@ -1,4 +1,4 @@
-"""No message of a stranger ends a quorum: which epochs, candidates and leaders a replica believes."""
+"""No message of an unauthenticated node stops a quorum: the epochs, candidates and leaders that a replica accepts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STRANGER = ReplicaKey(99, b"\x01" * 16)
 
 
 def replica(*voters: int, dynamic: bool = True, saved: QuorumState | None = None) -> Raft:
-    """Node 1 of these voters, with three records of epoch 1."""
+    """Returns node 1 of these voters, with three records of epoch 1."""
     return Raft(
         RaftConfig(dynamic_voters=dynamic),
         voter(1),
@@ -59,7 +59,7 @@ def replica(*voters: int, dynamic: bool = True, saved: QuorumState | None = None
 
 
 def do(raft: Raft, event: Event, now_ms: int) -> list[Effect]:
-    """With a disk that saves and syncs at once."""
+    """Passes an event, with a disk that saves and syncs at once."""
     effects = raft.step(event, now_ms)
     done = list(effects)
     while any(isinstance(effect, SaveState) for effect in effects):
@@ -87,7 +87,7 @@ def leader_alone() -> Raft:
 
 
 def follower_of_two() -> Raft:
-    """Node 1 follows node 2 in epoch 1, and has just fetched."""
+    """Returns node 1, which follows node 2 in epoch 1 and has just fetched."""
     raft = replica(1, 2, 3, saved=QuorumState(1, 2))
     fetch = next(effect for effect in do(raft, Tick(), 0) if isinstance(effect, Send))
     do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.NONE, 1, 2, 3)), 0)
@@ -122,7 +122,7 @@ def test_an_answer_with_the_last_epoch_is_ignored() -> None:
     assert (raft.core.epoch, raft.core.state.leader_id) == (1, 2)
 
 
-def test_a_divergence_that_leaves_nothing_to_cut_is_asked_again_after_a_pause() -> None:
+def test_divergence_without_truncation_is_fetched_again_after_a_pause() -> None:
     raft = replica(1, 2, 3, saved=QuorumState(1, 2))
     fetch = next(effect for effect in do(raft, Tick(), 0) if isinstance(effect, Send))
     effects = do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.NONE, 1, 2, 0, diverging=OffsetAndEpoch(9, 1))), 0)
@@ -131,7 +131,7 @@ def test_a_divergence_that_leaves_nothing_to_cut_is_asked_again_after_a_pause() 
     assert [type(effect) for effect in do(raft, Tick(), 1000)] == [Send]
 
 
-def test_forged_epochs_without_a_pause_leave_a_quorum_that_elects() -> None:
+def test_quorum_elects_a_leader_after_continuous_forged_epochs() -> None:
     raft = leader_alone()
     hour_ms = 3_600_000
     for now_ms in range(0, hour_ms, 60_000):
@@ -147,7 +147,7 @@ def asks(raft: Raft, now_ms: int) -> Send:
     return next(effect for effect in do(raft, Tick(), now_ms) if isinstance(effect, Send))
 
 
-def test_a_voter_far_behind_learns_the_epoch_from_an_answer_and_then_believes_requests_of_it() -> None:
+def test_voter_far_behind_learns_the_epoch_from_an_answer_and_then_accepts_requests_of_that_epoch() -> None:
     raft = replica(1, 2, 3)
     epoch = 1000 * MAX_EPOCH_JUMP
     assert asked(raft, vote_of(voter(2).key, epoch)) is ErrorCode.INVALID_REQUEST
@@ -157,7 +157,7 @@ def test_a_voter_far_behind_learns_the_epoch_from_an_answer_and_then_believes_re
     assert asked(raft, vote_of(voter(2).key, epoch + MAX_EPOCH_JUMP + 5), 5000) is ErrorCode.NONE
 
 
-def test_an_answer_from_an_address_that_only_a_message_named_raises_the_epoch_as_far_as_a_request() -> None:
+def test_answer_from_an_unconfirmed_address_raises_the_epoch_only_as_far_as_a_request() -> None:
     raft = replica(1, 2, 3, saved=QuorumState(1, 2))
     for now_ms, epoch, believed in ((0, MAX_EPOCH_JUMP + 2, 1), (900, MAX_EPOCH_JUMP + 1, MAX_EPOCH_JUMP + 1)):
         answer = FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, epoch, 3)
@@ -166,7 +166,7 @@ def test_an_answer_from_an_address_that_only_a_message_named_raises_the_epoch_as
     assert asked(raft, vote_of(voter(2).key, MAX_EPOCH_JUMP + 2), 900) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_node_that_joins_takes_over_whatever_epoch_the_quorum_has_reached() -> None:
+def test_joining_node_takes_over_the_current_epoch_of_the_quorum() -> None:
     raft = Raft(
         RaftConfig(),
         voter(4),
@@ -180,7 +180,7 @@ def test_a_node_that_joins_takes_over_whatever_epoch_the_quorum_has_reached() ->
         assert raft.core.epoch == believed
 
 
-def test_a_candidate_that_is_no_voter_is_refused_while_the_leader_is_heard() -> None:
+def test_candidate_that_is_no_voter_is_refused_while_the_leader_answers() -> None:
     for raft in (leader_alone(), follower_of_two()):
         before = raft.core.saved
         assert asked(raft, vote_of(STRANGER, 5)) is ErrorCode.INCONSISTENT_VOTER_SET
@@ -189,7 +189,7 @@ def test_a_candidate_that_is_no_voter_is_refused_while_the_leader_is_heard() -> 
         assert raft.core.saved == before
 
 
-def test_a_candidate_that_the_log_here_does_not_name_yet_gets_the_vote_when_there_is_no_leader() -> None:
+def test_candidate_missing_from_this_log_gets_the_vote_when_no_leader_is_known() -> None:
     raft = replica(1, 2, 3)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.NONE
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
@@ -198,7 +198,7 @@ def test_a_candidate_that_the_log_here_does_not_name_yet_gets_the_vote_when_ther
 
 
 @pytest.mark.parametrize("goes", ["says so", "resigned", "closes the connection"])
-def test_a_candidate_that_the_log_here_does_not_name_yet_is_heard_once_the_leader_goes(goes: str) -> None:
+def test_candidate_missing_from_this_log_gets_the_vote_once_the_leader_is_gone(goes: str) -> None:
     raft = follower_of_two()
     fetch_id = max(raft.core.peers._flights)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
@@ -213,14 +213,14 @@ def test_a_candidate_that_the_log_here_does_not_name_yet_is_heard_once_the_leade
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
 
 
-def test_where_the_properties_name_the_voters_nobody_else_is_a_candidate_or_leads() -> None:
+def test_with_static_voters_other_nodes_cannot_be_candidate_or_leader() -> None:
     raft = replica(1, 2, 3, dynamic=False)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
     assert asked(raft, BeginEpoch(voter(1).key, 4, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
     assert raft.core.saved == QuorumState(1)
 
 
-def test_a_second_leader_of_an_epoch_is_refused_and_the_replica_goes_on() -> None:
+def test_second_leader_of_an_epoch_is_refused_and_the_replica_keeps_following_the_first() -> None:
     leading = leader_alone()
     following = follower_of_two()
     for raft, epoch in ((leading, 2), (following, 1)):
@@ -231,7 +231,7 @@ def test_a_second_leader_of_an_epoch_is_refused_and_the_replica_goes_on() -> Non
     assert following.core.state.leader_id == 2
 
 
-def test_a_leader_that_a_stranger_invented_gives_way_to_the_one_that_answers_name() -> None:
+def test_forged_leader_is_replaced_by_the_leader_that_answers_name() -> None:
     raft = replica(1, 2, 3)
     effects = do(raft, Received(1, BeginEpoch(voter(1).key, 3, 2)), 0)
     assert raft.core.state.leader_id == 3
@@ -248,7 +248,7 @@ def test_a_fetch_with_a_negative_number_is_refused(field: str) -> None:
     assert asked(raft, Fetch(STRANGER, **numbers)) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_fetch_in_a_voters_name_with_another_directory_takes_nothing_from_the_voter() -> None:
+def test_fetch_with_a_voters_id_and_another_directory_does_not_change_the_voters_progress() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     voters = VoterSet.of(map(voter, (1, 2, 3)))
     for now_ms in (0, 5000):
@@ -258,7 +258,7 @@ def test_a_fetch_in_a_voters_name_with_another_directory_takes_nothing_from_the_
     assert replicas.replicated_to(voters, 7) == 7
 
 
-def test_a_node_that_comes_back_with_another_disk_is_one_observer() -> None:
+def test_node_that_returns_with_another_directory_is_listed_as_one_observer() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     replicas.fetched(ReplicaKey(4, b"\x01" * 16), 7, 7, 1)
     replicas.fetched(ReplicaKey(4, b"\x02" * 16), 0, 7, 2)
@@ -266,7 +266,7 @@ def test_a_node_that_comes_back_with_another_disk_is_one_observer() -> None:
     assert [one.key.directory_id for one in replicas.observers(voters)] == [b"\x02" * 16]
 
 
-def test_forged_directories_of_a_voter_from_the_properties_are_forgotten_like_observers() -> None:
+def test_forged_directories_of_a_static_voter_expire_like_observers() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     voters = VoterSet.of(map(Voter, (1, 2, 3)))
     for number in range(100):
@@ -277,7 +277,7 @@ def test_forged_directories_of_a_voter_from_the_properties_are_forgotten_like_ob
     assert replicas.replicated_to(voters, 7) == 7
 
 
-def test_a_voter_that_makes_a_record_too_large_is_refused() -> None:
+def test_voter_whose_record_would_be_too_large_is_refused() -> None:
     raft = leader_alone()
     end_offset = raft.core.log.end_offset
     many = (("CONTROLLER", "localhost", 1),) * (MAX_VOTER_LISTENERS + 1)
@@ -291,7 +291,7 @@ def test_a_voter_that_makes_a_record_too_large_is_refused() -> None:
     assert raft.core.log.end_offset == end_offset
 
 
-def test_what_a_node_did_itself_is_never_dropped_while_a_save_is_under_way() -> None:
+def test_events_of_the_node_itself_are_never_dropped_during_a_save() -> None:
     raft = replica(1)
     assert any(isinstance(effect, SaveState) for effect in raft.step(Tick(), 0))
     question = Fetch(STRANGER, 2, 0, 0, 0, 0)

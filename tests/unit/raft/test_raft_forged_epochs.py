@@ -1,4 +1,4 @@
-"""Forged requests raise epochs only so far, and no replica is shut out because another one was raised further."""
+"""Forged requests raise epochs only up to a limit, and a replica with a lower epoch can still rejoin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_MS = 50
 
 
 def run(cluster: Cluster, milliseconds: int) -> None:
-    """Time passes, and every message arrives or fails within a step."""
+    """Lets time pass; every message arrives or fails within a step."""
     end = cluster.now + milliseconds
     while cluster.now < end:
         cluster.now += STEP_MS
@@ -40,7 +40,7 @@ def three_voters_after_thirty_days(*observers: int, seed: int = 0) -> Cluster:
 
 
 def forge_vote(cluster: Cluster, node_id: int, candidate: int) -> int:
-    """In the candidate's name, with the highest epoch that the node believes."""
+    """Sends a vote request in the candidate's name, with the highest epoch that the node accepts."""
     epoch = highest_epoch(cluster.members[node_id].running.core)
     vote = Vote(voter(node_id).key, voter(candidate).key, epoch, 1, 0, False)
     cluster.deliver(Message(candidate, node_id, vote, 0, life=0))
@@ -63,7 +63,7 @@ def check_all_follow(cluster: Cluster, at_least: int) -> None:
     assert cores[0].epoch >= at_least
 
 
-def test_a_voter_that_was_down_while_the_others_were_raised_comes_back_and_counts() -> None:
+def test_voter_that_was_down_while_epochs_were_forged_rejoins_the_quorum() -> None:
     cluster = three_voters_after_thirty_days()
     cluster.crash(3)
     raised = min(forge_vote(cluster, 1, candidate=3), forge_vote(cluster, 2, candidate=3))
@@ -77,7 +77,7 @@ def test_a_voter_that_was_down_while_the_others_were_raised_comes_back_and_count
     check_all_follow(cluster, raised)
 
 
-def test_a_broker_that_was_down_while_the_voters_were_raised_follows_again() -> None:
+def test_broker_that_was_down_while_epochs_were_forged_follows_again() -> None:
     cluster = three_voters_after_thirty_days(4)
     cluster.crash(4)
     raised = max(forge_vote(cluster, node_id, candidate=node_id % 3 + 1) for node_id in (1, 2, 3))
@@ -87,7 +87,7 @@ def test_a_broker_that_was_down_while_the_voters_were_raised_follows_again() -> 
     check_all_follow(cluster, raised)
 
 
-def with_two_voters_restarted_lately(seed: int) -> Cluster:
+def with_two_recently_restarted_voters(seed: int) -> Cluster:
     cluster = three_voters_after_thirty_days(seed=seed)
     for node_id in (2, 3):
         cluster.crash(node_id)
@@ -98,8 +98,8 @@ def with_two_voters_restarted_lately(seed: int) -> Cluster:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_voter_that_was_raised_alone_is_joined_by_voters_that_were_restarted_lately(leads: bool) -> None:
-    clusters = map(with_two_voters_restarted_lately, range(20))
+def test_recently_restarted_voters_join_a_voter_with_a_forged_epoch(leads: bool) -> None:
+    clusters = map(with_two_recently_restarted_voters, range(20))
     cluster = next(one for one in clusters if (leader_of(one) == 1) is leads)
     raised = forge_vote(cluster, 1, candidate=2)
     assert raised > max(highest_epoch(cluster.members[node_id].running.core) for node_id in (2, 3))
@@ -107,7 +107,7 @@ def test_a_voter_that_was_raised_alone_is_joined_by_voters_that_were_restarted_l
     check_all_follow(cluster, raised)
 
 
-def test_voters_that_learn_each_others_epochs_are_not_raised_further_by_forged_requests() -> None:
+def test_learning_an_epoch_from_another_voter_does_not_extend_the_limit_for_forged_requests() -> None:
     cluster = Cluster([1, 2, 3])
     seconds = 60
     for _ in range(seconds):

@@ -1,4 +1,4 @@
-"""Where epochs begin and end, and what that says about another log."""
+"""Starts and ends of epochs in a log, and the comparison with another log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.raft.log_view import Batch, Behind, Diverging, LogView, OffsetAndE
 
 
 def view() -> LogView:
-    """Epoch 1 has 0 to 4, epoch 3 has 5 to 7, epoch 4 has 8 and 9."""
+    """Returns a log with offsets 0 to 4 of epoch 1, 5 to 7 of epoch 3, 8 and 9 of epoch 4."""
     return LogView(end_offset=10, epochs=[(1, 0), (3, 5), (4, 8)])
 
 
@@ -21,13 +21,13 @@ def view() -> LogView:
         (5, 1, None),
         (8, 3, None),
         (10, 4, None),
-        (6, 1, Diverging(OffsetAndEpoch(5, 1))),  # has more of epoch 1
+        (6, 1, Diverging(OffsetAndEpoch(5, 1))),  # has more records of epoch 1
         (9, 2, Diverging(OffsetAndEpoch(5, 1))),  # an epoch that this log never had
         (12, 4, Diverging(OffsetAndEpoch(10, 4))),
         (10, 9, Diverging(OffsetAndEpoch(10, 4))),
     ],
 )
-def test_a_log_is_a_prefix_or_parts_at_the_end_of_an_epoch(
+def test_a_log_is_a_prefix_or_diverges_at_the_end_of_an_epoch(
     offset: int, last_epoch: int, expected: Diverging | None
 ) -> None:
     assert view().compare(offset, last_epoch) == expected
@@ -37,16 +37,16 @@ def test_a_log_is_a_prefix_or_parts_at_the_end_of_an_epoch(
     ("end", "cut"),
     [
         (OffsetAndEpoch(7, 3), 7),  # the leader's epoch 3 is shorter
-        (OffsetAndEpoch(20, 3), 8),  # longer: all of ours is in it
-        (OffsetAndEpoch(6, 2), 5),  # an epoch we don't have: back to the one before
+        (OffsetAndEpoch(20, 3), 8),  # the leader's epoch is longer: it contains all of ours
+        (OffsetAndEpoch(6, 2), 5),  # an epoch that we do not have: truncate to the epoch before
         (OffsetAndEpoch(2, 1), 2),
     ],
 )
-def test_a_follower_cuts_where_both_logs_have_the_epoch(end: OffsetAndEpoch, cut: int) -> None:
+def test_a_follower_truncates_to_the_end_of_the_shared_epoch(end: OffsetAndEpoch, cut: int) -> None:
     assert view().cut_for(end) == cut
 
 
-def test_a_cut_takes_the_epochs_that_begin_behind_it() -> None:
+def test_a_truncation_removes_the_epochs_that_start_after_it() -> None:
     log = view()
     log.truncate_to(6)
     assert (log.end_offset, log.last_epoch) == (6, 3)
@@ -56,14 +56,14 @@ def test_a_cut_takes_the_epochs_that_begin_behind_it() -> None:
     assert log.end_offset_for(6) == OffsetAndEpoch(5, 1)
 
 
-def test_a_log_is_not_cut_while_an_fsync_is_under_way() -> None:
+def test_a_log_is_not_truncated_during_an_fsync() -> None:
     log = view()
     log.append(Batch(10, 10, 4, "unflushed"))
     with pytest.raises(InvariantError):
         log.truncate_to(9)
 
 
-def test_who_is_behind_the_start_gets_the_snapshot() -> None:
+def test_a_fetch_below_the_log_start_gets_the_snapshot() -> None:
     log = view()
     log.snapshot_taken(OffsetAndEpoch(8, 3), 8)
     assert log.compare(7, 3) == Behind(OffsetAndEpoch(8, 3))
@@ -80,7 +80,7 @@ def test_a_log_that_starts_at_its_snapshot_knows_the_epoch_before_its_first_reco
     assert LogView(start_offset=8, end_offset=8, snapshot=OffsetAndEpoch(8, 3)).last_epoch == 3
 
 
-def test_an_installed_snapshot_is_all_there_is() -> None:
+def test_installing_a_snapshot_empties_the_log() -> None:
     log = view()
     log.reset(OffsetAndEpoch(30, 6))
     assert (log.start_offset, log.end_offset, log.flushed_offset, log.last_epoch) == (30, 30, 30, 6)

@@ -1,4 +1,4 @@
-"""Rules of the machine that no script needs a network to show."""
+"""Rules of the Raft machine that need no network."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def answers(effects: list[Effect]) -> list[object]:
     return [effect.answer for effect in effects if isinstance(effect, Reply)]
 
 
-def test_one_voter_leads_after_a_single_save() -> None:
+def test_a_single_voter_leads_after_one_save() -> None:
     effects = lead(alone())
     saves = [effect for effect in effects if isinstance(effect, SaveState)]
     assert saves == [SaveState(QuorumState(1, 1, voter(1).key))]
@@ -78,7 +78,7 @@ def test_one_voter_leads_after_a_single_save() -> None:
     assert effects[-1] == Committed(3)
 
 
-def test_nothing_follows_a_save_until_it_is_done() -> None:
+def test_effects_after_a_save_wait_until_it_is_done() -> None:
     raft = alone()
     effects = raft.step(Tick(), 0)
     assert isinstance(effects[-1], SaveState)
@@ -130,7 +130,7 @@ def test_a_vote_for_another_directory_is_refused() -> None:
     assert getattr(answers(raft.step(Received(2, begin), 0))[0], "error", None) is ErrorCode.INVALID_VOTER_KEY
 
 
-def test_a_fetch_waits_for_news_and_not_longer_than_it_asked_for() -> None:
+def test_a_parked_fetch_is_answered_on_new_records_or_after_its_maximum_wait() -> None:
     raft = alone()
     lead(raft)
     fetch = Fetch(voter(2).key, 1, 3, 1, 3, 500)
@@ -144,7 +144,7 @@ def test_a_fetch_waits_for_news_and_not_longer_than_it_asked_for() -> None:
     assert woken == [FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3, max_bytes=fetch.max_bytes)]
 
 
-def test_a_fetch_of_another_epoch_is_told_so() -> None:
+def test_a_fetch_of_another_epoch_gets_an_epoch_error() -> None:
     raft = alone()
     lead(raft)
     fetch = Fetch(voter(2).key, 1, 3, 1, 3, 500)
@@ -154,7 +154,7 @@ def test_a_fetch_of_another_epoch_is_told_so() -> None:
     assert newer == FetchAnswer(ErrorCode.UNKNOWN_LEADER_EPOCH, 1, 1)
 
 
-def test_a_voter_that_moved_tells_the_leader_where_it_is() -> None:
+def test_a_voter_with_new_endpoints_reports_them_to_the_leader() -> None:
     cluster = three_with_leader()
     moved = Voter(2, voter(2).directory_id, (("CONTROLLER", "elsewhere", 9093),))
     cluster.members[2].running.core.voter = moved
@@ -184,7 +184,7 @@ def test_static_voters_are_not_changed_through_the_log() -> None:
     assert getattr(answer, "error", None) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_voter_change_that_is_not_committed_in_time_is_answered() -> None:
+def test_an_uncommitted_voter_change_is_answered_after_its_timeout() -> None:
     cluster = three_with_leader()
     cluster.add_member(4)
     settle(cluster)
@@ -198,7 +198,7 @@ def test_a_voter_change_that_is_not_committed_in_time_is_answered() -> None:
     assert any("REQUEST_TIMED_OUT" in line for line in said)
 
 
-def test_a_leader_forgets_observers_that_went_away() -> None:
+def test_a_leader_forgets_observers_that_stopped_fetching() -> None:
     raft = alone(RaftConfig(observer_session_ms=1000, max_observers=2))
     lead(raft)
     for node_id in (5, 6, 7):
@@ -209,7 +209,7 @@ def test_a_leader_forgets_observers_that_went_away() -> None:
     assert describe(raft.core).observers == ()
 
 
-def test_a_follower_starts_again_as_one() -> None:
+def test_a_follower_restarts_as_a_follower() -> None:
     me = voter(2)
     raft = Raft(
         RaftConfig(),
@@ -224,12 +224,12 @@ def test_a_follower_starts_again_as_one() -> None:
     assert (state.epoch, state.leader_id) == (4, 1)
 
 
-def test_every_state_can_be_left_and_reached() -> None:
+def test_every_state_is_reachable_and_can_be_left() -> None:
     assert set().union(*TRANSITIONS.values()) == set(TRANSITIONS)
 
 
-def test_a_candidate_that_lost_sleeps_until_its_pause_is_over() -> None:
-    """A voter that was not heard from is not asked again, so nothing is due before."""
+def test_a_candidate_that_lost_sends_no_requests_during_its_pause() -> None:
+    """Checks that a candidate that lost asks no voter again, so that nothing is due before its pause ends."""
     me = voter(1)
     raft = Raft(
         RaftConfig(),

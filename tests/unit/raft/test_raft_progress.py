@@ -1,4 +1,4 @@
-"""When a follower was last caught up: one rule for voters of the quorum and for replicas of partitions."""
+"""One rule decides when a follower was last caught up, for voters of the quorum and for replicas of partitions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from penstock.raft.progress import caught_up_at
         pytest.param(0, 10, 0, 400, id="an empty log at the fetch before"),
     ],
 )
-def test_a_follower_is_caught_up_with_the_end_of_now_or_of_its_fetch_before(
+def test_a_follower_is_caught_up_at_the_leaders_current_end_or_its_end_at_the_previous_fetch(
     offset: int, leader_end: int, earlier_end: int, expected: int
 ) -> None:
     found = caught_up_at(offset, leader_end, 500, earlier_end=earlier_end, earlier_ms=400, caught_up_ms=300)
     assert found == expected
 
 
-def test_a_late_fetch_does_not_take_back_a_later_moment() -> None:
+def test_a_late_fetch_does_not_lower_the_caught_up_time() -> None:
     assert caught_up_at(8, 10, 500, earlier_end=8, earlier_ms=400, caught_up_ms=450) == 450

@@ -1,4 +1,4 @@
-"""Random schedules find nothing in the machine, and find every bug that is planted into it."""
+"""Random schedules violate no invariant of the machine, and reveal every bug that is planted into it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ SLOW_SEEDS = 3000
 MAX_SEEDS_FOR_A_BUG = 600
 
 
-def test_no_promise_is_broken_on_random_schedules() -> None:
+def test_no_invariant_is_violated_on_random_schedules() -> None:
     run_seeds(0, FAST_SEEDS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_promise_is_broken_on_thousands_of_random_schedules() -> None:
+def test_no_invariant_is_violated_on_thousands_of_random_schedules() -> None:
     run_seeds(10_000, SLOW_SEEDS)
     for mix in (YOUNG_LEADERS, DYING_VOTERS):
         run_seeds(0, SLOW_SEEDS // 20, mix)
 
 
-def test_the_same_seed_walks_the_same_way() -> None:
+def test_the_same_seed_gives_the_same_walk() -> None:
     traces: list[list[str]] = []
     for _ in range(2):
         walk = Walk(7)
@@ -51,7 +51,7 @@ def test_the_same_seed_walks_the_same_way() -> None:
 
 
 def commit_by_count(patch: pytest.MonkeyPatch) -> None:
-    """Whatever a majority has is committed, of whatever epoch."""
+    """Commits every offset that a majority has, whatever its epoch."""
     patch.setattr(leader, "may_commit", lambda offset, high_watermark, _: offset > high_watermark)
 
 
@@ -59,7 +59,7 @@ def vote_for_any_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogView, "is_at_most", lambda *_: True)
 
 
-def speak_before_the_vote_is_saved(patch: pytest.MonkeyPatch) -> None:
+def send_before_the_vote_is_saved(patch: pytest.MonkeyPatch) -> None:
     def release(self: Raft, out: list[Effect]) -> None:
         out.extend(self._held)
         self._held.clear()
@@ -78,7 +78,7 @@ def count_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_every_fetch_offset(patch: pytest.MonkeyPatch) -> None:
-    """No comparison of epochs: a follower's log is taken for a prefix if it isn't longer."""
+    """Compares no epochs: takes a follower's log for a prefix of the leader's unless it is longer."""
     compare = LogView.compare
 
     def credulous(self: LogView, offset: int, last_epoch: int) -> object:
@@ -87,13 +87,13 @@ def trust_every_fetch_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogView, "compare", credulous)
 
 
-def cut_one_epoch_too_much(patch: pytest.MonkeyPatch) -> None:
-    """A diverging follower starts over."""
+def truncate_to_the_start(patch: pytest.MonkeyPatch) -> None:
+    """Truncates a diverging follower's log to its start."""
     patch.setattr(LogView, "cut_for", lambda self, _: self.start_offset)
 
 
 def change_voters_without_waiting(patch: pytest.MonkeyPatch) -> None:
-    """One change on top of another, in an epoch that has committed nothing."""
+    """Appends a change of voters while another is uncommitted, in an epoch without a committed record."""
 
     def ready(core: Core) -> Leader:
         if not isinstance(core.state, Leader):
@@ -106,11 +106,11 @@ def change_voters_without_waiting(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_votes(patch: pytest.MonkeyPatch) -> None:
-    """A disk that loses the vote, and nothing else, in a crash."""
+    """Loses the vote, and nothing else, in a crash."""
     patch.setattr(Cluster, "keep_votes", False)
 
 
-#: Where the dice alone would take too long: leaders die young, with what few have; voters die with their votes.
+#: Weights for bugs that random weights find too slowly: leaders crash soon after appends, voters soon after votes.
 YOUNG_LEADERS = {"deliver": 50, "pass_time": 25, "propose": 10, "crash_leader": 10, "restart": 6}
 DYING_VOTERS = {"deliver": 50, "pass_time": 20, "crash": 6, "restart": 10}
 
@@ -121,10 +121,10 @@ DYING_VOTERS = {"deliver": 50, "pass_time": 20, "crash": 6, "restart": 10}
         (commit_by_count, YOUNG_LEADERS),
         (forget_votes, DYING_VOTERS),
         (vote_for_any_log, None),
-        pytest.param(speak_before_the_vote_is_saved, None, marks=pytest.mark.slow),
+        pytest.param(send_before_the_vote_is_saved, None, marks=pytest.mark.slow),
         (count_what_is_not_flushed, None),
         (trust_every_fetch_offset, None),
-        (cut_one_epoch_too_much, None),
+        (truncate_to_the_start, None),
         (change_voters_without_waiting, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""The quorum's messages survive Kafka's encoding."""
+"""The quorum's messages survive encoding and decoding as Kafka messages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ANSWERS: list[tuple[int, Request, Answer]] = [
 
 
 @pytest.mark.parametrize(("key", "request_"), REQUESTS, ids=lambda value: type(value).__name__)
-def test_a_request_comes_out_as_it_went_in(key: int, request_: Request) -> None:
+def test_a_request_survives_encoding_and_decoding(key: int, request_: Request) -> None:
     version = APIS[key].latest_stable
     message = request_to_wire(request_, "cluster", ME)
     assert message.cluster_id == "cluster"
@@ -74,7 +74,7 @@ def test_a_request_comes_out_as_it_went_in(key: int, request_: Request) -> None:
 
 
 @pytest.mark.parametrize(("key", "request_", "answer"), ANSWERS)
-def test_an_answer_comes_out_as_it_went_in(key: int, request_: Request, answer: Answer) -> None:
+def test_an_answer_survives_encoding_and_decoding(key: int, request_: Request, answer: Answer) -> None:
     version = APIS[key].latest_stable
     message = answer_to_wire(request_, answer, b"", ME)
     decoded = decode(response_class(key), version, encode(message, version))
@@ -83,7 +83,7 @@ def test_an_answer_comes_out_as_it_went_in(key: int, request_: Request, answer: 
         assert endpoints_in(decoded) == {1: ("one.example", 9093)}
 
 
-def test_a_leader_says_where_it_is_when_its_epoch_begins() -> None:
+def test_begin_quorum_epoch_contains_the_leaders_endpoints() -> None:
     message = request_to_wire(BeginEpoch(TWO, 1, 4), "cluster", ME)
     assert endpoints_in(message) == {1: ("one.example", 9093)}
 
@@ -97,21 +97,21 @@ def test_other_partitions_are_refused() -> None:
         request_from_wire(VoteRequest(), ME.key)
 
 
-def test_an_answer_that_refuses_everything_is_no_answer() -> None:
+def test_an_answer_that_refuses_the_whole_request_raises() -> None:
     message = answer_to_wire(REQUESTS[1][1], VoteAnswer(NONE, 4, -1), b"", None)
     message.error_code = ErrorCode.INCONSISTENT_CLUSTER_ID
     with pytest.raises(KafkaError):
         answer_from_wire(message)
 
 
-def test_a_version_that_does_not_name_the_voter_means_whoever_gets_it() -> None:
+def test_a_request_version_without_a_voter_is_for_its_receiver() -> None:
     message = decode(VoteRequest, 0, encode(request_to_wire(Vote(ME.key, TWO, 4, 3, 100, False), "c", ME), 0))
     vote = request_from_wire(message, ME.key)
     assert isinstance(vote, Vote)
     assert vote.voter.node_id == 1
 
 
-def test_what_a_leader_writes_is_read_by_its_followers() -> None:
+def test_followers_read_the_batches_that_a_leader_writes() -> None:
     voters = VoterSet.of([ME, voter(2)])
     first = parse_batches(encode_own(LeaderChange(1, (1, 2), (1, 2), voters), epoch=4, timestamp=7))[0]
     assert (first.base_offset, first.last_offset, first.epoch, first.voters) == (0, 2, 4, voters)

@@ -1,4 +1,4 @@
-"""A follower's decisions, and a model of several replicas that crash, lose their tails and elect new leaders."""
+"""Tables of a follower's decisions, and a model of replicas that crash, lose records and elect new leaders."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ LAG_MS = 100
 @pytest.mark.parametrize(
     ("leader", "own", "log_end", "high_watermark", "expected"),
     [
-        ((2, 10), (2, 15), 15, 5, Truncate(10, True)),  # the same epoch, shorter there
-        ((2, 20), (2, 15), 15, 5, Truncate(15, True)),  # and shorter here
-        ((2, 10), (1, 8), 15, 5, Truncate(8, False)),  # KIP-279: an epoch we never had
-        ((2, 10), (-1, -1), 15, 5, Truncate(10, True)),  # nothing so old here
+        ((2, 10), (2, 15), 15, 5, Truncate(10, True)),  # the same epoch, shorter on the leader
+        ((2, 20), (2, 15), 15, 5, Truncate(15, True)),  # the same epoch, shorter here
+        ((2, 10), (1, 8), 15, 5, Truncate(8, False)),  # KIP-279: an epoch that this log never had
+        ((2, 10), (-1, -1), 15, 5, Truncate(10, True)),  # this log has no epoch that old
         ((-1, 10), (2, 15), 15, 5, Truncate(10, True)),
-        ((-1, -1), (2, 15), 15, 5, Truncate(5, True)),  # the leader knows nothing: down to what is committed
+        # the leader knows no shared epoch: truncate to the high watermark
+        ((-1, -1), (2, 15), 15, 5, Truncate(5, True)),
     ],
 )
-def test_where_to_cut(
+def test_truncation_offset(
     leader: tuple[int, int], own: tuple[int, int], log_end: int, high_watermark: int, expected: Truncate
 ) -> None:
     assert truncation(*leader, *own, log_end, high_watermark) == expected
@@ -41,11 +42,11 @@ def test_where_to_cut(
         (0, 0, 0, Reset(ResetKind.STAY, 0)),
     ],
 )
-def test_an_offset_out_of_range(log_end: int, start: int, end: int, expected: Reset) -> None:
+def test_reset_after_offset_out_of_range(log_end: int, start: int, end: int, expected: Reset) -> None:
     assert reset(log_end, start, end) == expected
 
 
-def test_pauses_grow_up_to_the_setting() -> None:
+def test_pauses_grow_up_to_the_configured_backoff() -> None:
     assert trouble(ErrorCode.OFFSET_OUT_OF_RANGE) is Trouble.OUT_OF_RANGE
     soon = trouble(ErrorCode.UNKNOWN_LEADER_EPOCH)
     assert [pause_ms(soon, failures, 1000) for failures in (0, 1, 2, 9, 99)] == [10, 20, 40, 1000, 1000]
@@ -54,17 +55,17 @@ def test_pauses_grow_up_to_the_setting() -> None:
 
 @dataclass
 class Replica:
-    """A log as a list of (epoch, value); what is below `synced` survives a crash of the machine."""
+    """A log as a list of (epoch, value); entries below `synced` survive a crash."""
 
     node: int
     records: list[tuple[int, str]] = field(default_factory=list)
     synced: int = 0
     mark: int = 0
     alive: bool = True
-    epoch: int = 0  # the broker's
+    epoch: int = 0  # the broker epoch
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch at or below and where it ends, as a log tells it."""
+        """Returns the largest epoch at or below `epoch` and its end, as a log does."""
         known = [each for each, _ in self.records if each <= epoch]
         if not known:
             return (-1, -1) if not self.records else (epoch, 0)
@@ -73,7 +74,7 @@ class Replica:
 
 
 class Model:
-    """A controller that elects from the in-sync set, replicas that are told late, and a leader per belief."""
+    """A controller that elects from the in-sync set, replicas that learn of elections late, and a leader per image."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -129,7 +130,7 @@ class Model:
             if each[1] == leader.leader_epoch:
                 self.acknowledged.append(each[3])
 
-    # What may happen.
+    # Events.
 
     def write(self) -> None:
         node = self.rng.choice([1, 2, 3])
@@ -170,8 +171,8 @@ class Model:
         if epoch == last and end >= len(follower.records):
             return False
         step = truncation(epoch, end, *follower.epoch_end(epoch), len(follower.records), follower.mark)
-        assert step.offset >= follower.mark, "a committed record would be cut"
-        assert step.offset < len(follower.records), "nothing would change"
+        assert step.offset >= follower.mark, "a committed record would be truncated"
+        assert step.offset < len(follower.records), "the truncation would change nothing"
         del follower.records[step.offset :]
         follower.synced = min(follower.synced, step.offset)
         return True
@@ -184,7 +185,7 @@ class Model:
                 leader.shrink(leaving, self.replicas[node].epoch)
 
     def alter(self) -> None:
-        """The controller takes a proposal, or refuses it; sometimes nobody hears the answer."""
+        """Lets the controller accept or refuse a proposal; sometimes drops its answer."""
         for node, leader in list(self.leaders.items()):
             proposal = leader.proposal
             if proposal is None or not self.replicas[node].alive or self.rng.random() < 0.5:
@@ -213,7 +214,7 @@ class Model:
         replica.alive = False
         self.leaders.pop(node, None)
         self.waiting = [each for each in self.waiting if each[0] != node]
-        # in sync with another one: what the machine loses, somebody else has
+        # another replica is in sync, and has the records that this one loses
         del replica.records[self.rng.randint(replica.synced, len(replica.records)) :]
         replica.mark = min(replica.mark, len(replica.records))
         self.leave(node, isr)
@@ -230,7 +231,7 @@ class Model:
             if not replica.alive and self.rng.random() < 0.3:
                 replica.alive = True
                 replica.epoch += 10
-                replica.mark = self.rng.randint(0, replica.mark)  # the checkpoint is older
+                replica.mark = self.rng.randint(0, replica.mark)  # the checkpointed high watermark is older
                 self.believed.pop(node)
                 self.hear(node)
 
@@ -265,11 +266,11 @@ class Model:
             leader = self.replicas[self.image.leader]
             if all(each.records == leader.records for each in self.replicas.values()):
                 return
-        raise AssertionError("the replicas did not come to agree")
+        raise AssertionError("the replicas did not converge")
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_acknowledged_record_is_lost_and_logs_come_to_agree(seed: int) -> None:
+def test_no_acknowledged_record_is_lost_and_logs_converge(seed: int) -> None:
     model = Model(random.Random(seed))
     for _ in range(600):
         model.step()

@@ -1,4 +1,4 @@
-"""The leader's view of its followers: tables of the rules."""
+"""Tables of the leader's rules for its followers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def mark(leader: Leading, end: int, *, now_ms: int = 0) -> int:
     [
         ((1, 2, 3), {2: 10, 3: 8}, 8),
         ((1, 2, 3), {2: 10, 3: 10}, 10),
-        ((1, 2), {2: 9, 3: 3}, 9),  # 3 doesn't count and is far behind
+        ((1, 2), {2: 9, 3: 3}, 9),  # replica 3 is not in sync and is far behind
         ((1,), {2: 3, 3: 4}, 10),
-        ((1, 2, 3), {2: 10}, -1),  # nothing is known of 3: whatever was committed before stays
+        ((1, 2, 3), {2: 10}, -1),  # replica 3 has not fetched: the high watermark does not advance
     ],
 )
-def test_the_high_watermark_is_what_everybody_in_sync_has(
+def test_the_high_watermark_is_the_smallest_log_end_of_in_sync_replicas(
     isr: tuple[int, ...], offsets: dict[int, int], expected: int
 ) -> None:
     leader = leading(isr)
@@ -49,15 +49,15 @@ def test_the_high_watermark_is_what_everybody_in_sync_has(
     assert mark(leader, 10, now_ms=10_000) == expected
 
 
-def test_a_follower_about_to_join_is_waited_for() -> None:
+def test_the_high_watermark_waits_for_a_follower_that_may_join() -> None:
     leader = leading((1,))
     fetch(leader, 2, 10, end=10, now_ms=5000)
     assert mark(leader, 12, now_ms=5500) == 10
-    assert mark(leader, 12, now_ms=5000 + LAG_MS + 1) == 12  # not for ever
-    assert leader.high_watermark(12, 12, 5500, LAG_MS, {}) == 12  # nor if it may not join
+    assert mark(leader, 12, now_ms=5000 + LAG_MS + 1) == 12  # only while it is caught up
+    assert leader.high_watermark(12, 12, 5500, LAG_MS, {}) == 12  # only if it is eligible
 
 
-def test_the_maximal_set_counts_until_a_change_is_settled() -> None:
+def test_the_maximal_isr_counts_until_a_change_is_settled() -> None:
     leader = leading((1, 2))
     fetch(leader, 2, 10, end=10)
     fetch(leader, 3, 10, end=10)
@@ -72,7 +72,7 @@ def test_the_maximal_set_counts_until_a_change_is_settled() -> None:
     assert mark(leader, 20, now_ms=9000) == 20
 
 
-def test_a_shrinking_set_counts_whole_until_it_has_shrunk() -> None:
+def test_a_shrinking_isr_counts_in_full_until_the_change_is_committed() -> None:
     leader = leading()
     for node in (2, 3):
         fetch(leader, node, 10, end=10)
@@ -90,9 +90,9 @@ def test_a_shrinking_set_counts_whole_until_it_has_shrunk() -> None:
 @pytest.mark.parametrize(
     ("fetches", "now_ms", "lags"),
     [
-        ([(10, 10, 0)], 5000, False),  # at the end: in sync however long ago that was
-        ([(9, 10, 0)], 1001, True),  # never reached any end within the time
-        ([(9, 10, 0), (10, 12, 900)], 1000, False),  # has reached at 900 what was the end at 0
+        ([(10, 10, 0)], 5000, False),  # at the leader's end: in sync, however old its last fetch
+        ([(9, 10, 0)], 1001, True),  # not caught up within the lag time
+        ([(9, 10, 0), (10, 12, 900)], 1000, False),  # at 900 ms it reached the end that the log had at 0 ms
         ([(9, 10, 0), (10, 12, 900)], 1900, True),
         ([(10, 10, 500), (10, 12, 1400)], 1500, False),
         ([(10, 10, 500), (11, 14, 1400)], 1501, True),
@@ -112,12 +112,14 @@ def test_lag_is_the_time_since_a_follower_was_caught_up(
     [
         (10, 10, 5, 12, True),
         (9, 10, 5, 12, False),  # behind the high watermark
-        (10, 10, 11, 12, False),  # the new leader's mark is behind what its predecessor may have acknowledged
+        (10, 10, 11, 12, False),  # below the start of the epoch: the predecessor may have acknowledged later records
         (10, 10, 5, 11, False),  # another incarnation
-        (10, 10, 5, -1, False),  # it names no epoch
+        (10, 10, 5, -1, False),  # the fetch contains no broker epoch
     ],
 )
-def test_who_may_join(offset: int, high_watermark: int, epoch_start: int, epoch: int, joins: bool) -> None:
+def test_which_followers_may_join_the_isr(
+    offset: int, high_watermark: int, epoch_start: int, epoch: int, joins: bool
+) -> None:
     leader = leading((1,), epoch_start=epoch_start)
     fetch(leader, 2, offset, end=20, epoch=epoch)
     assert leader.may_join(leader.followers[2], high_watermark, BROKERS) is joins
@@ -132,25 +134,25 @@ def test_who_may_join(offset: int, high_watermark: int, epoch_start: int, epoch:
         ErrorCode.INELIGIBLE_REPLICA,  # an earlier attempt may still arrive and be granted
     ],
 )
-def test_what_only_the_image_can_settle_waits_for_it(code: ErrorCode) -> None:
+def test_errors_of_a_changed_partition_epoch_wait_for_the_image(code: ErrorCode) -> None:
     leader = leading((1, 2))
     fetch(leader, 3, 10, end=10)
     leader.expand(3, 11)
     assert leader.refused(code) is Verdict.WAIT
     assert leader.maximal_isr == {1, 2, 3}
-    leader.follow(image((1, 2)), 0)  # an image from before the question
+    leader.follow(image((1, 2)), 0)  # an image from before the proposal
     assert leader.maximal_isr == {1, 2, 3}
     leader.follow(image((1, 2), partition_epoch=6), 0)
     assert leader.maximal_isr == {1, 2}
 
 
-def test_an_answer_may_come_before_its_image_and_is_not_taken_back_by_an_older_one() -> None:
+def test_an_older_image_does_not_undo_an_answer_that_came_before_its_image() -> None:
     leader = leading((1, 2))
     leader.expand(3, 11)
     assert leader.accepted((1, 2, 3), 7, 6)
     leader.follow(image((1, 2), partition_epoch=5), 0)
     assert leader.isr == (1, 2, 3)
-    assert not leader.accepted((1,), 6, 9)  # of another leadership
+    assert not leader.accepted((1,), 6, 9)  # an answer for another leader epoch
     assert not leader.accepted((1,), 7, 5)
     leader.follow(image((1, 3), partition_epoch=7), 0)
     assert sorted(leader.isr) == [1, 3]
@@ -172,7 +174,7 @@ def test_min_isr_is_at_most_the_number_of_replicas(isr: tuple[int, ...], min_ins
     assert leading(isr).is_under_min_isr(min_insync) is under
 
 
-def test_the_low_watermark_leaves_out_the_dead() -> None:
+def test_the_low_watermark_ignores_dead_replicas() -> None:
     leader = leading()
     leader.followers[2].on_fetch(10, 6, 10, 0)
     leader.followers[3].on_fetch(10, 2, 10, 0)
@@ -181,7 +183,7 @@ def test_the_low_watermark_leaves_out_the_dead() -> None:
     assert leader.low_watermark(8, lambda node: False) == 8
 
 
-def test_a_follower_lags_for_as_long_as_it_was_not_caught_up_and_the_leader_has_counted_it() -> None:
+def test_lag_ms_counts_from_the_last_caught_up_time_or_from_the_start_of_following() -> None:
     leader = leading((1, 2), now_ms=10_000)
     fetch(leader, 2, 10, end=10, now_ms=11_000)
     fetch(leader, 3, 4, end=10, now_ms=11_000)

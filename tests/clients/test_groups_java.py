@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
+
 from conftest import RunningBroker
 
 pytestmark = [pytest.mark.java]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import RunningBroker
 
+from conftest import RunningBroker
 from tools import kafka
 
 pytestmark = [pytest.mark.java]

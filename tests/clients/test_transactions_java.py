@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from conftest import RunningBroker
 from hanging_transaction import open_one
 from test_transactions_confluent import read
 
+from conftest import RunningBroker
 from tools import kafka
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]

@@ -236,7 +236,7 @@ RUN: dict[str, Callable[[Block, Reader], None]] = {
     "CONTRIBUTING.md: make unit": find_targets,
     "CONTRIBUTING.md: make test-java": find_targets,
     'CONTRIBUTING.md: export PATH="$PWD/.venv/bin:$PATH"': run_in_repository,
-    "CONTRIBUTING.md: PENSTOCK_REWRITE=1 pytest tests/scenarios -k kip101_truncation": run_rewrite,
+    "CONTRIBUTING.md: pytest tests/scenarios -k kip101_truncation --rewrite": run_rewrite,
     "simulation.md: seed 12": compare_seed,
     "simulation.md: from penstock.testing import SimCluster": run_python,
     "testing.md: import confluent_kafka": run_python,

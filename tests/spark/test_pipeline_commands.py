@@ -108,7 +108,7 @@ def test_a_taken_port_is_told_and_another_one_taken_unless_it_was_asked_for(
         assert raised.value.code is Exit.ADDRESS_IN_USE
         monkeypatch.setattr(pipeline_demo, "PORT", port)
         with pipeline_demo.own_broker(None, str(tmp_path)) as broker:
-            assert capsys.readouterr().err == f"port {port} is taken, so this broker takes another one\n"
+            assert capsys.readouterr().err == f"port {port} is taken, so the demo's broker uses a free port\n"
             with Client(broker.bootstrap) as client:
                 assert client.metadata([]).brokers
             broker.check()

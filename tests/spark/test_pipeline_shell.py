@@ -321,7 +321,7 @@ def test_a_pipeline_that_follows_is_listed_and_stopped_and_goes_on_later(
             assert (status["state"], status["pid"]) == ("running", process.pid)
             assert main(["pipeline", "stop", name]) == Exit.OK
             rest = said.read()
-            assert "stopped; the same command goes on from here" in rest
+            assert "stopped; the same command resumes from here" in rest
             assert "Traceback" not in rest
             assert process.wait() == 0
         finally:

@@ -1,6 +1,6 @@
-"""`penstock check server.properties`: which properties are honoured, ignored and refused. Nothing is started.
+"""`penstock check server.properties` lists which properties are honoured, ignored and refused. It starts nothing.
 
-`start` goes by the same judgements: it warns of what is ignored, and refuses what is refused.
+`start` uses the same verdicts: it warns about ignored properties and stops at a refused property.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_together(path: str, static: dict[str, str]) -> None:
-    """Raises Failure for properties that can't stand together, as listeners and roles may."""
+    """Raises Failure for properties that contradict each other, for instance listeners and roles."""
     from penstock.disk.memory import MemoryDisk
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.settings import Settings

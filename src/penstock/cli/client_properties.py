@@ -24,7 +24,7 @@ def _seconds(text: str) -> float:
     return float(text) / 1000
 
 
-# name → (field of the settings, how to read it); several names may mean the same
+# name → (field of the settings, parser of the value); several names may set the same field
 PRODUCER: dict[str, tuple[str, Callable[[str], Any]]] = {
     "acks": ("acks", ACKS.__getitem__),
     "request.required.acks": ("acks", ACKS.__getitem__),
@@ -67,10 +67,10 @@ def _read(texts: Iterable[str], known: dict[str, tuple[str, Callable[[str], Any]
     found: dict[str, Any] = {}
     for name, text in pairs(texts, "-X").items():
         if name not in known:
-            raise Failure(f"-X does not know {name}: it knows {', '.join(sorted(known))}", Exit.USAGE)
+            raise Failure(f"-X does not support {name}: it supports {', '.join(sorted(known))}", Exit.USAGE)
         field, read = known[name]
         try:
             found[field] = read(text)
         except (KeyError, ValueError):
-            raise Failure(f"-X {name} does not take {text!r}", Exit.USAGE) from None
+            raise Failure(f"-X {name}: {text!r} is not a valid value", Exit.USAGE) from None
     return found

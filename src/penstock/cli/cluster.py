@@ -1,7 +1,7 @@
-"""`penstock cluster`: nodes and partitions at a glance, replicas moved and compared. Any Kafka cluster will do.
+"""`penstock cluster` shows nodes and partitions, and moves and compares replicas. It works on any Kafka cluster.
 
-Moves keep no state of their own: what is under way is what the cluster says is under way, so a command that was
-interrupted is resumed by running it again, and anybody can watch or cancel it from anywhere.
+Moves keep no state of their own: the cluster's list of reassignments is the only record. An interrupted command is
+resumed by running it again, and the moves can be watched or cancelled from any machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`penstock cluster drain|add|rebalance|moves|cancel`: a plan shown first, carried out in waves, and watched.
+"""`penstock cluster drain|add|rebalance|moves|cancel` shows a plan, carries it out in waves and reports progress.
 
-A plan starts from where replicas are going, not from where they are: run again after an interruption, the same
-command finds what is under way as good as done, waits for it, and plans only the rest.
+A plan counts moves under way as finished. The same command, run again after an interruption, therefore waits for
+those moves and plans only the remaining ones.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _run(
     close: Collection[int] = (),
     reopen: Collection[int] = (),
 ) -> int:
-    """`close` and `reopen` are nodes that get no new replicas from now on, and those that get them again."""
+    """Shows and carries out a plan. Nodes in `close` get no new replicas; nodes in `reopen` get them again."""
     from penstock.cli.cluster_status import look
     from penstock.cli.connect import connect
     from penstock.metadata.moves import PlanError
@@ -108,7 +108,8 @@ def _run(
         try:
             _carry_out(broker, args, moves, facts)
             while close and (rest := _planned_again(broker, args, plan)):
-                _carry_out(broker, args, *rest)  # what was made on the node before it heard that it is closed
+                # new topics may have placed replicas on the node before the cordon took effect
+                _carry_out(broker, args, *rest)
             _elect(broker, elected)
         except KeyboardInterrupt:
             output.note("moves that have begun go on; the same command again waits for them and does the rest,")
@@ -129,7 +130,7 @@ def _planned_again(broker: Broker, args: argparse.Namespace, plan: Any) -> tuple
 def _starting_point(
     facts: Facts, going: Mapping[TopicPartition, Reassignment], topics: Sequence[str]
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], dict[TopicPartition, int]]:
-    """Placement with moves under way taken as done, brokers that can take replicas, and sizes."""
+    """Returns the placement with moves under way counted as done, the brokers that can take replicas, and sizes."""
     placement = {
         each: going[each].target if each in going else part.replicas
         for each, part in facts.partitions.items()
@@ -172,18 +173,21 @@ def _show(args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None
 
 def _ask(question: str) -> None:
     if not sys.stdin.isatty():
-        raise Failure("nobody to ask: add --yes to carry the plan out, or --dry-run to only see it", Exit.USAGE)
+        raise Failure(
+            "the plan needs a terminal to be confirmed: add --yes to carry it out, or --dry-run to only see it",
+            Exit.USAGE,
+        )
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
         raise Failure("nothing was moved", Exit.FAILED)
 
 
 def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
-    """In waves, each waited for."""
+    """Submits the moves in waves and waits for each wave to finish."""
     copied = sorted((move for move in moves if move.copies), key=lambda move: move.partition)
     if args.throttle:
         _throttle(broker, args.throttle, copied, [node.node_id for node in facts.nodes if not node.fenced])
     with output.Progress("moved", total=len(moves), unit="partitions") as progress:
-        _wait(broker, progress=None)  # for those that somebody, or this command before, has begun
+        _wait(broker, progress=None)  # wait for moves that an earlier run or another operator began
         for start in range(0, len(moves), args.at_once):
             wave = moves[start : start + args.at_once]
             broker.run(broker.cluster.reassign({move.partition: move.after for move in wave}))
@@ -194,7 +198,7 @@ def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], 
 
 
 def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> None:
-    """KIP-1066, Kafka 4.3. A cluster that doesn't know it goes on placing new topics as before."""
+    """Cordons nodes (KIP-1066, Kafka 4.3). Older clusters don't support it and place new topics as before."""
     from penstock.protocol.errors import ErrorCode, KafkaError
 
     change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
@@ -204,7 +208,10 @@ def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> No
             deadline = time.monotonic() + CORDON_S
             while broker.run(broker.cluster.holdings(node)).cordoned != (directories is not None):
                 if time.monotonic() > deadline:
-                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "it doesn't say so, perhaps it is too old to know")
+                    raise KafkaError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        "the broker does not report the config; it may be older than Kafka 4.3",
+                    )
                 time.sleep(LOOK_AGAIN_S)
         except KafkaError as problem:
             output.note(f"node {node}: {CORDONED} could not be changed, new topics are placed as before: {problem}")
@@ -217,7 +224,7 @@ def _elect(broker: Broker, partitions: Sequence[TopicPartition]) -> None:
 
 
 def _wait(broker: Broker, progress: output.Progress | None) -> None:
-    """Until nothing is under way. Every partition that arrives moves the progress."""
+    """Waits until no move is under way; each finished partition advances the progress."""
     left: int | None = None
     while True:
         going = broker.run(broker.cluster.reassignments())
@@ -229,7 +236,7 @@ def _wait(broker: Broker, progress: output.Progress | None) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-# --- throttles: Kafka's own configs, so that Kafka's own tools see and lift them ------------------------------------
+# --- throttles: Kafka's own configs, so that Kafka's own tools can show and remove them -----------------------------
 
 
 def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[int]) -> None:
@@ -253,7 +260,7 @@ def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[
 
 
 def _unthrottle(broker: Broker) -> None:
-    """Whoever set them: with nothing under way there is nothing to throttle."""
+    """Removes all throttles, also those set by other tools, since no move is under way."""
     from penstock.protocol.errors import KafkaError
 
     topics = [topic.name for topic in broker.topics() if topic.name]
@@ -267,7 +274,7 @@ def _unthrottle(broker: Broker) -> None:
                 ResourceType.BROKER, str(node.node_id), [(name, ConfigOperation.DELETE, None) for name in RATES]
             )
         except KafkaError as problem:
-            output.note(f"node {node.node_id} stays throttled: {problem}")
+            output.note(f"node {node.node_id} is still throttled because its configs could not be changed: {problem}")
 
 
 def _alter(broker: Broker, kind: int, name: str, changes: list[tuple[str, int, str | None]]) -> None:
@@ -277,7 +284,7 @@ def _alter(broker: Broker, kind: int, name: str, changes: list[tuple[str, int, s
         broker.client.alter_configs(kind, name, changes)
 
 
-# --- what is under way ----------------------------------------------------------------------------------------------
+# --- moves under way ------------------------------------------------------------------------------------------------
 
 
 def run_moves(args: argparse.Namespace) -> int:
@@ -310,7 +317,7 @@ def run_moves(args: argparse.Namespace) -> int:
 
 
 def _arrived(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> dict[str, Any]:
-    """How much of the leader's bytes the slowest new replica has, and how many records it lacks."""
+    """Returns the share of the leader's bytes that the slowest new replica has, and the number of records it lacks."""
     leader = facts.partitions[partition].leader if partition in facts.partitions else -1
     whole = facts.sizes.get(leader, {}).get(partition)
     parts = [facts.sizes.get(node, {}).get(partition, 0) for node in adding]
@@ -344,7 +351,7 @@ def run_forget(args: argparse.Namespace) -> int:
         facts = look(broker)
         for node in args.nodes:
             if any(each.node_id == node and not each.fenced for each in facts.nodes):
-                raise Failure(f"node {node} is running, and would come back at once: stop it first", Exit.FAILED)
+                raise Failure(f"node {node} is running and would register again at once: stop it first", Exit.FAILED)
             held = [each for each, part in facts.partitions.items() if node in part.replicas]
             if held:
                 sentence = (
@@ -358,7 +365,7 @@ def run_forget(args: argparse.Namespace) -> int:
 
 
 def run_reset(args: argparse.Namespace) -> int:
-    """A replica is dropped by taking its node off the partition, and copied anew by putting it back."""
+    """Removes the node from the partition, which drops its replica, and adds it back, which copies the replica anew."""
     from penstock.cli.cluster_status import look
     from penstock.cli.connect import connect
 
@@ -372,10 +379,13 @@ def run_reset(args: argparse.Namespace) -> int:
         part = facts.partitions[partition]
         others = tuple(each for each in part.replicas if each != node)
         if node not in part.replicas:
-            raise Failure(f"node {node} has no replica of {args.partition}: {list(part.replicas)} have", Exit.NOT_FOUND)
+            raise Failure(
+                f"node {node} has no replica of {args.partition}: its replicas are on nodes {list(part.replicas)}",
+                Exit.NOT_FOUND,
+            )
         if not any(each in part.isr for each in others):
             raise Failure(
-                f"no other replica of {args.partition} is in sync: there would be nothing to copy", Exit.FAILED
+                f"no other replica of {args.partition} is in sync to copy from: wait until one is", Exit.FAILED
             )
         if partition in broker.run(broker.cluster.reassignments()):
             raise Failure(f"{args.partition} is being moved: wait, or `penstock cluster cancel`", Exit.FAILED)

@@ -1,4 +1,4 @@
-"""`penstock cluster status`: one look at a cluster, or on a terminal one every two seconds."""
+"""`penstock cluster status` shows a cluster's state: once, or refreshed every two seconds on a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
     from penstock.client.cluster_admin import ClusterAdmin
 
-# Together they fit into 80 columns; JSON has more.
+# These columns fit into 80 characters; JSON has more keys.
 NODE_COLUMNS = ["node", "address", "rack", "state", "quorum", "leads", "replicas", "behind", "bytes", "lag"]
 PARTITION_COLUMNS = ["partition", "leader", "replicas", "isr", "adding", "lag", "bytes", "problem"]
 LEFT_OUT_IF_EMPTY = ("rack", "behind", "adding", "problem")
@@ -41,7 +41,7 @@ COLOURS = {
     "unknown": "yellow",
     **dict.fromkeys(PROBLEMS, "red"),
 }
-ASK_A_NODE_S = 5.0  # one that hangs must not keep the others from being shown
+ASK_A_NODE_S = 5.0  # a node that hangs must not delay the display of the others
 
 
 def run_status(args: argparse.Namespace) -> int:
@@ -71,7 +71,7 @@ def look(broker: Broker) -> Facts:
 
 
 async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
-    """Everything that status shows. A node that doesn't answer is left out of what only it knows."""
+    """Collects the facts that `status` shows. Facts known only to a node that doesn't answer are left out."""
     import asyncio
 
     from penstock.protocol.errors import KafkaError
@@ -130,7 +130,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
 
 
 def headlines(facts: Facts) -> tuple[str, str]:
-    """What the cluster is, and how it is."""
+    """Returns the lines above the table: the cluster's identity and its health."""
     said = summary(facts)
     count = output.counted
     size = f"{count(said['nodes'], 'node')}, {count(said['partitions'], 'partition')}"
@@ -155,7 +155,7 @@ def _table(facts: Facts, args: argparse.Namespace) -> tuple[list[str], list[dict
 
 
 def _drawn(facts: Facts, args: argparse.Namespace) -> Group:
-    """For a terminal."""
+    """Renders the status for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
@@ -166,13 +166,13 @@ def _drawn(facts: Facts, args: argparse.Namespace) -> Group:
 
 
 def _lag(row: dict[str, Any]) -> Any:
-    """A replica whose node doesn't answer may be behind by anything."""
+    """Returns the lag as text; the lag is unknown while the replica's node doesn't answer."""
     follows = row["replicas"] > row["leaders"] if "leaders" in row else len(row["replicas"]) > 1
     return "unknown" if row["lag"] is None and follows else row["lag"]
 
 
 def _watch(broker: Broker, args: argparse.Namespace) -> NoReturn:
-    """Draws it again and again until Ctrl-C; a cluster that doesn't answer for a while is waited for."""
+    """Redraws the status until Ctrl-C, also through periods in which the cluster doesn't answer."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`penstock cluster verify`: every replica read and compared with its leader's, range by range."""
+"""`penstock cluster verify` reads every replica and compares it with the leader's, range by range."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _targets(broker: Broker, wanted: Sequence[str]) -> list[Target]:
 
 
 def _here(broker: Broker, targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
-    """One partition after the other, by this process."""
+    """Compares one partition after the other in this process."""
     found = []
     with output.Progress("compared", total=len(targets), unit="partitions") as progress:
         for target in targets:
@@ -94,7 +94,7 @@ async def _compare(broker: Broker, target: Target, range_offsets: int, rate: int
 
 
 def _spread(targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
-    """By tasks of Spark, wherever those run."""
+    """Compares the partitions in Spark tasks, on the executors."""
     from penstock.cli.pipeline_session import spark_session, telling
     from penstock.pipelines.verify import verify
     from penstock.pipelines.watching import told, watched

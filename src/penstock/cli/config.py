@@ -1,4 +1,4 @@
-"""`penstock config`: settings of topics, brokers, groups and client metrics, shown and changed in place."""
+"""`penstock config` shows and changes settings of topics, brokers, groups and client metrics."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _resource(parser: argparse.ArgumentParser) -> None:
 
 
 def _address(args: argparse.Namespace) -> tuple[int, str, int | None]:
-    """Resource type, name, and the broker to ask where only it knows."""
+    """Returns the resource's type and name, and its broker if only that broker can answer."""
     kind = KINDS[args.kind]
     if args.kind not in ("broker", "broker-logger"):
         return kind, args.name, None

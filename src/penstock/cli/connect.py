@@ -1,4 +1,4 @@
-"""A broker to ask, for verbs that run from top to bottom: our own client, with its errors as failures.
+"""Synchronous requests to a broker for the verbs: Penstock's own client, with its errors turned into failures.
 
 with connect(args) as broker:
     answer = broker.ask(DescribeClusterRequest())
@@ -50,17 +50,17 @@ class Broker:
             return self.client.run(work)
 
     def ask(self, request: Message, *, node: int | None = None) -> Any:
-        """One request to one node, any if none is named. Error codes inside the answer are the caller's."""
+        """Sends one request to the given node, or to any node. The caller checks error codes inside the answer."""
         with refusals():
             return self.client.request(request, node=node)
 
     def ask_coordinator(self, group: str, request: Message, *, at_most: int | None = None) -> Any:
-        """One request to the group's coordinator, repeated while it loads or moves elsewhere."""
+        """Sends one request to the group's coordinator, and repeats it while the coordinator loads or moves."""
         return self.run(self.client.asynchronous.ask_coordinator(group, request, at_most=at_most))
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster that has answered; empty before that."""
+        """The id of the cluster that has answered; empty before the first answer."""
         return self.client.asynchronous.cluster.cluster_id or ""
 
     def topics(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
@@ -69,19 +69,19 @@ class Broker:
         return sorted(answer.topics, key=lambda topic: topic.name or "")
 
     def existing(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
-        """These topics, or all. Raises Failure for one that can't be used, with a name that is spelt nearly so."""
+        """Returns the given topics, or all. Raises Failure for an unusable topic and suggests a similar name."""
         found = self.topics(names)
         for topic in found:
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 known = [other.name for other in self.topics() if other.name and not other.is_internal]
-                advice = near(topic.name or "", known) or ": `penstock topic list` shows what there is"
+                advice = near(topic.name or "", known) or ": `penstock topic list` shows the topics"
                 raise Failure(f"there is no topic {topic.name}{advice}", Exit.NOT_FOUND)
             if topic.error_code:
                 raise failure(topic.name or "?", topic.error_code, None)
         return found
 
     def offsets(self, partitions: Iterable[TopicPartition], when: int, isolation: int = 0) -> dict[TopicPartition, int]:
-        """The offset at a time, or at EARLIEST or LATEST; -1 where no record is that late."""
+        """Returns offsets for a timestamp, EARLIEST or LATEST; -1 where every record is older than the timestamp."""
         with refusals():
             found = self.client.list_offsets(dict.fromkeys(partitions, when), isolation_level=isolation)
         return {partition: each.offset for partition, each in found.items()}
@@ -95,7 +95,7 @@ class Broker:
 def connect(
     args: argparse.Namespace, client_id: str = "penstock-cli", settings: ConnectionSettings | None = None
 ) -> Iterator[Broker]:
-    """The brokers that --bootstrap names, or a failure that says that none answers. `settings` replace --timeout's."""
+    """Connects to the brokers of --bootstrap; raises Failure if none answers. `settings` override --timeout."""
     settings = settings or ConnectionSettings(
         client_id=client_id, connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
     )
@@ -111,7 +111,7 @@ def connect(
 
 
 def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> str:
-    """What is wrong with the first address, and what to do about it."""
+    """Returns a sentence on why the first address fails and what to do about it."""
     (host, port), *others = parse_bootstrap(bootstrap)
     where = f"{host}:{port}"
     if ":" not in bootstrap:
@@ -120,7 +120,7 @@ def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> st
         where += f" (and {len(others)} more)"
     match problem.__cause__:
         case socket.gaierror() | UnicodeError():
-            return f"the host {host} is not known: check its name in --bootstrap"
+            return f"the host name {host} can't be resolved: check it in --bootstrap"
         case ConnectionRefusedError():
             return f"nothing listens at {where}: start a broker with `penstock up`, or name another with --bootstrap"
         case TimeoutError():
@@ -128,12 +128,12 @@ def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> st
         case OSError() as cause:
             return f"can't connect to {where}: {cause.strerror or cause}"
         case _:
-            return f"{where} does not answer as a Kafka broker does: {problem.message or problem.code.name}"
+            return f"{where} answered, but not as a Kafka broker does: {problem.message or problem.code.name}"
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What the client raises, as the failure to leave with."""
+    """Turns the client's KafkaError into the Failure that ends the command."""
     try:
         yield
     except KafkaError as problem:
@@ -141,15 +141,15 @@ def refusals() -> Iterator[None]:
 
 
 def failure(what: str, code: int, message: str | None) -> Failure:
-    """The failure for an error code in an answer about `what`."""
+    """Returns the Failure for an error code in an answer about `what`."""
     known = ErrorCode(code)
     return Failure(f"{what}: {_sentence(known, message)}", CODES.get(known, Exit.FAILED))
 
 
 def with_near_configs(message: str | None, given: Iterable[str]) -> str | None:
-    """A broker's refusal of topic configs, with the names that are near to those that no topic has.
+    """Adds a suggestion to a broker's refusal of a topic config: the known name most similar to the unknown one.
 
-    Only here, for the one who wrote them: looking for them is too much work for a broker that anybody may ask.
+    The command line does this, not the broker: the search costs too much to run for every client's request.
     """
     from penstock.cli.parser import near
     from penstock.metadata.configs.topic import TOPIC_CONFIGS
@@ -164,15 +164,15 @@ def _sentence(code: ErrorCode, message: str | None) -> str:
         return message
     match code:
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return "there is no such topic or partition: `penstock topic list` shows what there is"
+            return "there is no such topic or partition: `penstock topic list` shows the topics"
         case ErrorCode.TOPIC_ALREADY_EXISTS:
             return "it exists already"
         case ErrorCode.INVALID_TOPIC_EXCEPTION:
-            return "no topic can have this name: use letters, digits, '.', '_' and '-', at most 249"
+            return "this is not a valid topic name: use letters, digits, '.', '_' and '-', at most 249"
         case ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-            return "there is no such transactional id: `penstock txn list` shows what there is"
+            return "there is no such transactional id: `penstock txn list` shows the ids"
         case ErrorCode.GROUP_ID_NOT_FOUND:
-            return "there is no such group: `penstock group list` shows what there is"
+            return "there is no such group: `penstock group list` shows the groups"
         case _:
             return code.name
 
@@ -183,7 +183,7 @@ def outcome(
     rows: Sequence[Mapping[str, Any]],
     failures: Sequence[tuple[str, int, str | None]],
 ) -> int:
-    """Prints what was done and what was not; the first failure gives the exit code."""
+    """Prints the results and the failures; the first failure decides the exit code."""
     if rows or (how == "json" and not failures):
         output.rows(how, columns, rows)
     problems = [failure(*each) for each in failures]

@@ -1,7 +1,7 @@
-"""`penstock consume`: records of topics to stdout, with kcat's habits.
+"""`penstock consume` writes the records of topics to stdout, with kcat's options.
 
-penstock consume -t numbers -e                     everything there is, then leave
-penstock consume -t numbers -o -10 -e              the last ten of every partition
+penstock consume -t numbers -e                     all records up to the end, then exit
+penstock consume -t numbers -o -10 -e              the last ten records of every partition
 penstock consume -t numbers -o s@2026-01-31T12:00:00 -o e@2026-01-31T13:00:00
 penstock consume -t numbers -f '%t/%p@%o: %s\\n'
 """
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     show = formatter(args)
     span = parse_span(args.offset, Stored() if args.group else Beginning())
     if (isinstance(span.start, Stored) or args.commit) and not args.group:
-        raise Failure("stored offsets belong to a group: give it with --group", Exit.USAGE)
+        raise Failure("`-o stored` and --commit need a group: name it with --group", Exit.USAGE)
     settings = consumer_settings(args.property, ConsumerSettings(reset=EARLIEST))
     progress = output.Progress("consumed", total=args.count, unit="records", quiet=args.quiet or sys.stdout.isatty())
     with connect(args) as broker, refusals(), progress:
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Reader:
-    """Prints until every partition has reached its stop, or the count is full."""
+    """Prints records until every partition has reached its stop offset or the count is reached."""
 
     consumer: Any
     show: Formatter
@@ -127,7 +127,7 @@ class Reader:
                     return
 
     def _print(self, fetched: Fetched) -> bool:
-        """Whether the count is full."""
+        """Prints records; returns True once the count is reached."""
         partition = (fetched.topic, fetched.partition)
         place = Place(*partition, any(header.log_append_time for header, _ in fetched.batches))
         stop = self.stops.get(partition, sys.maxsize)

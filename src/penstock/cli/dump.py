@@ -1,6 +1,6 @@
-"""What stands in the files of a log directory, as a stream of plain dictionaries: one per batch, record or entry.
+"""Decodes the files of a log directory into a stream of plain dictionaries: one per batch, record or entry.
 
-A file's kind is told by its name, as Kafka names them; what the records of an internal topic mean, by its directory.
+The file name decides the file's kind, as in Kafka; the directory name decides how internal topics are decoded.
 Every dictionary has `kind` first. A batch that fails its checks ends its file with an item of kind `corrupt`.
 """
 
@@ -82,14 +82,17 @@ def _content(path: str) -> bytes:
 def _disk_with(path: str) -> RealDisk:
     disk = RealDisk()
     if not disk.exists(path):
-        raise Failure(f"{path} is not there: name a file of a log directory", Exit.NOT_FOUND)
+        raise Failure(f"{path} does not exist: name a file of a log directory", Exit.NOT_FOUND)
     return disk
 
 
 def _base_offset(name: str) -> int:
     found = re.match(r"(\d{20})", name)
     if found is None:
-        raise Failure(f"{name} is not named by an offset of 20 digits, so its entries have no base", Exit.USAGE)
+        raise Failure(
+            f"{name} does not start with its base offset in 20 digits: give the file its original name",
+            Exit.USAGE,
+        )
     return int(found[1])
 
 
@@ -197,7 +200,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _plain(value: Any, kind: str = "") -> Any:
-    """A message as dictionaries and lists; ids as Kafka writes them, other bytes in hexadecimal."""
+    """Returns a message as dictionaries and lists; ids as Kafka writes them, other bytes in hexadecimal."""
     if isinstance(value, Struct):
         return {field.name: _plain(getattr(value, field.name), _kind(field)) for field in type(value).FIELDS}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -217,7 +220,7 @@ def _kind(field: Field) -> str:
 
 
 def _entries(data: bytes, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
-    """Entries up to the zeros that Kafka reserves behind them in the index of an active segment."""
+    """Yields index entries up to the zeros with which Kafka preallocates an active segment's index."""
     whole = len(data) - len(data) % layout.size
     empty = bytes(layout.size)
     end = whole
@@ -267,6 +270,9 @@ def _small_file(name: str, data: bytes) -> Iterator[Item]:
         elif name in JSON_FILES:
             yield {"kind": "json", **json.loads(data or b"{}")}
         else:
-            raise Failure(f"{name} is no file of a log that this command knows", Exit.USAGE)
+            raise Failure(
+                f"{name} is not a file of a log: name a segment, index, snapshot or checkpoint",
+                Exit.USAGE,
+            )
     except (checkpoints.CheckpointError, json.JSONDecodeError) as problem:
         yield {"kind": "corrupt", "reason": str(problem)}

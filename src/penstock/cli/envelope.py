@@ -1,8 +1,8 @@
-"""kcat's JSON object of a record, one per line: what `consume -J` prints and `produce -J` reads back.
+"""kcat's JSON object of a record, one per line: `consume -J` prints it and `produce -J` reads it.
 
-JSON holds text, records hold bytes. Bytes that are UTF-8 stand as text, as kcat writes them. Other bytes stand in
-base64, and the field `base64` lists the fields that do: `"base64": ["key", "payload", "headers"]`. With `headers` it
-means every value of a header. Any record comes back byte for byte.
+JSON holds text, records hold bytes. Bytes that are UTF-8 are written as text, as in kcat. Other bytes are written in
+base64, and the field `base64` lists these fields: `"base64": ["key", "payload", "headers"]`. `headers` in the list
+means that every header value is in base64. Any record can be read back byte for byte.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _quoted = json.encoder.encode_basestring
 FIELDS = ("key", "payload", "headers")
-#: Of a line; kcat writes `broker` and the ids of schemas as well.
+#: The fields of a line; kcat also writes `broker` and schema ids.
 KNOWN = frozenset(
     {*FIELDS, "topic", "partition", "offset", "broker", "tstype", "ts", "base64", "key_schema_id", "value_schema_id"}
 )
@@ -30,7 +30,7 @@ MIN_TIMESTAMP, MAX_TIMESTAMP = -1, 2**63 - 1
 
 
 def envelopes(place: Place, records: list[Record]) -> bytes:
-    """The records as one line of JSON each."""
+    """Returns one line of JSON per record."""
     kind = "logappend" if place.log_append_time else "create"
     where = f'{{"topic":{_quoted(place.topic)},"partition":{place.partition},"offset":'
     lines = []
@@ -45,7 +45,7 @@ def envelopes(place: Place, records: list[Record]) -> bytes:
 
 
 def _headers_json(headers: Headers, packed: list[str]) -> str:
-    """In base64, all of them, if one of the values is not UTF-8."""
+    """Returns the headers for JSON; all values are in base64 if one of them is not UTF-8."""
     try:
         values = [None if value is None else value.decode() for _, value in headers]
     except UnicodeDecodeError:
@@ -56,7 +56,7 @@ def _headers_json(headers: Headers, packed: list[str]) -> str:
 
 
 def _json(field: str, value: bytes | None, packed: list[str]) -> str:
-    """In base64, and `field` added to `packed`, if it is not UTF-8."""
+    """Returns the bytes as text; in base64, with `field` added to `packed`, if they are not UTF-8."""
     if value is None:
         return "null"
     try:
@@ -67,31 +67,31 @@ def _json(field: str, value: bytes | None, packed: list[str]) -> str:
 
 
 def read_envelope(line: bytes) -> BulkRecord:
-    """The record of one line. The topic, partition and offset it names are where it was, not where it goes."""
+    """Returns the record of one line. Its topic, partition and offset name its origin and are not used for sending."""
     try:
         return _read(json.loads(line))
     except (ValueError, RecursionError) as wrong:
         shown = line[:SHOWN_OF_A_LINE].decode(errors="replace")
         reason = (
-            "it is no JSON" if isinstance(wrong, json.JSONDecodeError | UnicodeDecodeError | RecursionError) else wrong
+            "it is not JSON" if isinstance(wrong, json.JSONDecodeError | UnicodeDecodeError | RecursionError) else wrong
         )
         raise Failure(f"-J can't read the record {shown!r}: {reason}", Exit.USAGE) from None
 
 
 def _read(told: Any) -> BulkRecord:
     if not isinstance(told, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     if "payload" not in told:
         raise ValueError('it has no "payload" (for a tombstone write "payload": null)')
     unknown = next((name for name in told if name not in KNOWN), None)
     if unknown is not None:
         meant = ': "ts" has the time' if unknown == "timestamp" else ""
-        raise ValueError(f"{json.dumps(unknown)[:SHOWN_OF_A_LINE]} is no field of a record{meant}")
+        raise ValueError(f"{json.dumps(unknown)[:SHOWN_OF_A_LINE]} is not a field of a record{meant}")
     if "partition" in told and "offset" not in told:
-        raise ValueError('"partition" only says where a record with an "offset" was: choose a partition with -p')
+        raise ValueError('"partition" without "offset" does not choose the target: choose a partition with -p')
     packed = told.get("base64", [])
     if not isinstance(packed, list) or not all(field in FIELDS for field in packed):
-        raise ValueError(f'"base64" is a list of {", ".join(FIELDS)}')
+        raise ValueError(f'"base64" must be a list with any of {", ".join(FIELDS)}')
     key = _bytes(told.get("key"), "key", packed)
     return key, _bytes(told["payload"], "payload", packed), _headers(told, packed), _timestamp(told)
 
@@ -100,19 +100,19 @@ def _bytes(value: Any, field: str, packed: list[str]) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise ValueError(f'"{field}" holds {json.dumps(value)[:SHOWN_OF_A_LINE]}, which is no text')
+        raise ValueError(f'"{field}" holds {json.dumps(value)[:SHOWN_OF_A_LINE]}, which is not text')
     if field not in packed:
         return _encoded(value, field)
     try:
         return base64.b64decode(value, validate=True)
     except ValueError:
-        raise ValueError(f'"{field}" is no base64') from None
+        raise ValueError(f'"{field}" is not valid base64') from None
 
 
 def _headers(told: dict[str, Any], packed: list[str]) -> Headers:
     found = told.get("headers") or []
     if not isinstance(found, list) or len(found) % 2 or not all(isinstance(name, str) for name in found[::2]):
-        raise ValueError('"headers" is a list of names, each with its value behind it')
+        raise ValueError('"headers" must be a list that alternates names and values')
     for name in found[::2]:
         _encoded(name, "headers")
     return tuple((name, _bytes(value, "headers", packed)) for name, value in zip(found[::2], found[1::2]))
@@ -122,7 +122,7 @@ def _encoded(text: str, field: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f'"{field}" holds half of a surrogate pair, which is no character') from None
+        raise ValueError(f'"{field}" holds half of a surrogate pair, which is not a character') from None
 
 
 def _timestamp(told: dict[str, Any]) -> int | None:
@@ -130,5 +130,5 @@ def _timestamp(told: dict[str, Any]) -> int | None:
     if found is None:
         return None
     if type(found) is not int or not MIN_TIMESTAMP <= found <= MAX_TIMESTAMP:
-        raise ValueError('"ts" is a number of milliseconds')
+        raise ValueError('"ts" must be a number of milliseconds')
     return found

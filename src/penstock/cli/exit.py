@@ -1,4 +1,4 @@
-"""Exit codes, which scripts may rely on, and the failure that carries one with its sentence.
+"""Exit codes, which scripts may rely on, and `Failure`, which carries a code and a message.
 
 | code | meaning |
 |---|---|
@@ -6,14 +6,14 @@
 | 1 | the broker, or the work itself, refused or failed |
 | 2 | the command line or a properties file is wrong |
 | 3 | no broker answers at the bootstrap address |
-| 4 | the topic, partition, resource or file is not there |
-| 5 | it is there already |
+| 4 | the topic, partition, resource or file does not exist |
+| 5 | the topic, partition, resource or file exists already |
 | 6 | the data directory can't be used: locked, not formatted, damaged, full |
 | 7 | the port is taken |
 | 8 | no answer in time |
 | 9 | the cluster answers and needs attention: `cluster status` says why |
 | 130 | stopped by Ctrl-C |
-| 141 | whoever read the output went away |
+| 141 | the reader of the output closed the pipe |
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Exit(IntEnum):
 
 
 class Failure(Exception):
-    """One sentence for the user, and the code to leave with."""
+    """Ends a command with one sentence for the user and an exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)

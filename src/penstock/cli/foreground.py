@@ -1,8 +1,8 @@
-"""Ctrl-C for us alone, where whoever started us would end by it as well.
+"""Keeps Ctrl-C from ending the parent process together with the command.
 
-A terminal sends Ctrl-C to a whole group of processes. `make` is in ours, and one that is interrupted fails, whatever
-its command says at the end. So a command whose exit code counts after Ctrl-C takes the terminal for a group of its own,
-as a shell does for a job, and gives it back.
+A terminal sends Ctrl-C to a whole process group. `make` is in the command's group, and an interrupted `make` fails
+whatever exit code its command returns. So a command whose exit code counts after Ctrl-C moves to a process group of its
+own, takes the terminal's foreground, as a shell does for a job, and gives it back at the end.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-#: Stopped by Ctrl-Z, nobody would be there to be told to go on.
-_NOT_NOW = [getattr(signal, name) for name in ("SIGTSTP", "SIGTTIN", "SIGTTOU") if hasattr(signal, name)]
+#: Ignored meanwhile: after Ctrl-Z no shell would know of this group and be able to resume it.
+_STOP_SIGNALS = [getattr(signal, name) for name in ("SIGTSTP", "SIGTTIN", "SIGTTOU") if hasattr(signal, name)]
 
 
 @contextmanager
 def own_foreground() -> Iterator[None]:
-    """Does nothing where there is no terminal, or where it is ours already."""
+    """Runs the block in a process group of its own, in the terminal's foreground.
+
+    Does nothing without a terminal, or if this process leads the foreground group already.
+    """
     terminal = _terminal()
     if terminal is None or os.getpid() == os.getpgrp():
         yield
         return
     group = os.getpgrp()
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _NOT_NOW}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOP_SIGNALS}
     try:
         os.setpgid(0, 0)
         os.tcsetpgrp(terminal, os.getpgrp())
@@ -39,7 +42,7 @@ def own_foreground() -> Iterator[None]:
 
 
 def _terminal() -> int | None:
-    """The terminal that we are in front of."""
+    """Returns the descriptor of the terminal if this process is in its foreground group."""
     try:
         descriptor = sys.stdin.fileno()
         return descriptor if os.tcgetpgrp(descriptor) == os.getpgrp() else None

@@ -2,8 +2,8 @@
 
 `%t` topic, `%p` partition, `%o` offset, `%T` timestamp, `%k` key, `%s` value, `%h` headers, `%K` and `%S` the lengths
 of key and value (-1 where null), `%R` the value's length as four bytes, `%%` a percent sign; `\\n`, `\\t`, `\\r`,
-`\\0`, `\\\\`, `\\xHH` are what they are elsewhere. Output is bytes: a value leaves exactly as it was written, except on
-a terminal, where what the terminal would obey is shown as an escape.
+`\\0`, `\\\\`, `\\xHH` have their usual meaning. Output is bytes: a value leaves exactly as it was written, except on
+a terminal, where control characters are shown as escapes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Consumed(NamedTuple):
-    """A record and where it came from."""
+    """A record with its topic, partition and offset."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class Consumed(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where records came from."""
+    """The topic and partition that records came from."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 def unescape(text: str) -> bytes:
-    """A delimiter or format text as the user typed it, backslashes resolved."""
+    """Resolves the backslash escapes in a delimiter or format text."""
     out = bytearray()
     at = 0
     while at < len(text):
@@ -66,7 +66,7 @@ def unescape(text: str) -> bytes:
             try:
                 out.append(int(digits, 16))
             except ValueError:
-                raise Failure(f"\\x wants two hexadecimal digits, not {digits!r}", Exit.USAGE) from None
+                raise Failure(f"\\x must be followed by two hexadecimal digits, not {digits!r}", Exit.USAGE) from None
             at += 4
         else:
             out += ESCAPES.get(following) or f"\\{following}".encode(errors="surrogateescape")
@@ -84,7 +84,7 @@ def as_written(value: bytes) -> bytes:
 
 
 def for_terminal(value: bytes) -> bytes:
-    """The value without what a terminal would obey: such characters, and bytes that are not UTF-8, as escapes."""
+    """Returns the value as text in which control characters, and bytes that are not UTF-8, are escapes."""
     return printable(value.decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
@@ -116,7 +116,7 @@ def _literal(text: bytes) -> Piece:
 
 
 def compile_format(text: str, *, null: bytes = b"", shown: Shown = as_written) -> Formatter:
-    """A function from records to bytes, the format string read once."""
+    """Compiles a format string into a function from records to bytes."""
     known = _pieces(null, shown)
     pieces: list[Piece] = []
     plain = ""
@@ -135,7 +135,7 @@ def compile_format(text: str, *, null: bytes = b"", shown: Shown = as_written) -
                 plain = ""
             pieces.append(known[letter])
         else:
-            raise Failure(f"-f does not know %{letter}: use %t %p %o %T %k %s %h %K %S %R or %%", Exit.USAGE)
+            raise Failure(f"-f does not support %{letter}: use %t %p %o %T %k %s %h %K %S %R or %%", Exit.USAGE)
         at += 2
     if plain:
         pieces.append(_literal(unescape(plain)))
@@ -145,7 +145,7 @@ def compile_format(text: str, *, null: bytes = b"", shown: Shown = as_written) -
 def delimited(
     *, key_delimiter: bytes | None, delimiter: bytes, null: bytes = b"", shown: Shown = as_written
 ) -> Formatter:
-    """The default: the value and a delimiter, with -K the key and its delimiter before."""
+    """Returns the default formatter: value and delimiter, and with -K key and key delimiter before them."""
 
     def text(value: bytes | None) -> bytes:
         return null if value is None else shown(value)

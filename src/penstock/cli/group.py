@@ -1,6 +1,6 @@
-"""`penstock group`: consumer groups, their members, their offsets and how far behind they are.
+"""`penstock group` shows consumer groups with their members, offsets and lag, and changes their offsets.
 
-Everything goes by requests that any Kafka broker serves. Groups of both protocols are shown alike.
+It uses only requests that any Kafka broker serves. Groups of both protocols are shown alike.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Owner(NamedTuple):
 class Described(NamedTuple):
     state: str
     owners: dict[tuple[str, int], Owner]
-    members: dict[Owner, list[str]]  # with the partitions of each
+    members: dict[Owner, list[str]]  # each member with its partitions
 
 
 def run_describe(args: argparse.Namespace) -> int:
@@ -252,15 +252,15 @@ def _member_rows(group: str, described: Described) -> list[dict[str, Any]]:
 
 
 def describe(broker: Broker, group: str) -> Described:
-    """A group of either protocol; one that isn't there is a failure."""
+    """Describes a group of either protocol; raises Failure if the group does not exist."""
     found = _describe_consumer(broker, group) or _describe_classic(broker, group)
     if found.state in NOT_FOUND_STATES:
-        raise Failure(f"there is no group {group!r}: `penstock group list` shows what there is", Exit.NOT_FOUND)
+        raise Failure(f"there is no group {group!r}: `penstock group list` shows the groups", Exit.NOT_FOUND)
     return found
 
 
 def _describe_consumer(broker: Broker, group: str) -> Described | None:
-    """None for a classic group, or from a broker that knows no others."""
+    """Returns None for a classic group, and if the broker serves only classic groups."""
     from penstock.protocol.messages import api_69_consumer_group_describe as api
 
     request = api.ConsumerGroupDescribeRequest(group_ids=[group])
@@ -310,7 +310,7 @@ def _described(state: str, members: dict[Owner, list[tuple[str, int]]]) -> Descr
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> list[tuple[str, int]]:
-    """What a classic group's leader wrote; only consumers write it in a way that others can read."""
+    """Returns the assignment that a classic group's leader wrote; only the consumer protocol's format can be read."""
     from penstock.protocol.codec import DecodeError, decode_prefix
     from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 
@@ -347,7 +347,7 @@ def why(code: int) -> str | None:
         case ErrorCode.NON_EMPTY_GROUP:
             return "the group has members: stop them first"
         case ErrorCode.GROUP_ID_NOT_FOUND:
-            return "there is no such group: `penstock group list` shows what there is"
+            return "there is no such group: `penstock group list` shows the groups"
         case ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
             return "the group reads this topic: stop its members first"
         case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.STALE_MEMBER_EPOCH:

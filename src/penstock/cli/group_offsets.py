@@ -1,4 +1,4 @@
-"""`penstock group reset-offsets` and `export`: where a group goes on reading, moved and kept."""
+"""`penstock group reset-offsets` and `export` move and save a group's committed offsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _names(broker: Broker) -> dict[bytes, str]:
 
 
 def ends(broker: Broker, partitions: Iterable[Partition], when: int) -> Offsets:
-    """Offsets at a time; partitions that are gone are left out."""
+    """Returns the offsets for a timestamp; deleted partitions are left out."""
     known = {
         (topic.name or "", partition.partition_index) for topic in broker.topics() for partition in topic.partitions
     }
@@ -89,7 +89,7 @@ def read_export(path: str) -> Offsets:
             return {(each["topic"], int(each["partition"])): int(each["offset"]) for each in json.loads(text)}
         return {(row[0], int(row[1])): int(row[2]) for row in csv.reader(text.splitlines()) if row}
     except (ValueError, KeyError, IndexError, TypeError):
-        raise Failure(f"{path} wants topic,partition,offset on every line, as `export` writes", Exit.USAGE) from None
+        raise Failure(f"{path}: every line must be topic,partition,offset, as `export` writes it", Exit.USAGE) from None
 
 
 # --- reset --------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def run_reset(args: argparse.Namespace) -> int:
         given = read_export(args.from_file) if args.from_file is not None else {}
         wanted = _wanted(broker, args.topic, given or current)
         if not wanted:
-            raise Failure(f"{args.group} has committed nothing: name topics with --topic", Exit.NOT_FOUND)
+            raise Failure(f"{args.group} has no committed offsets: name topics with --topic", Exit.NOT_FOUND)
         target = _target(broker, args, wanted, current, given)
         failures = [] if args.dry_run else _commit(broker, args.group, target)
     refused = {what for what, _, _ in failures}
@@ -123,7 +123,7 @@ def run_reset(args: argparse.Namespace) -> int:
 
 
 def _wanted(broker: Broker, topics: Collection[str], committed_before: Collection[Partition]) -> list[Partition]:
-    """`orders`, or `orders:0,2`; without any, what there is."""
+    """Parses values such as `orders` and `orders:0,2`; without values returns all committed partitions."""
     if not topics:
         return sorted(committed_before)
     wanted: list[Partition] = []
@@ -133,7 +133,7 @@ def _wanted(broker: Broker, topics: Collection[str], committed_before: Collectio
         try:
             chosen = [int(index) for index in indexes.split(",")] if colon else known
         except ValueError:
-            raise Failure(f"--topic wants TOPIC or TOPIC:0,1, not {text!r}", Exit.USAGE) from None
+            raise Failure(f"--topic takes TOPIC or TOPIC:0,1, not {text!r}", Exit.USAGE) from None
         missing = set(chosen) - set(known)
         if missing:
             raise Failure(f"{name} has no partition {min(missing)}", Exit.NOT_FOUND)

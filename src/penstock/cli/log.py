@@ -1,4 +1,4 @@
-"""`penstock log`: what stands in the files of a log directory. Works on the files alone, with or without a broker."""
+"""`penstock log` prints the contents of the files in a log directory. It needs no running broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import verb
 
 KNOWN_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint")
-# Left out where they say nothing: most batches have no producer, and most are neither transactional nor control.
+# Left out while they have these defaults: most batches have no producer and are neither transactional nor control.
 QUIET_VALUES = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "transactional": False, "control": False}
 
 
@@ -51,9 +51,7 @@ def run_dump(args: argparse.Namespace) -> int:
                 print(line(item))
     if corrupt:
         sys.stdout.flush()
-        output.note(
-            "penstock: corrupt data found: a broker truncates a torn tail when it recovers, and refuses the rest"
-        )
+        output.note("penstock: corrupt data found: recovery truncates a torn tail; a broker refuses other damage")
     return Exit.FAILED if corrupt else Exit.OK
 
 

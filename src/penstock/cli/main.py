@@ -1,4 +1,4 @@
-"""`penstock NOUN VERB …`: imports only the noun asked for, and turns every failure into one line and a code."""
+"""`penstock NOUN VERB …`: imports only the requested noun, and turns every failure into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from penstock import __version__
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.parser import Parser, shared_options_last
+from penstock.cli.parser import Parser, shared_options_last, without_command
 
-# noun → what `penstock --help` says of it; the module of the same name has the rest
+# noun → its summary in `penstock --help`; the module of the same name defines its verbs and options
 NOUNS = {
     "up": "run a broker here, now, with nothing to configure",
     "start": "run a broker from a server.properties file",
@@ -42,7 +42,7 @@ take --output table|json. Exit codes: 0 done, 1 failed, 2 usage, 3 cannot connec
 
 
 def build_parser(noun: str | None) -> Parser:
-    """The whole tree's first level, and below it only the noun that was asked for."""
+    """Builds the parser: all nouns, but the verbs and options of the requested noun only."""
     parser = Parser(
         prog="penstock",
         description="A replicated log broker that speaks Kafka's protocol.",
@@ -65,10 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     noun = next((word for word in words if not word.startswith("-")), None)
     parser = build_parser(noun)
     try:
+        if problem := without_command(words, NOUNS):
+            parser.error(problem)
         args, leftover = parser.parse_known_args(words)
         if leftover:
             args.parser.leftover(leftover)
-    except SystemExit as leaving:  # argparse has said what is wrong, or printed the help that was asked for
+    except SystemExit as leaving:  # argparse has printed the error or the requested help
         return Exit.USAGE if leaving.code else Exit.OK
     return run(args)
 
@@ -85,14 +87,14 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more on its way out: give it a place where that can't fail.
+        # Python flushes stdout once more at exit: redirect it so that this flush can't fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     except Exception as unexpected:
         if args.debug:
             raise
         reason = str(unexpected).splitlines()[0] if str(unexpected) else "no reason given"
-        output.note(f"penstock: {type(unexpected).__name__}: {reason} (not expected: --debug shows where)")
+        output.note(f"penstock: {type(unexpected).__name__}: {reason} (this is a bug: --debug shows a traceback)")
         return Exit.FAILED
     return int(code)
 

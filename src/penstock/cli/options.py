@@ -1,4 +1,4 @@
-"""Options that many verbs share, under one spelling, and how their values are read."""
+"""Options that many verbs share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ def verb(
 
 
 def finish(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], *, output: bool = True) -> None:
-    """What every command has: its function, --output and --debug."""
+    """Adds the parts of every command: its function, --output and --debug."""
     parser.set_defaults(run=run, parser=parser)
     if output:
         parser.add_argument("--output", choices=("table", "json"), default="table", help="how to print the result")
-        if not any("--json" in action.option_strings for action in parser._actions):  # records have a --json of theirs
+        if not any(
+            "--json" in action.option_strings for action in parser._actions
+        ):  # `produce` and `consume` define a --json of their own
             parser.add_argument("--json", dest="output", action="store_const", const="json", help="as --output json")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
 
@@ -49,7 +51,7 @@ def connection(parser: argparse.ArgumentParser, *, timeout_s: float = 30.0) -> N
 
 
 def expect_many_objects() -> None:
-    """Makes passes of the garbage collector rare: records are many, die by themselves and hold no cycles."""
+    """Makes garbage collections rare: a command that handles many records makes no reference cycles."""
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
 
@@ -60,14 +62,14 @@ def positive_float(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero")
     return value
 
 
 def positive_int(text: str) -> int:
     value = int(text) if text.strip().isdecimal() else 0
     if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
     return value
 
 
@@ -81,17 +83,17 @@ def positive_int16(text: str) -> int:
 
 def _at_most(value: int, most: int) -> int:
     if value > most:
-        raise argparse.ArgumentTypeError(f"{value} is too large: {most} is the most")
+        raise argparse.ArgumentTypeError(f"{value} is too large: the maximum is {most}")
     return value
 
 
 def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
-    """`NAME=VALUE` options as a dictionary."""
+    """Parses `NAME=VALUE` options into a dictionary."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise Failure(f"{what} wants NAME=VALUE, not {text!r}", Exit.USAGE)
+            raise Failure(f"{what} takes NAME=VALUE, not {text!r}", Exit.USAGE)
         found[name.strip()] = value.strip()
     return found
 
@@ -100,7 +102,7 @@ SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 def size(text: str) -> int:
-    """`10M`, `1GiB` or plain bytes."""
+    """Parses a size such as `10M`, `1GiB` or plain bytes."""
     plain = text.strip().lower().removesuffix("b").removesuffix("i")
     unit = plain[-1:] if plain[-1:].isalpha() else ""
     digits = plain.removesuffix(unit) if unit else plain
@@ -113,7 +115,7 @@ DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 
 
 def duration(text: str) -> int:
-    """`90s`, `15m`, `2h` or `1d`, in milliseconds."""
+    """Parses a duration such as `90s`, `15m`, `2h` or `1d` into milliseconds."""
     plain = text.strip().lower()
     digits = plain.rstrip("mshd")
     unit = plain[len(digits) :]

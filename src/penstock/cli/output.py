@@ -4,9 +4,9 @@
 and are easy to cut. JSON is one document per command (a list of objects for a listing), keys in snake_case, and the
 same keys as the columns.
 
-Names, ids and messages come from outside, and a terminal obeys what is in them. So whatever is printed goes through
+Names, ids and messages come from outside and may hold terminal control sequences. So all output goes through
 `printable` or `json_text`, which show control characters as escapes. Only `consume` prints bytes as they are, and only
-where stdout is no terminal.
+where stdout is not a terminal.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from types import TracebackType
 from typing import Any
 
 Row = Mapping[str, Any]
-PROGRESS_EVERY_S = 5.0  # plain lines, where nobody watches them move
+PROGRESS_EVERY_S = 5.0  # interval of plain lines, where stderr is not a terminal
 REDRAW_EVERY_S = 0.1
 _CONTROLS_BEYOND_JSON = re.compile(
     "[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)  # json.dumps escapes those below U+0020
+)  # json.dumps escapes control characters below U+0020
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """The text with control characters, but for those in `keep`, as escapes such as \\x1b and \\n."""
+    """Returns the text with control characters, except those in `keep`, as escapes such as \\x1b and \\n."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON that a person can read, and that a terminal does not obey."""
+    """Returns readable JSON in which terminal control characters are escapes."""
     separators = None if indent else (",", ":")
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=_plain)
     return escaped(text)
 
 
 def escaped(text: str) -> str:
-    """JSON text with what a terminal would obey as escapes; control characters below U+0020 are so in any JSON."""
+    """Escapes terminal control characters in JSON text; JSON itself escapes those below U+0020."""
     return _CONTROLS_BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def rows(how: str, columns: Sequence[str], found: Iterable[Row], *, empty: str = "") -> None:
-    """A listing. `columns` names the keys that a table shows, in order; JSON has every key of a row."""
+    """Prints a listing. `columns` names the keys that a table shows, in order; JSON has every key of a row."""
     listed = list(found)
     if how == "json":
         print(json_text([dict(row) for row in listed], indent=2))
@@ -60,7 +60,7 @@ def rows(how: str, columns: Sequence[str], found: Iterable[Row], *, empty: str =
 
 
 def record(how: str, fields: Row) -> None:
-    """One thing, as `name  value` lines or one JSON object."""
+    """Prints one object, as `name  value` lines or as JSON."""
     if how == "json":
         print(json_text(dict(fields), indent=2))
         return
@@ -70,13 +70,13 @@ def record(how: str, fields: Row) -> None:
 
 
 def note(text: str) -> None:
-    """A remark for the human who watches; never part of the result."""
+    """Prints a remark on stderr; remarks are never part of the result."""
     if text:
         print(printable(text), file=sys.stderr)
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 record`, `2,000 records`."""
+    """Returns a count with its noun: `1 record`, `2,000 records`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
@@ -123,7 +123,7 @@ def _rich_table(columns: Sequence[str], listed: Sequence[Row]) -> None:
 
 
 def rich_table(columns: Sequence[str], listed: Sequence[Row], colours: Mapping[str, str] | None = None) -> Any:
-    """For a terminal. `colours` gives cells with these texts a style."""
+    """Builds a table for a terminal. `colours` maps a cell's text to its style."""
     from rich.table import Table
     from rich.text import Text
 
@@ -138,7 +138,7 @@ def rich_table(columns: Sequence[str], listed: Sequence[Row], colours: Mapping[s
 
 
 class Progress:
-    """How far long work has come: one line that moves on a terminal, a plain line now and then elsewhere.
+    """Shows the progress of long work: a line redrawn in place on a terminal, elsewhere a plain line now and then.
 
     with Progress("produced", unit="records") as progress:
         progress.add(500)

@@ -1,4 +1,4 @@
-"""argparse with our own words: one sentence that names the option, what is wrong with it, and what is near.
+"""argparse with Penstock's error messages: one sentence that names the option, its problem and a similar name.
 
 Options that most commands share may stand before the command as well: `penstock -b HOST:PORT topic list`.
 """
@@ -17,38 +17,39 @@ KINDS: dict[Any, str] = {int: "whole number", float: "number"}
 SHARED_WITH_VALUE = ("-b", "--bootstrap", "--bootstrap-server", "--timeout", "--output")
 SHARED_FLAGS = ("--debug", "--json")
 LEAST_LIKENESS = 0.6
+MISSING_VALUE = {"expected one argument": "needs a value", "expected at least one argument": "needs at least one value"}
 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Says it in one line, and leaves."""
+        """Prints the message in one line and exits."""
         missing = self._missing_command(message)
         if missing is not None and missing.dest == "noun":
             self.print_help(sys.stderr)
         else:
             said = f"give one of {listed(missing.choices or ())}" if missing else message.removeprefix("argument ")
-            output.note(f"{self.prog}: {said} (`{self.prog} --help` has more)")
+            output.note(f"{self.prog}: {_reworded(said)} (`{self.prog} --help` has more)")
         raise SystemExit(Exit.USAGE)
 
     def _missing_command(self, message: str) -> argparse.Action | None:
-        """The choice of commands that the message says is missing."""
+        """Returns the subcommand argument that argparse's message reports as missing."""
         if not message.startswith("the following arguments are required: "):
             return None
         commands = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
         return next((action for action in commands if str(action.metavar) in message), None)
 
     def leftover(self, words: Sequence[str]) -> NoReturn:
-        """For words that no option or argument took."""
+        """Reports the first word that no option or argument consumed."""
         first, *_ = words
         if not first.startswith("-") or first == "-":
-            self.error(f"{first!r} is one word more than it takes")
+            self.error(f"{first!r} is an extra word: it takes no more arguments")
         self.error(f"there is no option {first.partition('=')[0]}{near(first, self._option_string_actions)}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
         if isinstance(action, argparse._SubParsersAction):
-            self.error(f"there is no command {value!r}{near(value, action.choices) or what_there_is(action.choices)}")
+            self.error(f"there is no command {value!r}{near(value, action.choices) or available(action.choices)}")
         suggestion = near(str(value), map(str, action.choices))
         raise argparse.ArgumentError(action, f"{value!r} is none of {listed(action.choices)}{suggestion}")
 
@@ -59,19 +60,26 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentTypeError as wrong:
             raise argparse.ArgumentError(action, str(wrong)) from None
         except (TypeError, ValueError):
-            kind = KINDS.get(action.type, "value for it")
-            raise argparse.ArgumentError(action, f"{arg_string!r} is no {kind}") from None
+            kind = KINDS.get(action.type, "valid value")
+            raise argparse.ArgumentError(action, f"{arg_string!r} is not a {kind}") from None
+
+
+def _reworded(message: str) -> str:
+    """Replaces argparse's own phrases for a missing value."""
+    for theirs, ours in MISSING_VALUE.items():
+        message = message.replace(f": {theirs}", f" {ours}") if message.endswith(theirs) else message
+    return message
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """`: did you mean …?` if there is one that is spelt nearly so, else nothing."""
+    """Returns `: did you mean …?` with the most similar known word, or an empty string if none is similar."""
     from difflib import get_close_matches
 
     found = get_close_matches(word.partition("=")[0], list(known), n=1, cutoff=LEAST_LIKENESS)
     return f": did you mean {found[0]}?" if found else ""
 
 
-def what_there_is(known: Iterable[str]) -> str:
+def available(known: Iterable[str]) -> str:
     return f": there are {listed(known)}"
 
 
@@ -80,8 +88,18 @@ def listed(names: Iterable[Any]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
+    """Returns the error of a command line that holds shared options only, else an empty string."""
+    name, _, _ = words[0].partition("=") if words else ("", "", "")
+    if name not in (*SHARED_WITH_VALUE, *SHARED_FLAGS) and not name.startswith("-b"):
+        return ""
+    if words[-1] in SHARED_WITH_VALUE:
+        return f"{words[-1]} needs a value"
+    return f"a command is missing{available(commands)}"
+
+
 def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
-    """The words with shared options that stand before the command, or before its verb, moved behind it."""
+    """Moves shared options from before the command, or before its verb, to behind it."""
     moved: list[str] = []
     kept: list[str] = []
     rest = list(words)

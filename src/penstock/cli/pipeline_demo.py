@@ -1,8 +1,8 @@
-"""`penstock pipeline demo`, which is `make run`: the whole product at once, on the screen.
+"""`penstock pipeline demo`, also run by `make run`, shows the broker and a Spark pipeline at work.
 
-A broker, made-up clicks, Spark making a table of them, and what is in the table, until Ctrl-C or until its time is
-over. Then no more is produced, the pipeline catches up, and the table is compared with what was produced: the exit code
-says whether it holds exactly that.
+The demo starts a broker, produces generated clicks, lets Spark write them to a table and shows the table, until Ctrl-C
+or until its time is over. Then it stops producing, lets the pipeline catch up and compares the table with the produced
+events: the exit code is 0 only if the table holds exactly those.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 PORT = 9092
 PARTITIONS = 2
-#: On a terminal, and as plain lines.
+#: Seconds between redraws: on a terminal, and as plain lines.
 REFRESH_S = (2.0, 5.0)
-#: Without a terminal nobody presses Ctrl-C.
+#: Seconds to run without a terminal, where no Ctrl-C can end the demo.
 UNWATCHED_S = 60.0
 CATCH_UP_S = 60.0
 STOP_LIMIT_S = 10.0
 COLUMNS = ("page", "clicks", "users", "mean_ms")
-#: Half the work of starting a JVM is compiling well what runs for a minute.
+#: Optimising compilation takes half of a JVM's start and doesn't pay off within a minute.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -57,14 +57,14 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def seconds_to_run(given: float | None, told: str | None, *, terminal: bool) -> float | None:
-    """None is until Ctrl-C."""
+    """Returns how long to run; None: until Ctrl-C."""
     if given is not None:
         return given
     if told:
         try:
             return positive_float(told)
         except (ValueError, argparse.ArgumentTypeError) as problem:
-            raise Failure(f"RUN_SECONDS takes a number of seconds, not {told!r}", Exit.USAGE) from problem
+            raise Failure(f"RUN_SECONDS must be a number of seconds, not {told!r}", Exit.USAGE) from problem
     return None if terminal else UNWATCHED_S
 
 
@@ -79,7 +79,7 @@ def run_demo(args: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(prefix="penstock-demo-") as place,
         own_broker(args.port, place) as broker,
     ):
-        output.note(f"broker    {broker.bootstrap}, for any Kafka client; what is in it goes when this stops")
+        output.note(f"broker    {broker.bootstrap}, for any Kafka client; its data is deleted when the demo stops")
         output.note(f"console   {broker.console}")
         create_like(Topic(broker.bootstrap, demo.TOPIC), PARTITIONS)
         generator = demo.Generator(broker.bootstrap, args.rate)
@@ -132,14 +132,14 @@ class _Show:
             return self._judge()
 
     def _first_rows_are_due(self) -> bool:
-        """The first batch is in the log of Spark's file sink, and not yet on the screen. Costs nothing to ask."""
+        """True if Spark's file sink has logged its first batch and its rows are not shown yet. A cheap check."""
         log = os.path.join(self._path, "_spark_metadata")
         return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
 
     def _caught_up(self) -> bool:
-        """Once it is time to stop: whether all that was produced is there, or has been waited for long enough.
+        """After the stop: True once all produced events are in the table, or the wait has timed out.
 
-        The query goes on meanwhile. To stop it in the middle of a batch would be to do that batch again.
+        The query keeps running meanwhile: stopping it within a batch would repeat that batch.
         """
         if self._stopping_s is None:
             self._stopping_s = time.monotonic()
@@ -150,7 +150,7 @@ class _Show:
         return self._in_table >= self._generator.total or time.monotonic() - self._stopping_s >= CATCH_UP_S
 
     def _check(self) -> None:
-        """What else can end: the broker, and whoever produces."""
+        """Raises Failure if the broker or the generator of events has ended."""
         self._broker.check()
         if self._generator.problem is not None:
             raise Failure(f"events can't be produced: {self._generator.problem}")
@@ -193,7 +193,7 @@ class _Show:
 
 
 def _now_and_then(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Does the work every few seconds, or at once, and says whether it is time to stop."""
+    """Returns a function that runs the work every few seconds, or `at_once`, and tells whether to stop."""
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0
 
@@ -229,7 +229,7 @@ def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
 
 
 class _Broker:
-    """A broker in a process of its own, as `penstock up` starts it; it ends with us, whatever ends us."""
+    """A broker process as `penstock up` starts it; it ends when this process ends, however that happens."""
 
     def __init__(self, port: int, place: str) -> None:
         self._log = os.path.join(place, "broker.log")
@@ -243,7 +243,7 @@ class _Broker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the demo: it still needs the broker to compare
+                start_new_session=True,  # Ctrl-C must not reach the broker: the demo needs it for the final comparison
             )
         assert self._process.stdout is not None
         told = self._process.stdout.readline()
@@ -256,7 +256,7 @@ class _Broker:
 
     def check(self) -> None:
         if self._process.poll() is not None:
-            raise Failure(f"the broker has ended: {self._last_words()}")
+            raise Failure(f"the broker process has ended: {self._last_words()}")
 
     def stop(self) -> None:
         self._process.terminate()
@@ -298,5 +298,5 @@ def _start(port: int | None, place: str) -> _Broker:
     except Failure as problem:
         if problem.code is not Exit.ADDRESS_IN_USE:
             raise
-        output.note(f"port {PORT} is taken, so this broker takes another one")
+        output.note(f"port {PORT} is taken, so the demo's broker uses a free port")
         return _Broker(0, place)

@@ -1,4 +1,4 @@
-"""When a pipeline is to stop. A signal is noted, not raised: amid a call into Java it would leave that torn."""
+"""Decides when a pipeline stops. A signal is noted, not raised: an exception would break off a call into Java."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-#: One signal may come twice, from a terminal and from whoever started us: only a later one means "at once".
+#: A signal may arrive twice at once, from the terminal and the parent process: only a later one means "stop now".
 AGAIN_S = 1.0
 
 
 class Ending:
-    """When to stop: at a time, or at a signal. Another signal a moment later is for at once."""
+    """Ends a run at a deadline or a signal. A second signal, a moment later, stops it at once."""
 
     def __init__(self, until_s: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._until_s = until_s
@@ -31,7 +31,7 @@ class Ending:
 
 @contextmanager
 def signals(handle: Callable[..., None]) -> Iterator[None]:
-    """Instead of an interrupt in the middle of a call into Spark."""
+    """Notes signals while the block runs, instead of interrupting a call into Spark."""
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""The ready-made pipelines: `penstock pipeline table | backfill | repartition | mirror | archive | report`."""
+"""The built-in pipelines: `penstock pipeline table | backfill | repartition | mirror | archive | report`."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def run_backfill(args: argparse.Namespace) -> int:
     from penstock.pipelines.watching import told
 
     target = Topic(args.bootstrap, args.topic, pairs(args.option, "--option"))
-    with reached(args, target):  # Spark takes seconds to start, and a broker that does not answer should not
+    with reached(args, target):  # Spark takes seconds to start; an unreachable broker should be reported before
         pass
     job = BackfillJob(
         args.path,
@@ -176,7 +176,7 @@ def run_copy(args: argparse.Namespace) -> int:
 
     source = topic(args, args.topic)
     if args.topic == args.target:
-        raise Failure("a topic can't be copied into itself: give the target another name", Exit.USAGE)
+        raise Failure("source and target are the same topic: give the target another name", Exit.USAGE)
     job = CopyJob(
         source,
         Topic(args.bootstrap, args.target, client_options(source.options)),
@@ -203,11 +203,11 @@ def run_mirror(args: argparse.Namespace) -> int:
     source = topic(args, args.topic, args.source)
     target = Topic(args.bootstrap, args.target or args.topic, pairs(args.target_option, "--target-option"))
     with reached(args, target) as here:
-        here.topics([])  # the target has to answer, too
+        here.topics([])  # the target must be reachable, too
         target = replace(target, cluster_id=here.cluster_id)
     same = source.bootstrap == target.bootstrap or (source.cluster_id and source.cluster_id == target.cluster_id)
     if same and source.name == target.name:
-        raise Failure("--from and --bootstrap are the same cluster: give the target another name", Exit.USAGE)
+        raise Failure("--from and --bootstrap are the same cluster: give the target topic another name", Exit.USAGE)
     job = CopyJob(source, target, args.checkpoint, exactly_once=not args.at_least_once, pace=pace(args))
     with spark_session(args, f"mirror {args.topic}") as spark:
         spec = f"{args.source} {source.name} → {target.name}"
@@ -246,7 +246,7 @@ def run_archive(args: argparse.Namespace) -> int:
     if args.segments:
         return _archive_segments(args)
     if args.all:
-        raise Failure("--all is for --segments: records are archived as far as they are committed", Exit.USAGE)
+        raise Failure("--all needs --segments: without it all committed records are archived anyway", Exit.USAGE)
     source = topic(args, args.topic)
     with spark_session(args, f"archive {args.topic}") as spark:
         start = partial(start_archive, spark, source, args.path, checkpoint=args.checkpoint, pace=pace(args))
@@ -260,7 +260,10 @@ def _archive_segments(args: argparse.Namespace) -> int:
     from penstock.pipelines.watching import told, watched
 
     if args.follow or args.checkpoint:
-        raise Failure("--segments takes what is sealed now: run it again for more, without --follow", Exit.USAGE)
+        raise Failure(
+            "--segments archives the segments sealed now: leave --follow out, and run it again for more",
+            Exit.USAGE,
+        )
     source = topic(args, args.topic)
 
     def line(seconds: float) -> str:
@@ -293,16 +296,18 @@ def run_report(args: argparse.Namespace) -> int:
     options = pairs(args.option, "--option")
     with reached(args, Topic(args.bootstrap, "", options)) as broker:
         known = broker.existing(args.topics or None)
-    # Decisions of Spark queries are in topics of ours: not what anybody asks about.
+    # Leaves out the topics in which Penstock keeps the decisions of Spark queries.
     names = [each.name for each in known if each.name and not each.is_internal and not each.name.startswith("__")]
     if not names:
-        raise Failure("there are no topics to report on", Exit.NOT_FOUND)
+        raise Failure("the cluster has no topics to report on: create one with `penstock topic create`", Exit.NOT_FOUND)
     topics = [Topic(args.bootstrap, name, options) for name in names]
-    # Opened before the work, which takes a while: what is in it now is kept until there is something better.
+    # Opened before the long work, to fail early; not truncated, to keep the old report until the new one is ready.
     try:
         file = open(args.html, "a", encoding="utf-8")  # noqa: SIM115 (closed below)
     except OSError as problem:
-        raise Failure(f"{args.html} can't be written: {problem.strerror}", Exit.STORAGE) from problem
+        raise Failure(
+            f"{args.html} can't be written: {problem.strerror}: name another file with --html", Exit.STORAGE
+        ) from problem
     with file:
         with spark_session(args, "report") as spark, watched(spark) as watch:
             total = sum(end - first for each in topics for first, end in bounds(each).values())
@@ -329,5 +334,5 @@ def run_report(args: argparse.Namespace) -> int:
         for each in found
     ]
     output.rows(args.output, columns, rows)
-    output.note(f"the whole report is in {args.html}")
+    output.note(f"the full report is in {args.html}")
     return Exit.OK

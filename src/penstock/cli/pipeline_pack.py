@@ -1,4 +1,4 @@
-"""`penstock pipeline pack`: what a Spark cluster needs that has no Penstock installed."""
+"""`penstock pipeline pack` packs Penstock and its dependencies for a Spark cluster that has none installed."""
 
 from __future__ import annotations
 

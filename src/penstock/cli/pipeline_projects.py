@@ -51,9 +51,9 @@ def run_init(args: argparse.Namespace) -> int:
     try:
         made = create_project(Path(args.name), bootstrap=args.bootstrap, topic=args.topic)
     except FileExistsError as problem:
-        raise Failure(f"{args.name} is there already: choose another name", Exit.EXISTS) from problem
+        raise Failure(f"{args.name} exists already: choose another name", Exit.EXISTS) from problem
     except OSError as problem:
-        raise Failure(f"{args.name} can't be made: {problem.strerror}", Exit.STORAGE) from problem
+        raise Failure(f"the directory {args.name} can't be created: {problem.strerror}", Exit.STORAGE) from problem
     output.rows(args.output, ("file",), [{"file": str(path)} for path in made])
     return Exit.OK
 
@@ -84,7 +84,10 @@ def _run(args: argparse.Namespace, *, dry: bool) -> int:
         raise Failure(str(problem), Exit.USAGE) from problem
     running = runs.load(name)
     if running is not None and running.alive and not dry:
-        raise Failure(f"{name} runs already, as process {running.pid}: `penstock pipeline stop {name}`", Exit.EXISTS)
+        raise Failure(
+            f"{name} is running already, as process {running.pid}: stop it with `penstock pipeline stop {name}`",
+            Exit.EXISTS,
+        )
     refresh = declarative.Refresh(tuple(args.refresh), tuple(args.full_refresh), args.full_refresh_all)
     recording = runs.Recording(runs.begin(name, str(spec)), keep=not dry, on_problem=output.note)
 
@@ -121,7 +124,7 @@ def run_stop(args: argparse.Namespace) -> int:
 
     run = _known(args.name)
     if not run.alive or not stop(run):
-        raise Failure(f"{args.name} does not run: it is {run.shown}", Exit.NOT_FOUND)
+        raise Failure(f"{args.name} is not running: its last run is {run.shown}", Exit.NOT_FOUND)
     output.record(args.output, {"pipeline": run.name, "result": "asked to stop", "pid": run.pid})
     return Exit.OK
 
@@ -131,9 +134,7 @@ def _known(name: str) -> Run:
 
     run = load(name)
     if run is None:
-        raise Failure(
-            f"no pipeline {name} has run here: `penstock pipeline list` shows those that have", Exit.NOT_FOUND
-        )
+        raise Failure(f"no pipeline {name} has run here: `penstock pipeline list` shows past runs", Exit.NOT_FOUND)
     return run
 
 

@@ -1,4 +1,4 @@
-"""What the verbs of `penstock pipeline` share: options for Spark, a session, progress, and failures in one line."""
+"""Shared parts of the `penstock pipeline` verbs: Spark options, a session, progress, and failures in one line."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from penstock.pipelines.topics import Topic
     from penstock.runs import Recording
 
-#: A laptop's share: the driver is the executor, too.
+#: Defaults for a laptop, where the driver is also the executor.
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "4",
 }
-#: What a command that isn't debugged has besides.
+#: Added unless --debug is given.
 SILENT = {"spark.python.daemon.module": "penstock.pipelines.quiet_daemon"}
 
 
@@ -41,7 +41,7 @@ def spark_options(parser: argparse.ArgumentParser) -> None:
 
 
 def stream_options(parser: argparse.ArgumentParser) -> None:
-    """Of pipelines that can go on."""
+    """Adds the options of pipelines that can run continuously."""
     connection(parser)
     spark_options(parser)
     parser.add_argument("--follow", action="store_true", help="go on with what arrives until Ctrl-C")
@@ -60,7 +60,7 @@ def pace(args: argparse.Namespace) -> Any:
 
 @contextmanager
 def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
-    """A topic's brokers, asked with its `kafka.*` options, like by every other client of the pipeline."""
+    """Connects to a topic's brokers with the `kafka.*` options that the pipeline's other clients use."""
     from penstock.cli.connect import connect
     from penstock.pipelines.topics import client_part
     from penstock.spark.brokers import connection_settings
@@ -75,7 +75,7 @@ def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
 
 
 def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> Topic:
-    """The topic, once it is known to be there: Spark takes seconds to start, and a wrong name should not."""
+    """Checks that the topic exists before Spark spends seconds on its start, and returns it."""
     from penstock.pipelines.topics import Topic
 
     wanted = Topic(bootstrap or args.bootstrap, name, pairs(args.option, "--option"))
@@ -85,13 +85,13 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those that any client of the same brokers has use for."""
+    """Returns the `kafka.*` options, which every client of the same brokers needs."""
     return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 
 
 @contextmanager
 def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, java_options: str = "") -> Iterator[Any]:
-    """A session for one command. What goes wrong in it is one sentence."""
+    """Opens a Spark session for one command; turns its errors into a Failure of one sentence."""
     from penstock.spark.errors import SourceError, not_importable
 
     try:
@@ -110,7 +110,7 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, j
         _silence_py4j()
     try:
         with warnings.catch_warnings():
-            # Spark Connect sets once more what it was started with, and minds that this changes nothing.
+            # Spark Connect sets its start options again and warns that this has no effect.
             warnings.filterwarnings("ignore", "Failed to set ", UserWarning)
             spark = session(
                 name, master=args.master, memory=args.memory, delta=delta, bundled_java=args.bundled_java, config=config
@@ -130,16 +130,16 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, j
 
 
 def _silent() -> list[str]:
-    """Nothing from Spark's own log: what went wrong is told at the end, in a sentence. --debug lets all through."""
+    """Silences Spark's own log: errors are reported at the end in one sentence. --debug shows the log."""
     from importlib.resources import files
 
     place = files("penstock.pipelines") / "log4j2.properties"
-    # The catalog's database would leave a log of its own wherever the command is run.
+    # The catalog's database would leave a log file in the current directory.
     return [f"-Dlog4j2.configurationFile=file:{place}", f"-Dderby.stream.error.file={os.devnull}"]
 
 
 def _silence_py4j() -> None:
-    """What connects us to Java logs a traceback when it is interrupted or hung up on, in part as the root logger."""
+    """Silences Py4J, which logs a traceback, partly through the root logger, when its connection is broken off."""
     logging.getLogger("py4j").propagate = False
     root = logging.getLogger()
     if _not_py4j not in root.filters:
@@ -162,7 +162,7 @@ def _stop_on_sigterm() -> None:
 
 
 class Lines:
-    """What happens, on stderr: progress is a line that moves on a terminal, and plain lines elsewhere."""
+    """Prints events and progress on stderr: progress is redrawn in place on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
         self.moving = sys.stderr.isatty()
@@ -187,7 +187,7 @@ class Lines:
 
 @contextmanager
 def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
-    """Meanwhile, says how far every query of this session is, and keeps it for `pipeline status`."""
+    """Shows the progress of this session's queries while the block runs, and saves it for `pipeline status`."""
     from penstock.pipelines.running import line
     from penstock.spark.progress import QueryState, figures, watch
 
@@ -206,7 +206,7 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 @contextmanager
 def telling(line: Callable[[float], str]) -> Iterator[None]:
-    """Meanwhile, says how far something is that is no query: often on a terminal, now and then elsewhere."""
+    """Shows the progress of work other than queries while the block runs: often on a terminal, else now and then."""
     from penstock.pipelines import watching
 
     lines = Lines()
@@ -226,7 +226,7 @@ def telling(line: Callable[[float], str]) -> Iterator[None]:
 def follow(
     spark: Any, name: str, spec: str, work: Callable[[Callable[[], bool]], None], *, clusters: Iterable[str]
 ) -> int:
-    """Does work that is queries, to its end or until it is told that it is time to stop, and says how far it is."""
+    """Runs queries to their end, or until it is time to stop, and shows their progress."""
     from penstock import runs
 
     run = runs.begin(runs.free_name(name, spec), spec, filter(None, clusters))
@@ -238,5 +238,5 @@ def follow(
             if ending.due():
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
-        output.note("stopped; the same command goes on from here")
+        output.note("stopped; the same command resumes from here")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""Where `penstock consume` starts and stops: kcat's -o, read into values.
+"""Parses kcat's -o, which tells `penstock consume` where to start and stop.
 
 `beginning`, `end`, `stored`, an offset, `-N` for the last N of every partition, `s@TIME` and `e@TIME` for a start and
 a stop by timestamp. A time is milliseconds since 1970 or an ISO date and time (in UTC unless it names its offset).
@@ -50,7 +50,7 @@ Position = Beginning | End | Stored | Absolute | Last | AtTime
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """What to read: from a position, up to a timestamp that is not included (None: no stop)."""
+    """The range to read: from a position up to a timestamp, exclusive (None: no stop)."""
 
     start: Position
     stop_ms: int | None = None
@@ -63,7 +63,7 @@ def parse_span(texts: Iterable[str], default: Position) -> Span:
         if text.startswith("e@"):
             stop_ms = parse_time(text[2:])
         elif start is not None:
-            raise Failure("-o gives two starts: keep one (a stop is e@TIME)", Exit.USAGE)
+            raise Failure("-o is given two start positions: keep one (e@TIME is a stop)", Exit.USAGE)
         else:
             start = parse_position(text)
     return Span(start or default, stop_ms)
@@ -82,21 +82,23 @@ def parse_position(text: str) -> Position:
     try:
         value = int(text)
     except ValueError:
-        raise Failure(f"-o wants beginning, end, stored, N, -N, s@TIME or e@TIME, not {text!r}", Exit.USAGE) from None
+        raise Failure(f"-o takes beginning, end, stored, N, -N, s@TIME or e@TIME, not {text!r}", Exit.USAGE) from None
     if abs(value) > MAX_INT64:
-        raise Failure(f"-o can't be {text}: no offset is larger than {MAX_INT64}", Exit.USAGE)
+        raise Failure(f"-o {text} is too large: the maximum offset is {MAX_INT64}", Exit.USAGE)
     return Last(-value) if value < 0 else Absolute(value)
 
 
 def parse_time(text: str) -> int:
     if text.isdecimal():
         if len(text) > len(str(MAX_INT64)) or int(text) > MAX_INT64:
-            raise Failure(f"{text} is no time: milliseconds since 1970 end at {MAX_INT64}", Exit.USAGE)
+            raise Failure(f"{text} is too large for a time: the maximum is {MAX_INT64} ms since 1970", Exit.USAGE)
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Failure(f"{text!r} is no time: give milliseconds since 1970 or 2026-01-31T12:00:00", Exit.USAGE) from None
+        raise Failure(
+            f"{text!r} is not a time: give milliseconds since 1970 or 2026-01-31T12:00:00", Exit.USAGE
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""`penstock produce`: records from stdin or files to a topic, with kcat's habits.
+"""`penstock produce` writes records from stdin or files to a topic, with kcat's options.
 
 seq 10 | penstock produce -t numbers
 echo "key:value" | penstock produce -t pairs -K :
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Delivery:
-    """Counts what goes out, and remembers the batches whose fate is not known yet: none may fail unnoticed."""
+    """Counts sent records and keeps the unacknowledged batches, so that no failed batch goes unnoticed."""
 
     records: int = 0
     bytes: int = 0
@@ -110,11 +110,11 @@ class Delivery:
         self.open = list(dict.fromkeys(batch for batch in self.open if not batch.done.done()))
 
 
-# --- where records come from --------------------------------------------------------------------------------------
+# --- reading records ----------------------------------------------------------------------------------------------
 
 
 def records(args: argparse.Namespace) -> Iterator[list[BulkRecord]]:
-    """As they come: what one read brought is sent before the next read, so that a typed line does not wait."""
+    """Yields lists of records, one list per read, so that a typed line is sent before the next read blocks."""
     headers = parse_headers(args.header)
     if args.files and not args.lines and not args.json:
         for path in args.files:
@@ -122,7 +122,7 @@ def records(args: argparse.Namespace) -> Iterator[list[BulkRecord]]:
         return
     delimiter = b"\n" if args.json else unescape(args.delimiter)
     if not delimiter:
-        raise Failure("-D can't be empty", Exit.USAGE)
+        raise Failure("-D is empty: give the text that ends a record", Exit.USAGE)
     sources = [iter([_file(path)]) for path in args.files] or [_read(sys.stdin.fileno())]
     for source in sources:
         for lines in split(source, delimiter):
@@ -130,14 +130,14 @@ def records(args: argparse.Namespace) -> Iterator[list[BulkRecord]]:
 
 
 def parse_lines(lines: list[bytes], args: argparse.Namespace, headers: Headers = ()) -> list[BulkRecord]:
-    """The records of lines: a key in front of each with -K, else the one of -k."""
+    """Parses lines into records; -K splits each line into key and value, -k gives all records one key."""
     key = _encoded(args.key)
     if args.key_delimiter is None:
         found: list[BulkRecord] = [(key, line, headers, None) for line in lines]
     else:
         delimiter = unescape(args.key_delimiter)
         if not delimiter:
-            raise Failure("-K can't be empty", Exit.USAGE)
+            raise Failure("-K is empty: give the text between key and value", Exit.USAGE)
         parts = [(line, *line.partition(delimiter)) for line in lines]
         found = [
             (before, after, headers, None) if at else (key, line, headers, None) for line, before, at, after in parts
@@ -146,7 +146,7 @@ def parse_lines(lines: list[bytes], args: argparse.Namespace, headers: Headers =
 
 
 def parse_headers(texts: Iterable[str]) -> Headers:
-    """`name=value`; a name alone is a header without a value. The same name may come again."""
+    """Parses `name=value` headers; a name alone has a null value. A name may be repeated."""
     headers = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -160,7 +160,7 @@ def _read(descriptor: int) -> Iterator[bytes]:
 
 
 def split(parts: Iterable[bytes], delimiter: bytes) -> Iterator[list[bytes]]:
-    """What each part completes between delimiters; at the end, what is left without one."""
+    """Yields, per chunk, the pieces completed by a delimiter; at the end, the rest without one."""
     rest = bytearray()
     for part in parts:
         new = max(0, len(rest) - len(delimiter) + 1)
@@ -187,13 +187,13 @@ def _file(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError:
-        raise Failure(f"{path} is not there", Exit.NOT_FOUND) from None
+        raise Failure(f"{path} does not exist: name a file to produce", Exit.NOT_FOUND) from None
     except OSError as problem:
         raise Failure(f"{path} can't be read: {problem.strerror}", Exit.FAILED) from problem
 
 
 def _encoded(text: str | None) -> bytes | None:
-    """An argument as the bytes that were typed."""
+    """Returns the bytes of a command line argument as they were typed."""
     return None if text is None else os.fsencode(text)
 
 

@@ -1,4 +1,4 @@
-"""A server.properties file as settings, with one line for whatever is wrong with it."""
+"""Reads a server.properties file into settings; a problem in it becomes a Failure of one line."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def read_settings(path: str, overrides: Mapping[str, str] | None = None) -> Sett
 
 
 def read_file(path: str) -> dict[str, str]:
-    """The properties of a file, their values not looked at."""
+    """Returns the properties of a file without checking their values."""
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.properties import duplicate_properties, parse_properties
 
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise Failure(f"{path} is not there: name a server.properties file", Exit.NOT_FOUND) from None
+        raise Failure(f"{path} does not exist: name a server.properties file", Exit.NOT_FOUND) from None
     except (OSError, UnicodeDecodeError) as problem:
         raise Failure(f"{path} can't be read: {problem}", Exit.USAGE) from problem
     try:
         for name in duplicate_properties(text):
-            output.note(f"warning: {path} sets {name} more than once; the last one counts")
+            output.note(f"warning: {path} sets {name} more than once; the last value is used")
         return parse_properties(text)
     except ConfigError as problem:
         raise Failure(f"{path}: {problem}", Exit.USAGE) from problem

@@ -1,4 +1,4 @@
-"""`penstock quorum`: who votes on the cluster's metadata, how far each has come, and voters added and removed."""
+"""`penstock quorum` describes the metadata quorum and its replication, and adds and removes voters."""
 
 from __future__ import annotations
 
@@ -142,7 +142,9 @@ def run_remove(args: argparse.Namespace) -> int:
         cluster_id = broker.run(broker.cluster.describe_brokers()).cluster_id
         voters = answer.topics[0].partitions[0].current_voters
         if all(each.replica_id != args.node_id for each in voters):
-            raise Failure(f"node {args.node_id} is no voter: `penstock quorum describe` shows who is", Exit.NOT_FOUND)
+            raise Failure(
+                f"node {args.node_id} is not a voter: `penstock quorum describe` shows the voters", Exit.NOT_FOUND
+            )
         directory = _directory(args, voters)
         broker.run(broker.cluster.remove_voter(args.node_id, directory, cluster_id=cluster_id))
         after = broker.run(broker.cluster.describe_quorum())
@@ -151,14 +153,14 @@ def run_remove(args: argparse.Namespace) -> int:
 
 
 def _directory(args: argparse.Namespace, seen: Any) -> bytes:
-    """The id of the node's metadata directory: as told, from its own files, or as the quorum has seen it."""
+    """Returns the id of the node's metadata directory: from --directory-id, the node's files, or the quorum."""
     from penstock.protocol.uuid import uuid_from_str
 
     if args.directory_id is not None:
         try:
             return uuid_from_str(args.directory_id)
         except ValueError as wrong:
-            raise Failure(f"--directory-id {args.directory_id} is no id: {wrong}", Exit.USAGE) from wrong
+            raise Failure(f"--directory-id {args.directory_id} is not a directory id: {wrong}", Exit.USAGE) from wrong
     if args.config is not None:
         return _directory_of(args.config)
     found = [each.replica_directory_id for each in seen if each.replica_id == args.node_id]

@@ -1,8 +1,7 @@
-"""A node in the foreground until a signal: the part that `penstock up` and `penstock start` share.
+"""Runs a node in the foreground until a signal, for `penstock up` and `penstock start`.
 
-The first SIGTERM or SIGINT is a clean stop, a second one ends the process at once. What keeps a broker from starting
-is said in one line with a code of its own: a port that is taken, a directory that is in use, a setting that can't
-work.
+The first SIGTERM or SIGINT stops the node cleanly, a second one ends the process at once. A failed start is reported
+in one line, with an exit code per cause: a port that is taken, a directory that is in use, a setting that can't work.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def configure_logging(verbosity: int) -> None:
 
 
 class PrintableFormatter(logging.Formatter):
-    """A line per message: client ids and topic names in it can't move a cursor or begin another line."""
+    """Escapes control characters: a client id or topic name can't move the cursor or start another log line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return output.printable(super().formatMessage(record))
@@ -61,14 +60,14 @@ def node_to_serve(settings: Settings, disk: Disk, *, http_optional: bool) -> Nod
 
 
 def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -> int:
-    """Starts the node, says `ready`, and waits for a signal, or for whoever holds its stdin to be gone."""
+    """Starts the node, prints `ready`, and runs until a signal, or until stdin is closed."""
     from penstock.net.loop import run
 
     return run(_serve(node, where, how, until_stdin_ends))
 
 
 def _end_at_once(error: Exception) -> None:
-    """As a crash: what stays up without a disk keeps others from taking over."""
+    """Ends the process as a crash would: a broker that stays up without its disk would block a failover."""
     from penstock.node.storage import StorageError
 
     sentence = f"this node can't go on without its disk ({error}): mend it and start again"
@@ -104,7 +103,7 @@ async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> in
     watching = asyncio.ensure_future(_stdin_ends(stopped)) if until_stdin_ends else None
     print(ready_line(node.bootstrap, where, os.getpid(), how, node.http.url), flush=True)
     if node.http.problem is not None:
-        output.note(f"no console and no metrics: {node.http.problem}")
+        output.note(f"console and metrics are off: {node.http.problem}")
     await stopped.wait()
     if watching is not None:
         watching.cancel()
@@ -115,7 +114,7 @@ async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> in
 
 
 async def _stdin_ends(stopped: asyncio.Event) -> None:
-    """A parent that dies without a word, killed or crashed, closes the pipe all the same."""
+    """Waits for the end of stdin: the pipe closes even if the parent process crashes or is killed."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     await reader.read()
@@ -123,7 +122,7 @@ async def _stdin_ends(stopped: asyncio.Event) -> None:
 
 
 def _calm_the_collector() -> None:
-    """What is loaded by now stays: it is never looked at again. Requests make no cycles, so passes can be rare."""
+    """Freezes the objects loaded so far and makes collections rare: requests create no reference cycles."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
@@ -134,7 +133,7 @@ async def _say_still_starting() -> None:
     while True:
         await asyncio.sleep(STILL_STARTING_S)
         waited += STILL_STARTING_S
-        output.note(f"starting for {waited:.0f} s: logs are being opened and, after a crash, checked")
+        output.note(f"still starting after {waited:.0f} s: opening logs and, after a crash, checking them")
 
 
 def on_signals(handle: Any) -> None:
@@ -142,12 +141,12 @@ def on_signals(handle: Any) -> None:
     for number in STOP_SIGNALS:
         try:
             loop.add_signal_handler(number, handle, number)
-        except NotImplementedError:  # Windows: handlers run between byte codes, so hand over to the loop
+        except NotImplementedError:  # Windows: handlers run between byte codes, so pass the signal to the loop
             signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(handle, caught))
 
 
 def ready_line(bootstrap: str, where: str, pid: int, how: str, console: str | None) -> str:
-    """One line, and one more where there is a console."""
+    """Returns the `ready` line, with a second line if there is a console."""
     if how == "json":
         told = {"ready": True, "bootstrap": bootstrap, "directory": where, "pid": pid, "console": console}
         return json.dumps(told)
@@ -171,7 +170,7 @@ def told_in_one_line(node: Node) -> Iterator[None]:
     except HttpUnavailableError as problem:
         raise Failure(str(problem), Exit.ADDRESS_IN_USE) from problem
     except DiskError as problem:
-        raise Failure(f"the disk refuses: {problem}", Exit.STORAGE) from problem
+        raise Failure(f"the data directory can't be used: {problem}", Exit.STORAGE) from problem
     except OSError as problem:
         raise _cannot_listen(node, problem) from problem
 

@@ -1,7 +1,7 @@
-"""`penstock sim`: whole runs of a cluster in virtual time, each from one number that replays it.
+"""`penstock sim` runs a cluster in virtual time; a seed determines, and replays, a whole run.
 
-One seed prints its story and its verdict; a range of seeds runs in several processes and prints a summary. A seed that
-fails is made smaller and printed as the command that shows it again.
+One seed prints its events and its verdict; a range of seeds runs in several processes and prints a summary. A failing
+run is shrunk and printed as the command that repeats it.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def _range(text: str) -> range:
     try:
         found = range(int(first), int(last) + 1) if dots else range(int(text), int(text) + 1)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not A..B") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range such as 0..99") from None
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is empty")
+        raise argparse.ArgumentTypeError(f"{text!r} is an empty range: the end must not be below the start")
     return found
 
 
@@ -66,12 +66,12 @@ def _indexes(text: str) -> frozenset[int]:
     try:
         return frozenset(int(part) for part in text.split(",")) if text != "none" else frozenset()
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,2") from None
 
 
 def run(args: argparse.Namespace) -> int:
     if args.nodes > MOST_NODES:
-        raise Failure(f"--nodes: from 1 to {MOST_NODES}", Exit.USAGE)
+        raise Failure(f"--nodes must be from 1 to {MOST_NODES}", Exit.USAGE)
     if args.plant == "list":
         return _list_plants(args)
     if args.seed is None and args.seeds is None:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_plants(args: argparse.Namespace) -> int:
-    """With a run that finds each."""
+    """Lists the planted bugs, each with a run that finds it."""
     from penstock.sim.faults.planted import FOUND_BY, PLANTS
 
     columns = ("name", "nodes", "profile", "seed", "seconds", "about")

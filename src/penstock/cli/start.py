@@ -1,4 +1,4 @@
-"""`penstock start server.properties`: a broker from Kafka's own file. What in it does nothing here is warned of."""
+"""`penstock start server.properties` runs a broker from Kafka's own file, and warns about properties without effect."""
 
 from __future__ import annotations
 

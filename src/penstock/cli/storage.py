@@ -1,4 +1,4 @@
-"""`penstock storage`: makes directories ready for a broker, and says what they hold."""
+"""`penstock storage` formats data directories for a broker and describes them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _directories(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _voters(text: str | None, listener: str) -> tuple[Voter, ...]:
-    """`id@host:port:directory-id`, separated by commas, as Kafka's own tool takes them."""
+    """Parses `id@host:port:directory-id` entries separated by commas, the format of Kafka's own tool."""
     from penstock.protocol.uuid import uuid_from_str
     from penstock.raft.voters import Voter
 
@@ -166,7 +166,7 @@ def _voters(text: str | None, listener: str) -> tuple[Voter, ...]:
     for entry in filter(None, (part.strip() for part in (text or "").split(","))):
         found = re.fullmatch(r"(\d+)@(\[[^\]]+\]|[^:@]+):(\d+):([A-Za-z0-9_-]{22})", entry)
         if found is None or int(found[3]) > 65_535:
-            raise Failure(f"--initial-controllers wants ID@HOST:PORT:DIRECTORY_ID, not {entry!r}", Exit.USAGE)
+            raise Failure(f"--initial-controllers takes ID@HOST:PORT:DIRECTORY_ID, not {entry!r}", Exit.USAGE)
         endpoint = (listener, found[2].strip("[]"), int(found[3]))
         voters.append(Voter(int(found[1]), uuid_from_str(found[4]), (endpoint,)))
     return tuple(voters)
@@ -176,5 +176,5 @@ def _levels(texts: list[str]) -> dict[str, int]:
     levels = pairs(texts, "--feature")
     wrong = next((name for name, level in levels.items() if not level.isdigit()), None)
     if wrong is not None:
-        raise Failure(f"--feature wants NAME=LEVEL with a number, not {wrong}={levels[wrong]}", Exit.USAGE)
+        raise Failure(f"--feature takes NAME=LEVEL with a number, not {wrong}={levels[wrong]}", Exit.USAGE)
     return {name: int(level) for name, level in levels.items()}

@@ -1,4 +1,4 @@
-"""A group's stored offsets, read and written without joining the group. Asked in versions that name topics."""
+"""Reads and writes a group's stored offsets without joining it, in request versions that use topic names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST_VERSION_WITH_NAMES = 9
 
 
 def stored_offsets(broker: Broker, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where the group stands, for the partitions it has stored something of."""
+    """Returns the group's stored offsets by partition."""
     topics = [
         fetch.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
         for name, indexes in _by_topic(partitions).items()
@@ -49,7 +49,9 @@ def store_offsets(broker: Broker, group: str, positions: Mapping[TopicPartition,
     for topic in broker.ask_coordinator(group, request, at_most=LAST_VERSION_WITH_NAMES).topics:
         for part in topic.partitions:
             if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                raise Failure(f"group {group} has members, who store its offsets themselves", Exit.FAILED)
+                raise Failure(
+                    f"group {group} has members, which store its offsets: stop them, or leave --commit out", Exit.FAILED
+                )
             if part.error_code:
                 raise failure(f"{topic.name}-{part.partition_index}", part.error_code, None)
 

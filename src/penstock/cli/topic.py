@@ -1,4 +1,4 @@
-"""`penstock topic`: create, list, describe, alter and delete topics, by requests that any Kafka broker serves."""
+"""`penstock topic` creates, lists, describes, alters and deletes topics, with requests that any Kafka broker serves."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def run_create(args: argparse.Namespace) -> int:
 
     assignments = _assignments(args.assignment) if args.assignment else []
     if assignments and (args.partitions > 0 or args.replication_factor > 0):
-        raise Failure("--assignment already says the partitions and replicas: leave the counts out", Exit.USAGE)
+        raise Failure(
+            "--assignment already sets partitions and replicas: leave --partitions and --replication-factor out",
+            Exit.USAGE,
+        )
     configs = [api.CreatableTopicConfig(name=n, value=v) for n, v in pairs(args.config, "--config").items()]
     wanted = [
         api.CreatableTopic(
@@ -101,7 +104,7 @@ def _assignments(text: str) -> list[list[int]]:
     try:
         return [[int(broker) for broker in partition.split(":")] for partition in text.split(",")]
     except ValueError:
-        raise Failure(f"--assignment wants broker ids such as 0:1,1:0, not {text!r}", Exit.USAGE) from None
+        raise Failure(f"--assignment takes broker ids such as 0:1,1:0, not {text!r}", Exit.USAGE) from None
 
 
 def run_delete(args: argparse.Namespace) -> int:
@@ -200,7 +203,7 @@ def run_describe(args: argparse.Namespace) -> int:
             (name, part.partition_index)
             for name, topic in topics.items()
             for part in topic.partitions
-            if part.leader_id >= 0  # nobody else knows the offsets
+            if part.leader_id >= 0  # only the leader knows the offsets
         ]
         bounds = broker.offsets(led, EARLIEST), broker.offsets(led, LATEST)
         described = [

@@ -1,8 +1,8 @@
-"""`penstock txn`: what transactions are open, and an end for those that nobody else will end.
+"""`penstock txn` lists and describes transactions, and aborts those that no coordinator will end.
 
-A transaction hangs when a partition waits for its end and no coordinator knows of it: consumers that read committed
-records only stand still there. `hanging` finds such partitions, `abort` writes the marker that lets them go on. Any
-Kafka broker serves the requests used here.
+A transaction hangs when it is open in a partition and no coordinator knows of it: the last stable offset stops there,
+and with it every read_committed consumer. `hanging` finds such partitions, `abort` writes the missing marker. Any Kafka
+broker serves the requests used here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.protocol.vocabulary import NO_TRANSACTION_TIMEOUT_MS, TRANSACTION_
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
 
-NO_COORDINATOR_EPOCH = 0  # for a producer whose first transaction hangs: no marker has named one yet
-TERMINATE_TIMEOUT_MS = 60_000  # of the next transaction under the id, which nobody begins here
-DEFAULT_MAX_AGE = "15m"  # the default of transaction.max.timeout.ms: no transaction may last longer
+NO_COORDINATOR_EPOCH = 0  # the coordinator epoch for a producer's first transaction: no marker has named one yet
+TERMINATE_TIMEOUT_MS = 60_000  # timeout of the id's next transaction, which this command never begins
+DEFAULT_MAX_AGE = "15m"  # the default of transaction.max.timeout.ms, the longest that a transaction may last
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +132,7 @@ def run_describe(args: argparse.Namespace) -> int:
 
 
 def _describe(broker: Broker, ids: Iterable[str]) -> Iterator[tuple[Any, int]]:
-    """Each id's state, from its coordinator, and the coordinator."""
+    """Returns each transactional id's state and its coordinator."""
     from penstock.protocol.messages import api_65_describe_transactions as api
 
     for node, names in _by_coordinator(broker, ids).items():
@@ -163,7 +163,7 @@ def _nodes(broker: Broker) -> list[int]:
 
 
 def run_terminate(args: argparse.Namespace) -> int:
-    """A new producer under the id aborts what the one before left open: that producer is this command."""
+    """Initialises a producer with the transactional id, which aborts the transaction that the id has open."""
     from penstock.cli.connect import connect, outcome, refusals
     from penstock.client.transactions import Transactions
 
@@ -186,7 +186,7 @@ def run_terminate(args: argparse.Namespace) -> int:
 
 
 class Open(NamedTuple):
-    """A transaction that a partition waits for."""
+    """A transaction that is open in a partition."""
 
     topic: str
     partition: int
@@ -264,7 +264,7 @@ def _open(topic: str, partition: int, leader: int, producer: Any) -> Open:
 
 
 def _unknown_to_coordinators(broker: Broker, candidates: Sequence[Open]) -> list[Open]:
-    """Those whose producer no coordinator knows, or knows without this partition: nobody will end them."""
+    """Returns the transactions that no coordinator will end: it knows no such producer, or not with this partition."""
     from penstock.protocol.messages import api_66_list_transactions as api
 
     if not candidates:
@@ -296,8 +296,8 @@ def run_abort(args: argparse.Namespace) -> int:
         found = [each for each in _open_transactions(broker, [topic]) if each.start_offset == args.start_offset]
         if not found:
             raise Failure(
-                f"{where} waits for no transaction that starts at {args.start_offset}: "
-                f"`penstock txn hanging {args.topic}` shows those it waits for",
+                f"{where} has no open transaction that starts at offset {args.start_offset}:  "
+                f"`penstock txn hanging {args.topic}` shows the open ones",
                 Exit.NOT_FOUND,
             )
         code = _write_abort(broker, found[0])

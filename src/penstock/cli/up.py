@@ -1,4 +1,4 @@
-"""`penstock up`: a broker, or with --nodes a cluster, here and now.
+"""`penstock up` runs a broker, or with --nodes a cluster, on this machine without any configuration.
 
 Data goes to --data, else PENSTOCK_DATA, else the user's data directory.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 IN_MEMORY = "memory"
 HTTP_PORT = 9644
-MOST_NODES = 7  # all of them vote, and each is a process
+MOST_NODES = 7  # every node is a voter and a process
 HTTP_LISTENER = "penstock.http.listener"
 
 
@@ -66,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
 
     configure_logging(args.verbose)
     if args.nodes > MOST_NODES:
-        raise Failure(f"--nodes {args.nodes}: a cluster on one machine has at most {MOST_NODES} nodes", Exit.USAGE)
+        raise Failure(
+            f"--nodes {args.nodes} is too many: a cluster on one machine has at most {MOST_NODES} nodes", Exit.USAGE
+        )
     if args.nodes > 1:
         from penstock.cli.up_nodes import run_nodes
 
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def http_listeners(args: argparse.Namespace) -> list[str]:
-    """For each node; empty where there is to be none."""
+    """Returns the HTTP listener of each node; an empty string means none."""
     from penstock.http.address import HttpAddress, parse_address
 
     if args.no_http:
@@ -98,17 +100,19 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
     try:
         first = parse_address(args.http) if args.http is not None else None
     except ValueError:
-        raise Failure(f"--http takes a port, or host:port, not {args.http!r}", Exit.USAGE) from None
-    # Where the broker takes whatever port is free, so does the console.
+        raise Failure(f"--http takes PORT or HOST:PORT, not {args.http!r}", Exit.USAGE) from None
+    # With --port 0 the console takes a free port, too.
     first = first or HttpAddress("127.0.0.1", HTTP_PORT if args.port else 0)
     if first.port + args.nodes > 65536:
-        raise Failure(f"--http {args.http} leaves no room for {args.nodes} nodes: choose a lower one", Exit.USAGE)
+        raise Failure(
+            f"--http {args.http} leaves too few ports above it for {args.nodes} nodes: choose a lower one", Exit.USAGE
+        )
     host = f"[{first.host}]" if ":" in first.host else first.host
     return [f"{host}:{first.port + index if first.port else 0}" for index in range(args.nodes)]
 
 
 def http_is_optional(args: argparse.Namespace) -> bool:
-    """Nobody has asked for it, so nothing depends on it."""
+    """True if no HTTP listener was requested: then a taken port must not stop the broker."""
     return args.http is None and HTTP_LISTENER not in pairs(args.override, "--override")
 
 
@@ -127,5 +131,5 @@ def _disk(ephemeral: bool) -> Disk:
 def _port(text: str) -> int:
     value = int(text) if text.isdecimal() else -1
     if not 0 <= value < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 to 65535")
     return value

@@ -1,7 +1,7 @@
-"""`penstock up --nodes N`: a process per node, their logs in one stream, and all stopped together.
+"""`penstock up --nodes N` runs a process per node, merges their logs into one stream and stops them together.
 
-Each node is `penstock start` on a properties file that stands beside its data, so what runs here is what runs on real
-machines. A node that ends unasked is started again; one that can't even begin ends the rest, with its own exit code.
+Each node is `penstock start` with a properties file beside its data, exactly as on separate machines. A node that
+crashes is restarted. If a node fails its first start, all nodes are stopped and its exit code is returned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLOURS = (36, 33, 35, 32, 34, 31, 96)
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 STOP_LIMIT_S = 60.0
-CONTROLLERS_ABOVE = 100  # controller ports are this far above the clients', where those are free to choose
+CONTROLLERS_ABOVE = 100  # distance of controller ports from client ports, if those ports are free
 LINE_LIMIT = 1 << 20
 
 
@@ -50,16 +50,16 @@ def _directory(args: argparse.Namespace, where: str) -> Iterator[str]:
         return
     import tempfile
 
-    # Processes can't share memory that outlives one of them: a directory that goes when they do.
+    # Memory would not survive a node's restart: use a directory that is deleted at the end.
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
         yield directory
 
 
-# --- what to run ----------------------------------------------------------------------------------------------------
+# --- preparing nodes ------------------------------------------------------------------------------------------------
 
 
 def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
-    """Properties files and formatted directories for all nodes, made now or found."""
+    """Returns the properties files of all nodes; creates those that are missing, and formats their directories."""
     import random
 
     from penstock.disk.api import DIRECTORY_MODE, DiskError
@@ -130,7 +130,7 @@ def _nodes_in(directory: str) -> int:
 
 
 def _controller_ports(directory: str, args: argparse.Namespace) -> list[int]:
-    """As the cluster was formatted with, from its properties files; none for a new one."""
+    """Returns the controller ports that the cluster was formatted with, from its properties files, if any."""
     ports = []
     for index in range(args.nodes):
         path = os.path.join(directory, f"{index + 1}.properties")
@@ -139,7 +139,7 @@ def _controller_ports(directory: str, args: argparse.Namespace) -> list[int]:
         with open(path, encoding="utf-8") as file:
             found = re.search(r"^listeners=.*CONTROLLER://.*:(\d+)\s*$", file.read(), re.MULTILINE)
         if found is None:
-            raise Failure(f"{path} names no controller listener: delete it and {directory}", Exit.STORAGE)
+            raise Failure(f"{path} has no controller listener: delete it and {directory} to start anew", Exit.STORAGE)
         ports.append(int(found[1]))
     return ports
 
@@ -148,7 +148,9 @@ def _client_ports(args: argparse.Namespace) -> list[int]:
     if args.port == 0:
         return _free_ports(args.host, args.nodes)
     if args.port + args.nodes > 65536:
-        raise Failure(f"--port {args.port} leaves no room for {args.nodes} nodes: choose a lower one", Exit.USAGE)
+        raise Failure(
+            f"--port {args.port} leaves too few ports above it for {args.nodes} nodes: choose a lower one", Exit.USAGE
+        )
     return [args.port + index for index in range(args.nodes)]
 
 
@@ -167,10 +169,12 @@ def _free_ports(host: str, count: int) -> list[int]:
     try:
         return free_ports(host, count)
     except OSError as problem:
-        raise Failure(f"{host}: can't listen there: {problem.strerror}", Exit.ADDRESS_IN_USE) from problem
+        raise Failure(
+            f"can't listen on {host}: {problem.strerror}: choose another --host", Exit.ADDRESS_IN_USE
+        ) from problem
 
 
-# --- running it -----------------------------------------------------------------------------------------------------
+# --- running nodes --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -226,7 +230,7 @@ class _Cluster:
         print(ready_line(bootstrap, self._directory, os.getpid(), self._args.output, console), flush=True)
 
     async def _keep(self, child: _Child) -> None:
-        """Runs one node, again and again, until all are to stop."""
+        """Runs one node, and restarts it until the cluster stops."""
         while not self._stopping.is_set():
             code = await self._run_once(child)
             child.process = None
@@ -234,14 +238,14 @@ class _Cluster:
                 return
             name = f"node {child.node.node_id}"
             if not child.was_ready:
-                output.note(f"{name} can't start: see above; stopping the others")
+                output.note(f"{name} can't start (its error is above); stopping the others")
                 self._code = code if code > 0 else Exit.FAILED
                 self._stopping.set()
                 return
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"left with code {code}"
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
             pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(child.failures, 10))
             child.failures += 1
-            output.note(f"{name} {how}; starting it again in {pause:g} s")
+            output.note(f"{name} {how}; restarting it in {pause:g} s")
             try:
                 await asyncio.wait_for(self._stopping.wait(), pause)
             except TimeoutError:
@@ -258,10 +262,10 @@ class _Cluster:
         ]
         process = child.process = await asyncio.create_subprocess_exec(
             *words,
-            stdin=asyncio.subprocess.PIPE,  # held open: should this process die, the nodes see it end and stop
+            stdin=asyncio.subprocess.PIPE,  # held open: if this process dies, the nodes see stdin end and stop
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for this process, which stops them in its own way
+            start_new_session=True,  # Ctrl-C must reach this process only, which then stops the nodes
             limit=LINE_LIMIT,
         )
         assert process.stdout is not None
@@ -305,7 +309,7 @@ class _Cluster:
                 for process in self._running():
                     await process.wait()
         except TimeoutError:
-            output.note(f"not stopped within {STOP_LIMIT_S:.0f} s: ending what is left at once")
+            output.note(f"not stopped within {STOP_LIMIT_S:.0f} s: killing the remaining nodes")
             for process in self._running():
                 process.kill()
             self._code = Exit.FAILED

@@ -234,7 +234,7 @@ def _read_json(values: Column, wanted: Any) -> Any:
 
     text = values.cast(pa.string())
     if not pc.all(pc.match_substring_regex(text, r"(?s)^\s*\{.*\}\s*$")).as_py():
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     parse = arrow_json.ParseOptions(
         explicit_schema=pa.schema(list(wanted)) if wanted is not None else None,
         newlines_in_values=True,

@@ -81,7 +81,7 @@ def test_topics_are_created_listed_described_altered_and_deleted(shell: Shell, n
     assert shell.json("topic", "list", name) == []
 
 
-def test_what_exists_and_what_does_not_have_their_own_codes(shell: Shell, name: str) -> None:
+def test_existing_and_missing_topics_have_their_own_exit_codes(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name)
     shell.run("topic", "create", name, code=Exit.EXISTS)
     assert shell.err.count("\n") == 1
@@ -96,7 +96,7 @@ def test_a_dry_run_creates_nothing(shell: Shell, name: str) -> None:
     assert shell.json("topic", "list", name) == []
 
 
-def test_one_topic_refused_does_not_hide_the_other_that_was_made(shell: Shell, name: str) -> None:
+def test_a_refused_topic_does_not_hide_the_created_one(shell: Shell, name: str) -> None:
     made = shell.run("topic", "create", name, "not/a/name", code=Exit.FAILED)
     assert name in made
     assert "not/a/name" in shell.err
@@ -118,7 +118,7 @@ def test_one_topic_refused_does_not_hide_the_other_that_was_made(shell: Shell, n
         ["consume", "-t", "x", "-f", "%x"],
     ],
 )
-def test_wrong_words_are_usage_errors(shell: Shell, words: list[str]) -> None:
+def test_invalid_arguments_are_usage_errors(shell: Shell, words: list[str]) -> None:
     shell.run(*words, code=Exit.USAGE)
     assert shell.err.startswith("penstock: ")
 
@@ -164,14 +164,14 @@ def test_broker_defaults_are_set_for_all_brokers(shell: Shell) -> None:
 # --- produce and consume ------------------------------------------------------------------------------------------
 
 
-def test_lines_in_lines_out(shell: Shell, name: str) -> None:
+def test_produced_lines_are_consumed_as_lines(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, stdin=b"one\ntwo\nthree")
     assert shell.err == f"produced 3 records to {name}\n"
     assert shell.run("consume", "-t", name, "-e") == "one\ntwo\nthree\n"
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_and_acks_go_through(shell: Shell, name: str, codec: str) -> None:
+def test_every_codec_and_acks_setting_delivers_records(shell: Shell, name: str, codec: str) -> None:
     for acks in ("1", "all"):
         shell.run("produce", "-t", name, "-z", codec, "-a", acks, stdin=b"x" * 100 + b"\n")
     assert shell.run("consume", "-t", name, "-e", "-q").split() == ["x" * 100] * 2
@@ -190,7 +190,7 @@ def test_keys_headers_and_nulls_survive_a_round_trip_through_json(shell: Shell, 
     assert first[0]["headers"] == ["h", "1", "none", None]
 
 
-def test_many_records_cost_one_write_for_each_fetch(
+def test_consume_writes_once_per_fetch(
     shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     written = b"".join(b"%d\n" % number for number in range(20_000))
@@ -216,7 +216,7 @@ def test_many_records_cost_one_write_for_each_fetch(
 
 @pytest.mark.parametrize("delimiter", [b"\n", b"--"])
 @given(parts=st.lists(st.text("ab-\n", max_size=6).map(str.encode), max_size=8))
-def test_records_are_split_alike_wherever_a_read_ends(delimiter: bytes, parts: list[bytes]) -> None:
+def test_splitting_into_records_does_not_depend_on_read_boundaries(delimiter: bytes, parts: list[bytes]) -> None:
     *whole, rest = b"".join(parts).split(delimiter)
     found = [record for records in produce.split(parts, delimiter) for record in records]
     assert found == [*whole, *([rest] if rest else [])]
@@ -245,7 +245,7 @@ def test_format_strings_and_delimiters(shell: Shell, name: str) -> None:
     assert shell.run("consume", "-t", name, "-e", "-K", "=", "-D", "|") == "key=a|key=b|"
 
 
-def test_files_are_records_and_lines_of_them_with_l(shell: Shell, name: str, tmp_path: Path) -> None:
+def test_each_file_is_a_record_and_with_l_each_line(shell: Shell, name: str, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"1\n2\n")
     second.write_bytes(bytes(range(256)))
@@ -275,7 +275,9 @@ def shell_records(shell: Shell, name: str) -> list[Record]:
         (["s@9999"], ""),
     ],
 )
-def test_reading_starts_and_stops_where_o_says(shell: Shell, name: str, where: list[str], expected: str) -> None:
+def test_consume_starts_and_stops_at_the_positions_of_o(
+    shell: Shell, name: str, where: list[str], expected: str
+) -> None:
     lines = "".join(json.dumps({"payload": str(n), "ts": 1000 + n}) + "\n" for n in range(5))
     shell.run("topic", "create", name, "-c", "retention.ms=-1")
     shell.run("produce", "-t", name, "-J", stdin=lines.encode())
@@ -283,7 +285,7 @@ def test_reading_starts_and_stops_where_o_says(shell: Shell, name: str, where: l
     assert shell.run("consume", "-t", name, "-e", "-D", "", *options) == expected
 
 
-def test_a_count_ends_reading_and_writing(shell: Shell, name: str) -> None:
+def test_a_count_limits_consume_and_produce(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, "-c", "3", stdin=b"1\n2\n3\n4\n5\n")
     assert shell.run("consume", "-t", name, "-c", "2") == "1\n2\n"
     assert shell.run("consume", "-t", name, "-e", "-q") == "1\n2\n3\n"
@@ -302,26 +304,26 @@ def test_control_characters_in_a_group_id_and_in_a_record_do_not_reach_a_termina
     assert shell.run("consume", "-t", name, "-e", "-q") == "\\x1b[2J\n"
 
 
-def test_a_group_goes_on_where_it_stored(shell: Shell, name: str) -> None:
+def test_consume_resumes_at_the_groups_stored_offset(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, stdin=b"1\n2\n3\n4\n")
     assert shell.run("consume", "-t", name, "-G", f"g-{name}", "--commit", "-c", "2", "-q") == "1\n2\n"
     assert shell.run("consume", "-t", name, "-G", f"g-{name}", "--commit", "-e", "-q") == "3\n4\n"
     assert shell.run("consume", "-t", name, "-G", f"g-{name}", "-e", "-q") == ""
 
 
-def test_a_record_that_is_refused_is_not_passed_over(shell: Shell, name: str) -> None:
+def test_a_refused_record_fails_the_produce_command(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name, "-c", "max.message.bytes=200")
     shell.run("produce", "-t", name, stdin=b"x" * 1000 + b"\n", code=Exit.FAILED)
     assert shell.err.count("\n") == 1
 
 
-def test_what_is_not_there_can_not_be_consumed(shell: Shell, name: str) -> None:
+def test_consuming_a_missing_topic_or_partition_fails(shell: Shell, name: str) -> None:
     shell.run("consume", "-t", name, "-e", code=Exit.NOT_FOUND)
     shell.run("topic", "create", name)
     shell.run("consume", "-t", name, "-p", "7", "-e", code=Exit.NOT_FOUND)
     assert "no partition 7" in shell.err
 
 
-def test_no_broker_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_broker_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "list", "--bootstrap", "127.0.0.1:1"]) == Exit.CANNOT_CONNECT
     assert capsys.readouterr().err.startswith("penstock: nothing listens at 127.0.0.1:1")

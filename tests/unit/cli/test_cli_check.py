@@ -1,4 +1,4 @@
-"""`penstock check`: the judgement of a properties file, and the exit code that says whether a node would start."""
+"""`penstock check`: its verdicts on a properties file, and its exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> tuple
     return code, {row["property"]: row["verdict"] for row in json.loads(said.out)}, said.err
 
 
-def test_kafkas_own_combined_file_would_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kafkas_combined_properties_file_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, verdicts, said = check(tmp_path / "server.properties", COMBINED, capsys)
     assert code == Exit.OK
     assert set(verdicts.values()) == {"honoured"}
@@ -42,7 +42,7 @@ def test_kafkas_own_combined_file_would_start(tmp_path: Path, capsys: pytest.Cap
     assert list(tmp_path.iterdir()) == [tmp_path / "server.properties"]
 
 
-def test_what_is_ignored_is_told_and_what_is_refused_decides_the_code(
+def test_ignored_properties_are_listed_and_refused_ones_set_the_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "server.properties"
@@ -56,7 +56,7 @@ def test_what_is_ignored_is_told_and_what_is_refused_decides_the_code(
     assert said.endswith("1 refused\n")
 
 
-def test_protection_that_is_not_there_is_refused_as_start_refuses_it(
+def test_unsupported_security_settings_are_refused_as_by_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "server.properties"
@@ -68,11 +68,11 @@ def test_protection_that_is_not_there_is_refused_as_start_refuses_it(
     assert "authorizer.class.name" in capsys.readouterr().err
 
 
-def test_properties_that_cannot_stand_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradicting_properties_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, said = check(tmp_path / "server.properties", COMBINED + "process.roles=controller\n", capsys)
     assert code == Exit.USAGE
     assert "a node would refuse to start: listeners: PLAINTEXT is for clients" in said
 
 
-def test_a_file_that_is_not_there_has_its_own_code(tmp_path: Path) -> None:
+def test_a_missing_file_has_its_own_exit_code(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "absent")]) == Exit.NOT_FOUND

@@ -49,15 +49,15 @@ def test_the_quorum_of_one_node_has_one_voter(penstock_session: Broker, capsys: 
     assert "leader_epoch" in said(capsys, "quorum", "describe", *where)
 
 
-def test_voters_that_are_not_there_are_refused_by_name(
+def test_removing_a_node_that_is_not_a_voter_is_refused(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ("--bootstrap", penstock_session.bootstrap)
     assert "is a voter already" in said(capsys, "quorum", "add-voter", "1", *where, code=Exit.EXISTS)
     assert "doesn't follow the quorum" in said(capsys, "quorum", "add-voter", "9", *where, code=Exit.NOT_FOUND)
-    assert "is no voter" in said(capsys, "quorum", "remove-voter", "9", *where, code=Exit.NOT_FOUND)
+    assert "is not a voter" in said(capsys, "quorum", "remove-voter", "9", *where, code=Exit.NOT_FOUND)
     wrong = said(capsys, "quorum", "add-voter", "9", "--directory-id", "!", *where, code=Exit.USAGE)
-    assert "is no id" in wrong
+    assert "is not a directory id" in wrong
 
 
 def test_status_shows_nodes_and_partitions(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,9 @@ def test_one_node_has_nothing_to_move(penstock_session: Broker, capsys: pytest.C
     assert "start it first" in said(capsys, "cluster", "add", "7", "--yes", *where, code=Exit.NOT_FOUND)
 
 
-def test_verify_reads_what_there_is(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reads_all_replicas_and_reports_missing_topics(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = f"t-{secrets.token_hex(4)}"
     penstock_session.create_topic(name)
     with penstock_session.client() as client, client.producer() as producer:
@@ -120,7 +122,7 @@ def three_nodes() -> Facts:
     )
 
 
-def test_a_partition_shows_the_worst_of_its_problems_and_its_lag() -> None:
+def test_a_partition_row_shows_its_worst_problem_and_lag() -> None:
     rows = partition_rows(three_nodes())
     assert [row["problem"] for row in rows] == ["under-replicated", "under min ISR", "offline"]
     assert [row["lag"] for row in rows] == [None] * 3
@@ -128,7 +130,7 @@ def test_a_partition_shows_the_worst_of_its_problems_and_its_lag() -> None:
     assert rows[2]["leader"] is None
 
 
-def test_the_lag_of_a_replica_that_does_not_tell_is_not_taken_for_that_of_another() -> None:
+def test_the_lag_of_a_silent_replica_is_unknown() -> None:
     facts = three_nodes()
     asked_for = argparse.Namespace(partitions=True, problems=False)
     lags = [row["lag"] for row in cluster_status._table(facts, asked_for)[1]]
@@ -139,7 +141,7 @@ def test_the_lag_of_a_replica_that_does_not_tell_is_not_taken_for_that_of_anothe
     assert [row["lag"] for row in nodes] == [2, 2, "unknown"]
 
 
-def test_a_node_counts_what_it_leads_holds_and_lacks() -> None:
+def test_a_node_row_counts_led_held_and_out_of_sync_partitions() -> None:
     first, second, third = node_rows(three_nodes())
     assert (first["state"], first["controller"], first["leaders"], first["replicas"]) == ("up", "active", 1, 2)
     assert (first["out_of_sync"], first["bytes"], first["lag"]) == (1, 150, 2)
@@ -149,7 +151,7 @@ def test_a_node_counts_what_it_leads_holds_and_lacks() -> None:
 
 
 def large_cluster(*, well: bool) -> Facts:
-    """Three nodes with a gigabyte each, and one partition that lacks a replica unless all is well."""
+    """Facts of three nodes with a gigabyte each; one partition lacks a replica unless the cluster is healthy."""
     return Facts(
         "MkU3OEVBNTcwNTJENDM2Qg",
         controller=1,
@@ -168,7 +170,7 @@ def large_cluster(*, well: bool) -> Facts:
 
 @pytest.mark.parametrize("well", [True, False])
 @pytest.mark.parametrize("partitions", [True, False])
-def test_status_fits_into_80_columns_and_names_only_what_is_to_be_said(
+def test_status_fits_into_80_columns_and_omits_healthy_facts(
     well: bool, partitions: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = large_cluster(well=well)
@@ -181,7 +183,7 @@ def test_status_fits_into_80_columns_and_names_only_what_is_to_be_said(
     assert shown[1] == ("all in sync" if well else "1 under-replicated, node 3 fenced")
 
 
-def test_status_on_a_terminal_has_colours_and_folds_nothing() -> None:
+def test_status_on_a_terminal_has_colours_and_wraps_no_line() -> None:
     from rich.console import Console
 
     console = Console(width=80, force_terminal=True, color_system="standard", _environ={}, record=True)
@@ -196,5 +198,5 @@ def test_status_on_a_terminal_has_colours_and_folds_nothing() -> None:
 @pytest.mark.parametrize(
     ("count", "text"), [(None, None), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1024**4 * 3, "3.0 TiB")]
 )
-def test_bytes_are_written_for_people(count: int | None, text: str | None) -> None:
+def test_byte_counts_are_shown_with_units(count: int | None, text: str | None) -> None:
     assert readable(count) == text

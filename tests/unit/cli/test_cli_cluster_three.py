@@ -40,7 +40,7 @@ class Shell:
         return json.loads(self.run(*words, "--json", code=code))
 
     def status(self) -> Any:
-        """As it is: replicas may just be catching up."""
+        """Returns the status, also while the cluster needs attention because replicas are catching up."""
         left = main(["cluster", "status", "--json", "--bootstrap", self.cluster.bootstrap])
         said = json.loads(self._captured.readouterr().out)
         assert left == (Exit.NEEDS_ATTENTION if said["troubles"] else Exit.OK)
@@ -66,7 +66,7 @@ def create(cluster: Cluster, name: str, *replicas: tuple[int, ...]) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """What has to come true by itself; the limit is for what doesn't."""
+    """Waits until the condition holds; fails after a time limit."""
     deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline
@@ -79,7 +79,7 @@ def replicas_of(cluster: Cluster, topic: str) -> dict[int, tuple[int, ...]]:
         return {index: part.replicas for index, part in found.partitions.items()}
 
 
-def test_a_node_is_drained_and_filled_again_and_the_replicas_stay_the_same(shell: Shell, cluster: Cluster) -> None:
+def test_replicas_stay_identical_when_a_node_is_drained_and_added_again(shell: Shell, cluster: Cluster) -> None:
     create(cluster, "moved", (1, 2), (2, 3), (3, 1))
     before = shell.json("cluster", "verify", "moved")
     assert all(len(found["compared"]) == 2 and found["differences"] == [] for found in before)
@@ -101,7 +101,7 @@ def test_a_node_is_drained_and_filled_again_and_the_replicas_stay_the_same(shell
 
 
 def test_a_drained_node_gets_no_new_topics_until_it_is_added_again(capsys: pytest.CaptureFixture[str]) -> None:
-    with Cluster() as cluster:  # of its own: nothing in it may need all three nodes
+    with Cluster() as cluster:  # a topic of its own, which doesn't need all three nodes
         shell = Shell(cluster, capsys)
         create(cluster, "emptied", (3, 1), (1, 2))
 
@@ -126,7 +126,7 @@ def test_a_drained_node_gets_no_new_topics_until_it_is_added_again(capsys: pytes
         assert any(3 in replicas for replicas in replicas_of(cluster, "later").values())
 
 
-def test_moving_asks_first_and_says_how_not_to(shell: Shell, cluster: Cluster) -> None:
+def test_a_move_asks_for_confirmation_and_names_the_yes_option(shell: Shell, cluster: Cluster) -> None:
     create(cluster, "asked", (1, 2))
     shell.run("cluster", "drain", "2", "--topic", "asked", code=Exit.USAGE)
     assert "--yes" in shell.err
@@ -144,7 +144,7 @@ def test_leaders_go_back_to_their_preferred_replicas(shell: Shell, cluster: Clus
     assert cluster.leader("led") == 1
 
 
-def test_a_fenced_node_and_what_lacks_it_are_shown(shell: Shell, cluster: Cluster) -> None:
+def test_status_shows_a_fenced_node_and_its_under_replicated_partitions(shell: Shell, cluster: Cluster) -> None:
     create(cluster, "lacking", (1, 2, 3))
     gone = next(node for node in cluster.nodes if node != cluster.controller)
     cluster.kill(gone)
@@ -163,7 +163,7 @@ def test_a_fenced_node_and_what_lacks_it_are_shown(shell: Shell, cluster: Cluste
     cluster.wait_in_sync("lacking")
 
 
-def test_voters_leave_and_come_back(shell: Shell, cluster: Cluster) -> None:
+def test_voters_are_removed_and_added_again(shell: Shell, cluster: Cluster) -> None:
     leader = shell.json("quorum", "describe")["leader_id"]
     voter = next(node for node in cluster.nodes if node != leader)
     listener = cluster.node(voter).controller_bootstrap
@@ -174,7 +174,7 @@ def test_voters_leave_and_come_back(shell: Shell, cluster: Cluster) -> None:
     assert sorted(row["status"] for row in rows) == ["leader", "voter", "voter"]
 
 
-def test_a_replica_that_differs_is_found_by_its_range_and_copied_anew(
+def test_verify_finds_a_differing_range_and_reset_copies_the_replica_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Cluster(data=tmp_path) as cluster:
@@ -197,7 +197,7 @@ def test_a_replica_that_differs_is_found_by_its_range_and_copied_anew(
 
 
 def falsify(path: Path) -> None:
-    """Other values of the same length, in a batch that is right in itself."""
+    """Replaces a batch by one with other values of the same length and a valid CRC."""
     data = bytearray(path.read_bytes())
     header = parse_header(data)
     assert header.size > HEADER_SIZE

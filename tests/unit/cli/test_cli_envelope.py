@@ -38,7 +38,7 @@ def test_the_envelope_is_one_json_line() -> None:
     headers=st.lists(st.tuples(st.text(), maybe_bytes)).map(tuple),
     timestamp=st.integers(-1, 2**63 - 1),
 )
-def test_any_bytes_come_back_as_they_were(
+def test_any_bytes_survive_a_round_trip(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
 ) -> None:
     line = envelopes(Place("t", 0), [Record(0, timestamp, key, value, headers)])
@@ -56,7 +56,7 @@ def test_fields_that_are_not_utf8_are_base64_and_named() -> None:
     assert shown["base64"] == ["headers", "payload"]
 
 
-def test_text_that_a_terminal_obeys_is_escaped() -> None:
+def test_terminal_control_characters_are_escaped() -> None:
     line = envelopes(Place("t", 3), [RECORD._replace(value="\x1b[2J\x7f\x9b2J".encode())])
     assert line.isascii()
     assert b"\x1b" not in line
@@ -64,7 +64,7 @@ def test_text_that_a_terminal_obeys_is_escaped() -> None:
     assert read_envelope(line)[1] == "\x1b[2J\x7f\x9b2J".encode()
 
 
-def test_the_fields_of_kcat_are_known() -> None:
+def test_the_fields_that_kcat_writes_are_accepted() -> None:
     line = b'{"topic":"t","partition":0,"offset":1,"broker":2,"tstype":"create","ts":3,"key":null,"payload":"v"}'
     assert read_envelope(line) == (None, b"v", (), 3)
 
@@ -79,26 +79,26 @@ def test_a_null_payload_is_a_tombstone_and_a_missing_one_is_refused() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"", "no JSON"),
-        (b"\xff\xff\xff", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"[]", "no JSON object"),
-        (b'{"payload":1}', "no text"),
+        (b"", "not JSON"),
+        (b"\xff\xff\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"payload":1}', "not text"),
         (b'{"payload":"\\ud800"}', "surrogate"),
-        (b'{"payload":"!","base64":["payload"]}', "no base64"),
-        (b'{"payload":"YQ==","base64":["value"]}', "list of key, payload, headers"),
-        (b'{"payload":"YQ==","base64":"payload"}', "list of key, payload, headers"),
+        (b'{"payload":"!","base64":["payload"]}', "not valid base64"),
+        (b'{"payload":"YQ==","base64":["value"]}', "list with any of key, payload, headers"),
+        (b'{"payload":"YQ==","base64":"payload"}', "list with any of key, payload, headers"),
         (b'{"payload":"","headers":["a"]}', "names"),
         (b'{"payload":"","headers":[1,"a"]}', "names"),
         (b'{"payload":"","headers":["\\udfff","a"]}', "surrogate"),
         (b'{"payload":"","ts":"now"}', "milliseconds"),
-        (b'{"payload":"","timestamp":"zz"}', 'timestamp" is no field of a record: "ts" has the time'),
-        (b'{"payload":"","colour":1}', 'colour" is no field of a record'),
+        (b'{"payload":"","timestamp":"zz"}', 'timestamp" is not a field of a record: "ts" has the time'),
+        (b'{"payload":"","colour":1}', 'colour" is not a field of a record'),
         (b'{"payload":"","partition":77}', "choose a partition with -p"),
         (b'{"payload":"","ts":1e400}', "milliseconds"),
         (b'{"payload":"","ts":9223372036854775808}', "milliseconds"),
     ],
 )
-def test_what_is_no_record_is_refused_in_one_sentence(line: bytes, reason: str) -> None:
+def test_an_invalid_envelope_is_refused_in_one_sentence(line: bytes, reason: str) -> None:
     with pytest.raises(Failure, match=reason):
         read_envelope(line)

@@ -30,7 +30,7 @@ def test_a_format_string_prints_a_record(text: str, expected: bytes) -> None:
     assert compile_format(text)(PLACE, [RECORD]) == expected
 
 
-def test_nulls_have_length_minus_one_and_print_what_z_says() -> None:
+def test_nulls_have_length_minus_one_and_print_as_null_with_z() -> None:
     assert compile_format("%k|%s|%K|%S")(PLACE, [NULLS]) == b"||-1|-1"
     assert compile_format("%k|%s", null=b"NULL")(PLACE, [NULLS]) == b"NULL|NULL"
     assert compile_format("%R")(PLACE, [NULLS]) == b"\xff\xff\xff\xff"
@@ -42,12 +42,12 @@ def test_a_wrong_format_string_is_refused(wrong: str) -> None:
         compile_format(wrong)
 
 
-def test_values_leave_as_the_bytes_they_are() -> None:
+def test_values_are_printed_byte_for_byte() -> None:
     raw = bytes(range(256))
     assert compile_format("%s")(PLACE, [Record(0, 0, None, raw)]) == raw
 
 
-def test_a_terminal_gets_escapes_for_what_it_would_obey_and_lines_as_they_are() -> None:
+def test_a_terminal_gets_escapes_for_control_characters_but_not_for_newlines() -> None:
     record = Record(0, 0, b"\x1b]0;owned\x07", b"a\tb\nc\x1b[2J\xff\xc2\x9b", (("h\x1b", b"\x1b"),))
     shown = compile_format("\\x1b[1m%k %s %h %S", shown=for_terminal)(PLACE, [record])
     assert shown == b"\x1b[1m" + rb"\x1b]0;owned\x07 a" + b"\tb\nc" + rb"\x1b[2J\xff\x9b h\x1b=\x1b 12"
@@ -56,13 +56,13 @@ def test_a_terminal_gets_escapes_for_what_it_would_obey_and_lines_as_they_are() 
     assert b"\x1b" not in delimited(key_delimiter=None, delimiter=b"\n", shown=for_terminal)(PLACE, [record])
 
 
-def test_delimiters_stand_after_key_and_value() -> None:
+def test_delimiters_follow_key_and_value() -> None:
     assert delimited(key_delimiter=None, delimiter=b"\n")(PLACE, [RECORD]) == b"value\n"
     assert delimited(key_delimiter=b":", delimiter=b";")(PLACE, [RECORD, RECORD]) == b"k:value;" * 2
     assert delimited(key_delimiter=b":", delimiter=b"\n", null=b"NULL")(PLACE, [NULLS]) == b"NULL:NULL\n"
 
 
-def test_unescape_leaves_what_it_does_not_know() -> None:
+def test_unescape_keeps_unknown_escapes() -> None:
     assert unescape("a\\qb\\") == b"a\\qb\\"
     assert unescape("é\\t") == "é\t".encode()
 
@@ -82,7 +82,7 @@ def test_unescape_leaves_what_it_does_not_know() -> None:
         (["e@2000"], Span(Beginning(), 2000)),
     ],
 )
-def test_offsets_are_read_as_kcat_reads_them(texts: list[str], expected: Span) -> None:
+def test_positions_are_parsed_as_by_kcat(texts: list[str], expected: Span) -> None:
     assert parse_span(texts, Beginning()) == expected
 
 

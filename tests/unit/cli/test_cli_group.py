@@ -31,7 +31,7 @@ def run(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def topic(penstock_session: Broker) -> str:
-    """Ten records at times 1000, 2000, … in one partition, and an empty partition."""
+    """A topic with ten records at times 1000, 2000, … in one partition, and an empty partition."""
     name = f"t-{secrets.token_hex(4)}"
     penstock_session.create_topic(name, 2)
     with penstock_session.client() as client, client.producer() as producer:
@@ -42,7 +42,7 @@ def topic(penstock_session: Broker) -> str:
 
 @pytest.fixture
 def group(run: Run, topic: str) -> str:
-    """Without members, at offset 4 of partition 0."""
+    """A group without members, at offset 4 of partition 0."""
     name = f"g-{secrets.token_hex(4)}"
     run("reset-offsets", name, "-t", f"{topic}:0", "--to-offset", "4")
     return name
@@ -84,12 +84,12 @@ def test_a_group_is_listed_and_described_with_its_lag(run: Run, group: str, topi
         (["--by-duration", "1h"], 10),
     ],
 )
-def test_offsets_are_reset_by_place_time_or_shift(run: Run, group: str, how: list[str], expected: int) -> None:
+def test_offsets_are_reset_by_position_time_or_shift(run: Run, group: str, how: list[str], expected: int) -> None:
     run("reset-offsets", group, *how)
     assert offsets(run, group) == {0: expected}
 
 
-def test_a_dry_run_shows_and_changes_nothing(run: Run, group: str) -> None:
+def test_a_dry_run_shows_the_reset_without_changing_offsets(run: Run, group: str) -> None:
     [row] = json.loads(run("reset-offsets", group, "--to-latest", "--dry-run", "--output", "json"))
     assert (row["before"], row["after"], row["result"]) == (4, 10, "would be reset")
     assert offsets(run, group) == {0: 4}
@@ -101,11 +101,11 @@ def test_a_reset_names_topics_and_partitions(run: Run, group: str, topic: str) -
     assert "no partition 9" in run("reset-offsets", group, "-t", f"{topic}:9", "--to-latest", code=Exit.NOT_FOUND)
     assert "TOPIC:0,1" in run("reset-offsets", group, "-t", f"{topic}:x", "--to-latest", code=Exit.USAGE)
     assert run("reset-offsets", group, "-t", "no-such-topic", "--to-latest", code=Exit.NOT_FOUND)
-    assert "committed nothing" in run("reset-offsets", "g-nobody", "--to-latest", code=Exit.NOT_FOUND)
+    assert "no committed offsets" in run("reset-offsets", "g-nobody", "--to-latest", code=Exit.NOT_FOUND)
 
 
 @pytest.mark.parametrize("how", ["table", "json"])
-def test_what_is_exported_can_be_brought_back(run: Run, group: str, tmp_path: Path, how: str) -> None:
+def test_exported_offsets_can_be_restored(run: Run, group: str, tmp_path: Path, how: str) -> None:
     kept = tmp_path / "offsets"
     kept.write_text(run("export", group, "--output", how))
     run("reset-offsets", group, "--to-latest")
@@ -124,7 +124,7 @@ def test_groups_and_offsets_are_deleted(run: Run, group: str, topic: str) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_members_are_shown_and_keep_their_offsets_to_themselves(
+def test_members_are_shown_and_their_offsets_can_not_be_reset(
     run: Run, penstock_session: Broker, topic: str, protocol: str
 ) -> None:
     name = f"g-{secrets.token_hex(4)}"
@@ -168,7 +168,7 @@ COORDINATOR_ERRORS = ["NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINAT
         (["group", "delete", "{group}"], ["DeleteGroups"]),
     ],
 )
-def test_a_coordinator_that_is_not_ready_is_asked_again(
+def test_a_request_is_repeated_until_the_coordinator_is_ready(
     penstock_session: Broker, topic: str, group: str, words: list[str], apis: list[str], error: str
 ) -> None:
     rules = [penstock_session.faults.add(api=api, times=1, error=error) for api in apis]

@@ -1,4 +1,4 @@
-"""`penstock log dump` over files written here, each kind once, whole and damaged."""
+"""`penstock log dump` on each kind of file, whole and damaged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def two_batches() -> bytes:
     return first + build_end_txn(EndTxn(True, 3), producer_id=9, producer_epoch=0, timestamp=1002, base_offset=102)
 
 
-def test_batches_show_without_records_unless_deep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_are_shown_with_records_only_if_deep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "t-0", f"{SEGMENT}.log", two_batches())
     batches = dump(capsys, path)
     assert [(b["kind"], b["base_offset"], b["count"], b["control"]) for b in batches] == [
@@ -61,7 +61,7 @@ def test_batches_show_without_records_unless_deep(tmp_path: Path, capsys: pytest
     assert (items[4]["type"], items[4]["value"]) == ("commit", {"committed": True, "coordinator_epoch": 3})
 
 
-def test_a_damaged_batch_is_named_and_ends_with_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_corrupt_batch_is_reported_and_sets_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray(two_batches())
     data[70] ^= 0xFF
     path = written(tmp_path / "t-0", f"{SEGMENT}.log", bytes(data))
@@ -71,7 +71,9 @@ def test_a_damaged_batch_is_named_and_ends_with_a_failure(tmp_path: Path, capsys
     assert "corrupt data found" in said.err
 
 
-def test_internal_topics_are_decoded_by_their_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_directory_name_selects_the_decoder_of_an_internal_topic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     key = encode_key(OffsetCommitKey(group="g", topic="t", partition=1))
     value = encode_value(OffsetCommitValue(offset=42, metadata="m", commit_timestamp=5), 3)
     path = written(tmp_path / "__consumer_offsets-7", f"{SEGMENT}.log", build_batch([(1, key, value, ())]))
@@ -89,7 +91,7 @@ def test_metadata_records_show_ids_as_kafka_writes_them(tmp_path: Path, capsys: 
     assert (item["type"], item["value"]) == ("TopicRecord", {"name": "t", "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ"})
 
 
-def test_indexes_are_relative_to_the_name_and_end_before_reserved_room(
+def test_index_entries_are_relative_to_the_base_offset_and_end_before_preallocated_zeros(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offsets = written(tmp_path / "t-0", f"{SEGMENT}.index", struct.pack(">iiii", 5, 4096, 9, 8192) + bytes(80))
@@ -98,7 +100,9 @@ def test_indexes_are_relative_to_the_name_and_end_before_reserved_room(
     assert [(e["timestamp"], e["offset"]) for e in dump(capsys, times)] == [(1000, 105)]
 
 
-def test_aborted_transactions_producers_and_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transaction_indexes_snapshots_and_checkpoints_are_dumped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     aborted = written(tmp_path / "t-0", f"{SEGMENT}.txnindex", AbortedTransaction(1, 100, 110, 100).pack())
     state = written(tmp_path / "t-0", f"{SEGMENT}.snapshot", render_snapshot([SnapshotEntry(1, 2, 3, 4, 5, 6, 7, -1)]))
     points = written(tmp_path, "recovery-point-offset-checkpoint", render_offsets({("t", 0): 5}))
@@ -109,7 +113,7 @@ def test_aborted_transactions_producers_and_checkpoints(tmp_path: Path, capsys: 
     assert dump(capsys, meta)[0]["cluster.id"] == "c"
 
 
-def test_a_directory_stands_for_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_argument_dumps_all_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path / "t-0", f"{SEGMENT}.log", two_batches())
     written(tmp_path / "t-0", f"{SEGMENT}.index", b"")
     assert main(["log", "dump", str(tmp_path / "t-0")]) == Exit.OK
@@ -119,11 +123,11 @@ def test_a_directory_stands_for_its_files(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("name", "code"), [("absent.log", Exit.NOT_FOUND), ("absent.index", Exit.NOT_FOUND), ("odd", Exit.NOT_FOUND)]
 )
-def test_what_is_not_there_is_said(tmp_path: Path, name: str, code: Exit, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, name: str, code: Exit, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "dump", str(tmp_path / name)]) == code
     assert capsys.readouterr().err.startswith("penstock: ")
 
 
 def test_an_unknown_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "dump", written(tmp_path, "notes.txt", b"hello")]) == Exit.USAGE
-    assert "knows" in capsys.readouterr().err
+    assert "notes.txt is not a file of a log" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The command's frame: nouns, help, codes and one-line errors."""
+"""`penstock` itself: nouns, help, exit codes and one-line errors."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_debug_lets_the_exception_through() -> None:
         run_with(raising(ValueError("why")), debug=True)
 
 
-def test_ctrl_c_leaves_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_with(raising(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == ""
 
 
-def test_a_wrong_address_says_what_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_address_is_answered_with_the_expected_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["topic", "list", "--bootstrap", "host:port"]) == Exit.USAGE
     assert "host:port" in capsys.readouterr().err
 
@@ -97,10 +97,10 @@ def test_pairs_keep_equals_signs_of_the_value() -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("10", 10), ("1k", 1024), ("2MiB", 2 << 20), ("3GB", 3 << 30)])
-def test_sizes_have_units(text: str, value: int) -> None:
+def test_sizes_are_parsed_with_units(text: str, value: int) -> None:
     assert size(text) == value
 
 
-def test_a_size_that_is_none_is_refused() -> None:
+def test_an_invalid_size_is_refused() -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         size("many")

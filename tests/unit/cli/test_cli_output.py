@@ -1,4 +1,4 @@
-"""Results as tables and JSON, and progress where nobody watches."""
+"""Results as tables and JSON, and progress without a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown[1]["hidden"] == [1, 2]
 
 
-def test_an_empty_table_is_a_remark_and_empty_json_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_listing_is_a_remark_or_an_empty_json_list(capsys: pytest.CaptureFixture[str]) -> None:
     output.rows("table", ["topic"], [], empty="no topics")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "no topics\n")
@@ -51,7 +51,7 @@ def test_one_record_is_lines_or_an_object(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out) == {"id": 1}
 
 
-def test_progress_is_plain_lines_where_nobody_watches(
+def test_progress_without_a_terminal_is_plain_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "PROGRESS_EVERY_S", 0.0)
@@ -62,7 +62,7 @@ def test_progress_is_plain_lines_where_nobody_watches(
     assert "\r" not in said
 
 
-def test_quiet_progress_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_progress_prints_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "PROGRESS_EVERY_S", 0.0)
     with output.Progress("read", quiet=True) as progress:
         progress.add()
@@ -75,7 +75,7 @@ CONTROLS = ("\x1b]", "\x1b[2J", "\x07", "\x9b", "\u202e", "\udcff", "group\n")
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("how", ["table", "json"])
-def test_what_a_terminal_would_obey_is_shown_as_escapes(
+def test_control_characters_are_printed_as_escapes(
     how: str, terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
@@ -89,7 +89,7 @@ def test_what_a_terminal_would_obey_is_shown_as_escapes(
         assert said.out.splitlines()[1].startswith(r"\x1b]0;owned\x07")
 
 
-def test_json_that_is_shown_reads_back_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_json_parses_to_the_original_value(capsys: pytest.CaptureFixture[str]) -> None:
     output.record("json", {"group": EVIL})
     assert json.loads(capsys.readouterr().out) == {"group": EVIL}
 

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in one sentence; and options that stand before the command."""
+"""Errors in a command line are one sentence; shared options may stand before the command."""
 
 from __future__ import annotations
 
@@ -24,21 +24,31 @@ from penstock.testing import Broker
         (["topic"], "penstock topic: give one of create, list, describe, alter and delete"),
         (["topic", "create"], "penstock topic create: the following arguments are required: NAME"),
         (["topic", "create", "x", "--partitons=3"], "there is no option --partitons: did you mean --partitions?"),
-        (["topic", "list", "a", "b"], "penstock topic list: 'b' is one word more than it takes"),
-        (["topic", "create", "x", "-p", "many"], "-p/--partitions: 'many' is no whole number above zero"),
-        (["topic", "create", "x", "-p", "0"], "-p/--partitions: '0' is no whole number above zero"),
-        (["topic", "create", "x", "-p", "99999999999"], "-p/--partitions: 99999999999 is too large: 2147483647 is"),
-        (["topic", "create", "x", "-r", "32768"], "-r/--replication-factor: 32768 is too large: 32767 is the most"),
-        (["consume", "-t", "x", "-e", "-o", "99999999999999999999"], "-o can't be 99999999999999999999: no offset"),
-        (["topic", "list", "--timeout", "nan"], "--timeout: 'nan' is no number above zero"),
-        (["up", "--port", "x"], "penstock up: --port: 'x' is no port: give a number from 0 to 65535"),
-        (["consume", "-t", "x", "-p", "y"], "-p/--partition: 'y' is no whole number"),
+        (["topic", "list", "a", "b"], "penstock topic list: 'b' is an extra word: it takes no more arguments"),
+        (["topic", "create", "x", "-p", "many"], "-p/--partitions: 'many' is not a whole number above zero"),
+        (["topic", "create", "x", "-p", "0"], "-p/--partitions: '0' is not a whole number above zero"),
+        (
+            ["topic", "create", "x", "-p", "99999999999"],
+            "-p/--partitions: 99999999999 is too large: the maximum is 2147483647",
+        ),
+        (["topic", "create", "x", "-r", "32768"], "-r/--replication-factor: 32768 is too large: the maximum is 32767"),
+        (
+            ["consume", "-t", "x", "-e", "-o", "99999999999999999999"],
+            "-o 99999999999999999999 is too large: the maximum offset",
+        ),
+        (["topic", "list", "--timeout", "nan"], "--timeout: 'nan' is not a number above zero"),
+        (["up", "--port", "x"], "penstock up: --port: 'x' is not a port: give a number from 0 to 65535"),
+        (["consume", "-t", "x", "-p", "y"], "-p/--partition: 'y' is not a whole number"),
         (["sim", "--seed", "1", "--profile", "hostil"], "'hostil' is none of calm, network"),
+        (["-b"], "penstock: -b needs a value (`penstock --help` has more)"),
+        (["--debug", "-b"], "penstock: -b needs a value"),
+        (["-b", "localhost:9092"], "penstock: a command is missing: there are up, start,"),
+        (["topic", "list", "-b"], "penstock topic list: -b/--bootstrap/--bootstrap-server needs a value"),
         (["topic", "list", "-b", "localhost:"], "penstock: 'localhost:' names no port: write localhost:9092"),
         (["topic", "list", "-b", ":9092"], "penstock: ':9092' names no host"),
     ],
 )
-def test_a_wrong_command_line_is_one_sentence(
+def test_an_invalid_command_line_is_reported_in_one_sentence(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == Exit.USAGE
@@ -49,14 +59,14 @@ def test_a_wrong_command_line_is_one_sentence(
     assert said.out == ""
 
 
-def test_help_may_be_asked_for_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_also_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "topic", "create"]) == Exit.OK
     assert "usage: penstock topic create" in capsys.readouterr().out
     assert main(["help"]) == Exit.OK
     assert "produce" in capsys.readouterr().out
 
 
-def test_no_command_at_all_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == Exit.USAGE
     assert "produce" in capsys.readouterr().err
 
@@ -77,7 +87,7 @@ def test_shared_options_may_stand_before_the_command(words: str, expected: str) 
     assert shared_options_last(words.split(), WITH_VERBS) == expected.split()
 
 
-def test_commands_with_verbs_are_those_that_have_some() -> None:
+def test_the_list_of_commands_with_verbs_is_complete() -> None:
     def has_verbs(noun: str) -> bool:
         try:
             build_parser(noun).parse_args([noun, "no-such-verb"])
@@ -85,7 +95,7 @@ def test_commands_with_verbs_are_those_that_have_some() -> None:
             return True
         return False
 
-    takes_words = {"start", "check", "produce"}  # a word that stands behind them is a file
+    takes_words = {"start", "check", "produce"}  # a word behind these options is a file
     assert {noun for noun in NOUNS if noun not in takes_words and has_verbs(noun)} - WITH_VERBS == {
         "up",
         "consume",
@@ -95,7 +105,7 @@ def test_commands_with_verbs_are_those_that_have_some() -> None:
         assert has_verbs(noun)
 
 
-def test_a_listing_takes_its_broker_before_the_command(
+def test_the_bootstrap_option_works_before_the_command(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["-b", penstock_session.bootstrap, "--json", "topic", "list", "none*"]) == Exit.OK
@@ -104,7 +114,7 @@ def test_a_listing_takes_its_broker_before_the_command(
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """A server that is no broker: it says the same to everybody, and leaves."""
+    """Runs a server that is not a broker: it sends the same bytes to every client and closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -126,24 +136,24 @@ def answering(answer: bytes) -> Iterator[str]:
             thread.join()
 
 
-def test_each_way_not_to_connect_has_its_own_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_connection_failure_has_its_own_message(capsys: pytest.CaptureFixture[str]) -> None:
     def said(bootstrap: str) -> str:
         assert main(["topic", "list", "-b", bootstrap]) == Exit.CANNOT_CONNECT
         return capsys.readouterr().err
 
     assert said("nosuch.invalid:9092") == (
-        "penstock: the host nosuch.invalid is not known: check its name in --bootstrap\n"
+        "penstock: the host name nosuch.invalid can't be resolved: check it in --bootstrap\n"
     )
-    assert "the host x..y is not known" in said("x..y:1")
+    assert "the host name x..y can't be resolved" in said("x..y:1")
     refused = said("127.0.0.1:1")
     assert refused.startswith("penstock: nothing listens at 127.0.0.1:1: start a broker with `penstock up`")
     assert refused.count("\n") == 1
     assert "nothing listens at 127.0.0.1:1 (and 1 more)" in said("127.0.0.1:1,127.0.0.1:2")
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
-        assert f"{web} does not answer as a Kafka broker does" in said(web)
+        assert f"{web} answered, but not as a Kafka broker does" in said(web)
 
 
-def test_a_topic_that_is_not_there_is_told_with_one_that_is_spelt_nearly_so(
+def test_a_missing_topic_is_reported_with_a_similar_name(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     penstock_session.create_topic("page-views")
@@ -152,13 +162,13 @@ def test_a_topic_that_is_not_there_is_told_with_one_that_is_spelt_nearly_so(
         assert main([*words, *where]) == Exit.NOT_FOUND
         assert capsys.readouterr().err == "penstock: there is no topic page-view: did you mean page-views?\n"
     assert main(["topic", "describe", "qqqq", *where]) == Exit.NOT_FOUND
-    assert capsys.readouterr().err == "penstock: there is no topic qqqq: `penstock topic list` shows what there is\n"
+    assert capsys.readouterr().err == "penstock: there is no topic qqqq: `penstock topic list` shows the topics\n"
 
 
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["topic", "describe", "a b"], Exit.FAILED, "a b: no topic can have this name"),
+        (["topic", "describe", "a b"], Exit.FAILED, "a b: this is not a valid topic name"),
         (["config", "describe", "topic", "absent"], Exit.NOT_FOUND, "there is no topic absent"),
         (["txn", "describe", "absent"], Exit.NOT_FOUND, "absent: there is no such transactional id"),
         (["txn", "list", "--state", "Open"], Exit.USAGE, "there is no state Open: there are Empty, Ongoing"),
@@ -167,7 +177,7 @@ def test_a_topic_that_is_not_there_is_told_with_one_that_is_spelt_nearly_so(
         (["consume", "-t", "page-counts", "-p", "7"], Exit.NOT_FOUND, "has no partition 7: it has 1 partition"),
     ],
 )
-def test_what_is_not_there_is_said_in_words(
+def test_missing_resources_are_reported_in_a_sentence(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str], words: list[str], code: Exit, sentence: str
 ) -> None:
     with penstock_session.client() as client:
@@ -180,7 +190,7 @@ def test_what_is_not_there_is_said_in_words(
 @pytest.mark.parametrize(
     "words", [["topic", "create", "u", "-c", "retention.sm=1"], ["config", "set", "topic", "t", "retention.sm=1"]]
 )
-def test_a_misspelt_topic_config_is_answered_with_the_nearest_name(
+def test_a_misspelt_topic_config_is_reported_with_the_nearest_name(
     words: list[str], penstock: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     penstock.create_topic("t")

@@ -37,4 +37,4 @@ def test_start_that_takes_long_is_announced_until_it_ends(monkeypatch: pytest.Mo
     monkeypatch.setattr(serve, "STILL_STARTING_S", 0.0)
     monkeypatch.setattr(output, "note", note)
     assert asyncio.run(run()) >= 1
-    assert notes[0].startswith("starting for ")
+    assert notes[0].startswith("still starting after ")

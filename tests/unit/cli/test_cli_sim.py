@@ -1,4 +1,4 @@
-"""`penstock sim`: what it prints, for people and for programs, and what it leaves with."""
+"""`penstock sim`: its output as text and JSON, and its exit codes."""
 
 import json
 
@@ -9,7 +9,7 @@ from penstock.cli.main import main
 pytestmark = pytest.mark.programs
 
 
-def test_one_seed_tells_its_story_and_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_seed_prints_its_events_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "4", "--profile", "crash", "--seconds", "3"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("seed 4  profile crash  3 s")
@@ -18,7 +18,7 @@ def test_one_seed_tells_its_story_and_its_verdict(capsys: pytest.CaptureFixture[
     assert told.rstrip().endswith("verdict: all promises kept")
 
 
-def test_json_has_the_hash_of_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_the_digest_of_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "4", "--profile", "calm", "--seconds", "1", "--output", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] is True
@@ -27,7 +27,7 @@ def test_json_has_the_hash_of_the_trace(capsys: pytest.CaptureFixture[str]) -> N
     assert found["virtual_seconds"] > 1
 
 
-def test_a_broken_node_is_found_and_the_run_made_smaller(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_planted_bug_is_found_and_the_run_is_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seed", "5", "--profile", "calm", "--seconds", "2", "--plant", "open-transactions-shown"]
     assert main(["sim", *words]) == 1
     told = capsys.readouterr().out
@@ -38,7 +38,7 @@ def test_a_broken_node_is_found_and_the_run_made_smaller(capsys: pytest.CaptureF
     assert line.endswith("--plant open-transactions-shown")
 
 
-def test_many_seeds_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_range_of_seeds_prints_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seeds", "1..2", "--profile", "calm", "--seconds", "1", "--output", "json"]
     assert main(["sim", *words]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -52,7 +52,7 @@ def test_a_trace_has_every_message_and_every_change_of_the_disk(capsys: pytest.C
     assert "disk write /data/t0-" in told
 
 
-def test_the_known_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_planted_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--plant", "list", "--output", "json"]) == 0
     assert "ack-before-fsync" in {each["name"] for each in json.loads(capsys.readouterr().out)}
 

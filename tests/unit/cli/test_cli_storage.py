@@ -1,4 +1,4 @@
-"""`penstock storage format`: which directories name voters, by the properties and by the flags."""
+"""`penstock storage format`: properties and flags decide which directories record the voters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def properties(tmp_path: Path, roles: str, *lines: str, node_id: int = 1) -> Pat
         ("broker,controller", "", [], True),
     ],
 )
-def test_a_directory_names_voters_only_where_a_new_quorum_begins(
+def test_only_the_directories_of_a_new_quorum_record_voters(
     tmp_path: Path, roles: str, line: str, flags: list[str], names_voters: bool
 ) -> None:
     path = properties(tmp_path, roles, line)
@@ -76,14 +76,14 @@ def test_a_reserved_directory_id_is_refused_before_and_after_formatting(
     assert main(["storage", "format", "-c", str(path), "-I", reserved]) == Exit.STORAGE
     assert "AAAAAAAAAAAAAAAAAAAAAQ of node 1" in capsys.readouterr().err
     data = tmp_path / "data"
-    data.mkdir()  # Kafka formats it
+    data.mkdir()  # Kafka formats such a directory
     (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n")
     assert main(["start", str(path)]) == Exit.STORAGE
     assert "directory.id=AAAAAAAAAAAAAAAAAAAAAQ, one of the first 100, which are reserved" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
-def test_everything_that_a_node_writes_is_its_owners_alone(tmp_path: Path) -> None:
+def test_files_of_a_node_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with Broker(data=tmp_path / "data", topics={"t": 2}):

@@ -1,4 +1,4 @@
-"""`penstock topic` against answers that a healthy broker doesn't give."""
+"""`penstock topic` with answers of an unhealthy cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker in the foreground: what it prints, how it ends, and what it says when it can't begin."""
+"""A broker in the foreground: its ready line, its shutdown, and its message if it can't start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Begin = Callable[..., tuple["subprocess.Popen[str]", str]]
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Starts a command and waits for its first line. What a failed test leaves running is ended."""
+    """Starts a command and waits for its first line; ends processes that a failed test leaves running."""
     begun: list[subprocess.Popen[str]] = []
 
     def start(*words: str, stderr: int = subprocess.DEVNULL) -> tuple[subprocess.Popen[str], str]:
@@ -52,7 +52,7 @@ def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM)
     return process.returncode
 
 
-def test_ready_names_address_directory_and_process(begin: Begin, tmp_path: Path) -> None:
+def test_the_ready_line_names_address_directory_and_process_id(begin: Begin, tmp_path: Path) -> None:
     process, line = begin("up", "--port", "0", "--data", str(tmp_path / "data"))
     try:
         said = re.fullmatch(r"ready 127\.0\.0\.1:(\d+) directory=(\S+) pid=(\d+)\n", line)
@@ -65,14 +65,14 @@ def test_ready_names_address_directory_and_process(begin: Begin, tmp_path: Path)
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_ready_may_be_json_and_ctrl_c_is_a_clean_stop(begin: Begin) -> None:
+def test_the_ready_line_as_json_and_a_clean_stop_on_ctrl_c(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     assert json.loads(line)["directory"] == "memory"
     assert end(process, signal.SIGINT) == Exit.OK
 
 
 def send_without_end(client: socket.socket, questions: bytes) -> None:
-    """Raises TimeoutError once the broker reads no more, which it does for good when nobody takes its answers."""
+    """Sends until TimeoutError: the broker stops reading from a client that doesn't read its answers."""
     sent = 0
     while True:
         sent += client.send(questions[sent % len(questions) :])
@@ -94,7 +94,7 @@ def test_a_second_signal_does_not_wait_for_a_client_that_reads_nothing(begin: Be
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_a_reader_that_goes_away_is_no_traceback(begin: Begin, tmp_path: Path) -> None:
+def test_a_closed_output_pipe_prints_no_traceback(begin: Begin, tmp_path: Path) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_text("0\n20000\n" + "topic 0 0\n" * 20000)
     process, _ = begin("log", "dump", str(path), stderr=subprocess.PIPE)
@@ -106,7 +106,7 @@ def test_a_reader_that_goes_away_is_no_traceback(begin: Begin, tmp_path: Path) -
     assert process.wait(20) == Exit.BROKEN_PIPE
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_is_reported_in_one_line(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--ephemeral", "--port", str(penstock_session.port)]) == Exit.ADDRESS_IN_USE
     said = capsys.readouterr()
     assert said.out == ""
@@ -114,7 +114,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(penstock_session: Broker, caps
     assert str(penstock_session.port) in said.err
 
 
-def test_the_console_is_named_beside_the_broker_and_answers(begin: Begin) -> None:
+def test_the_console_address_is_printed_and_answers(begin: Begin) -> None:
     process, _ = begin("up", "--port", "0", "--ephemeral")
     assert process.stdout is not None
     said = re.fullmatch(r"console (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
@@ -127,7 +127,7 @@ def test_the_console_is_named_beside_the_broker_and_answers(begin: Begin) -> Non
     assert end(process) == Exit.OK
 
 
-def test_a_console_that_was_asked_for_and_can_not_be_had_is_said_in_one_line(
+def test_a_requested_console_on_a_taken_port_is_reported_in_one_line(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = f"127.0.0.1:{penstock_session.port}"
@@ -138,10 +138,10 @@ def test_a_console_that_was_asked_for_and_can_not_be_had_is_said_in_one_line(
         assert said.err.count("\n") == 1
         assert f"{taken}: the port is taken" in said.err
     assert main(["up", "--ephemeral", "--port", "0", "--http", "nowhere"]) == Exit.USAGE
-    assert "--http takes a port, or host:port, not 'nowhere'" in capsys.readouterr().err
+    assert "--http takes PORT or HOST:PORT, not 'nowhere'" in capsys.readouterr().err
 
 
-def test_a_console_that_nobody_asked_for_is_no_reason_not_to_start(penstock_session: Broker) -> None:
+def test_the_node_starts_without_the_default_console_if_its_port_is_taken(penstock_session: Broker) -> None:
     from penstock.disk.memory import MemoryDisk
     from penstock.node.local import format_if_new, local_settings, make_node
 
@@ -160,7 +160,7 @@ def test_a_console_that_nobody_asked_for_is_no_reason_not_to_start(penstock_sess
     asyncio.run(scenario())
 
 
-def test_a_directory_in_use_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_locked_directory_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Broker(data=tmp_path):
         assert main(["up", "--port", "0", "--data", str(tmp_path)]) == Exit.STORAGE
     assert capsys.readouterr().err.count("\n") == 1
@@ -218,7 +218,7 @@ def test_storage_is_formatted_inspected_and_then_serves(
     assert "nonsense.property" in warned
 
 
-def test_a_missing_or_wrong_properties_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_or_invalid_properties_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", str(tmp_path / "absent")]) == Exit.NOT_FOUND
     wrong = tmp_path / "wrong.properties"
     wrong.write_text("num.partitions=many\n")
@@ -229,12 +229,12 @@ def test_a_missing_or_wrong_properties_file_is_said(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err.count("\n") == 3
 
 
-def test_random_uuids_are_kafkas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_uuids_have_kafkas_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["storage", "random-uuid"]) == Exit.OK
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}\n", capsys.readouterr().out)
 
 
-def test_the_data_directory_is_the_users_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_data_directory_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.cli.up import default_data
 
     monkeypatch.delenv("PENSTOCK_DATA", raising=False)

@@ -1,4 +1,4 @@
-"""`penstock up --nodes`: a process per node, one log, one stop."""
+"""`penstock up --nodes`: a process per node, a merged log and a common stop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     yield start
     for process in begun:
         if process.returncode is None:
-            process.kill()  # its nodes see their stdin end, and stop
+            process.kill()  # the nodes stop when their stdin ends
             process.communicate()
 
 
@@ -74,7 +74,7 @@ def unfenced(bootstrap: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_cluster_with_one_command_that_keeps_its_data_and_replaces_its_dead(begin: Begin, tmp_path: Path) -> None:
+def test_a_local_cluster_restarts_killed_nodes_and_keeps_its_data(begin: Begin, tmp_path: Path) -> None:
     data = tmp_path / "data"
     process, said = begin("--data", str(data))
     bootstrap = said["bootstrap"]
@@ -88,7 +88,7 @@ def test_a_cluster_with_one_command_that_keeps_its_data_and_replaces_its_dead(be
     os.kill(victim, signal.SIGKILL)
     log = tmp_path / "stderr"
     until(lambda: "is back" in log.read_text(), "the dead node is not replaced")
-    assert re.search(r"node [123] was ended by SIGKILL; starting it again", log.read_text())
+    assert re.search(r"node [123] was killed by SIGKILL; restarting it", log.read_text())
     assert len(nodes_of(process)) == 3
     assert end(process) == Exit.OK
     assert all((data / "nodes" / node / ".kafka_cleanshutdown").exists() for node in "123")
@@ -97,7 +97,7 @@ def test_a_cluster_with_one_command_that_keeps_its_data_and_replaces_its_dead(be
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_same_data_on_other_ports_and_nodes_that_outlive_nobody(begin: Begin, tmp_path: Path) -> None:
+def test_data_is_served_on_other_ports_and_nodes_end_with_their_parent(begin: Begin, tmp_path: Path) -> None:
     data = tmp_path / "data"
     process, said = begin("--data", str(data))
     with Client(said["bootstrap"]) as client:
@@ -109,10 +109,10 @@ def test_the_same_data_on_other_ports_and_nodes_that_outlive_nobody(begin: Begin
     nodes = nodes_of(process)
     process.kill()
     process.communicate()
-    until(lambda: not any(_lives(pid) for pid in nodes), "nodes outlive the command that started them")
+    until(lambda: not any(_is_running(pid) for pid in nodes), "nodes outlive the command that started them")
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -130,7 +130,7 @@ def test_a_cluster_of_another_size_is_refused_before_anything_is_written(
     assert "holds a cluster of 3 nodes: say --nodes 3" in capsys.readouterr().err
 
 
-def test_a_port_without_room_for_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_with_too_few_ports_above_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--nodes", "3", "--port", "65534", "--data", str(tmp_path / "data")]) == Exit.USAGE
-    assert "leaves no room" in capsys.readouterr().err
+    assert "leaves too few ports above it for" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()

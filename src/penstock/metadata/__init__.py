@@ -1,6 +1,6 @@
 """The cluster's metadata as a value: records build an image, decisions turn an image and a request into records.
 
-Invariants: `apply` is the only code that makes a new image, live and on replay alike; an image never changes once made;
-a decision changes nothing, it only proposes records and a reply. No clock, file, socket or randomness in here.
+Invariants: only `apply` makes a new image, for live changes and for replay; an image is immutable; a decision changes
+nothing, it returns records and a reply. The package has no clock, file, socket or randomness.
 Callers: broker/controlplane/metadata_log.py appends, commits and applies; handlers read the committed image.
 """

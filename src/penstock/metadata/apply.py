@@ -1,8 +1,8 @@
-"""Records into an image: the only code that makes a new one, for live changes and for replay.
+"""Applies records to an image: the only code that makes a new image, for live changes and for replay.
 
-An image is copied once per call and map by map: a map that no record touches is shared with the image before. Records
-of a metadata transaction are kept aside until its end record and dropped by its abort record, however batches are cut.
-Dispatch is by the record's class name so that a record type costs nothing until one is met.
+An image is copied once per call and map by map: a map that no record changes is shared with the previous image. Records
+of a metadata transaction are held back until its end record and dropped by its abort record, even across batches.
+Dispatch is by the record's class name, so that the class of a record type is imported only when a record of it appears.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def apply(
     epoch: int | None = None,
     timestamp_ms: int = -1,
 ) -> MetadataImage:
-    """The image after `records`, whose last one stands at `offset` (by default they follow the image without a gap)."""
+    """Returns the image after `records`. The last record has `offset`; by default the records follow the image without
+    a gap.
+    """
     return apply_batches(image, [(timestamp_ms, records)], offset=offset, epoch=epoch)
 
 
@@ -52,7 +54,7 @@ def apply_batches(
     offset: int | None = None,
     epoch: int | None = None,
 ) -> MetadataImage:
-    """The image after many batches, each with the time at which it was written."""
+    """Returns the image after many batches, each with its append time."""
     delta = _Delta(image)
     count = 0
     for timestamp_ms, records in batches:
@@ -64,7 +66,7 @@ def apply_batches(
 
 
 def advance(image: MetadataImage, *, offset: int, epoch: int, kraft_version: int | None = None) -> MetadataImage:
-    """The image after a control batch, which holds nothing but perhaps the quorum's own version."""
+    """Returns the image after a control batch, which changes at most the offset and the quorum's protocol version."""
     if kraft_version is None:
         return replace(image, offset=offset, epoch=epoch)
     features = {**image.features, "kraft.version": kraft_version}
@@ -75,7 +77,7 @@ def advance(image: MetadataImage, *, offset: int, epoch: int, kraft_version: int
 
 
 class _Delta:
-    """Working copies of the maps that the batch touches."""
+    """Working copies of the maps that the batch changes."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -88,7 +90,7 @@ class _Delta:
         self.partition_count = image.partition_count
         self.fencings: list[Fencing] = []
         self.timestamp_ms = -1
-        self.partition_changes = 0  # of the batch
+        self.partition_changes = 0  # the batch's append time
         self._interned: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def begin_batch(self, timestamp_ms: int) -> None:
@@ -96,14 +98,14 @@ class _Delta:
         self.partition_changes = 0
 
     def writable(self, name: str) -> dict[Any, Any]:
-        """A private copy of one of the image's maps, made on first use."""
+        """Returns a private copy of one of the image's maps, made on first use."""
         found: dict[Any, Any] | None = self.fields.get(name)
         if found is None:
             found = self.fields[name] = dict(getattr(self.image, name))
         return found
 
     def intern(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """One tuple for all partitions that hold the same replicas or directories."""
+        """Returns one shared tuple for all partitions with the same replicas or directories."""
         value = tuple(values)
         return self._interned.setdefault(value, value)
 
@@ -111,7 +113,7 @@ class _Delta:
         found = self.partitions.get(topic_id)
         if found is None:
             topic = self.writable("topics_by_id").get(topic_id)
-            check(topic is not None, "a partition record names a topic id that no topic record introduced")
+            check(topic is not None, "a partition record has a topic id without a topic record")
             assert topic is not None
             found = self.partitions[topic_id] = dict(topic.partitions)
             self.topic_names.add(topic.name)
@@ -128,18 +130,18 @@ class _Delta:
 
     def _mark(self, name: str) -> None:
         if name == "BeginTransactionRecord":
-            check(self.transaction is None, "a metadata transaction began inside another")
+            check(self.transaction is None, "a metadata transaction started inside another")
             self.transaction = []
             return
         pending, self.transaction = self.transaction, None
-        check(pending is not None, "a metadata transaction ended that had not begun")
+        check(pending is not None, "a metadata transaction ended that had not started")
         if name == "EndTransactionRecord":
             for record in pending or ():
                 self._apply(type(record).__name__, record)
 
     def _apply(self, name: str, record: Any) -> None:
         applier = _APPLIERS.get(name)
-        check(applier is not None, f"no rule says what a {name} does to the metadata image")
+        check(applier is not None, f"{name} has no rule in metadata/apply.py")
         assert applier is not None
         applier(self, record)
 
@@ -178,7 +180,7 @@ class _Delta:
 
 def _topic(delta: _Delta, record: Any) -> None:
     topics = delta.writable("topics")
-    check(record.name not in topics, f"a topic record creates {record.name!r}, which exists")
+    check(record.name not in topics, f"a topic record creates {record.name!r}, which already exists")
     topics[record.name] = delta.writable("topics_by_id")[record.topic_id] = TopicImage(record.name, record.topic_id, {})
     delta.topic_names.add(record.name)
     delta.partitions[record.topic_id] = {}
@@ -314,7 +316,7 @@ def _change_broker(delta: _Delta, broker_id: int, epoch: int, **changes: Any) ->
     assert broker is not None
     brokers[broker_id] = replace(broker, **changes)
     delta.broker_ids.add(broker_id)
-    # A broker that has handed over all it led is fenced too, in good order.
+    # A broker that completes its controlled shutdown is fenced too, but it is not counted as a failure.
     if changes.get("fenced") and not broker.fenced and (delta.partition_changes or not broker.in_controlled_shutdown):
         delta.fencings.append(Fencing(broker_id, epoch, delta.timestamp_ms, delta.partition_changes))
 
@@ -397,7 +399,7 @@ def _producer_ids(delta: _Delta, record: Any) -> None:
     delta.fields["next_producer_id"] = record.next_producer_id
 
 
-# --- who may do what ------------------------------------------------------------------------------
+# --- access control -------------------------------------------------------------------------------
 
 
 def _acl(delta: _Delta, record: Any) -> None:
@@ -442,7 +444,7 @@ def _remove_token(delta: _Delta, record: Any) -> None:
 
 
 def _nothing(delta: _Delta, record: Any) -> None:
-    """Records that only move the offset: NoOpRecord, and what is left of the move away from ZooKeeper."""
+    """Ignores records that only advance the offset: NoOpRecord, and records of the migration from ZooKeeper."""
 
 
 _APPLIERS: dict[str, Callable[[_Delta, Any], None]] = {

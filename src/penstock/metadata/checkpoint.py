@@ -1,7 +1,7 @@
-"""Snapshots of the metadata log as Kafka keeps them: `<end offset>-<epoch>.checkpoint`, a small log of its own.
+"""Snapshots of the metadata log in Kafka's format: `<end offset>-<epoch>.checkpoint`, itself a small log.
 
-A header batch (with the voters where the log holds them), batches of records, a footer batch. A file without its
-footer is not a snapshot. `bootstrap.checkpoint`, what a formatted directory starts from, has the same form.
+A header batch (with the set of voters if the log has one), batches of records, a footer batch. A file without its
+footer is not a snapshot. `bootstrap.checkpoint`, from which a formatted directory starts, has the same format.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from penstock.records.record import read_records
 
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 CHECKPOINT_SUFFIX = ".checkpoint"
-BATCH_BYTES = 16 * 1024  # small enough that building one holds nobody up
+BATCH_BYTES = 16 * 1024  # small enough that building one batch does not block the loop for long
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
 class CheckpointError(Exception):
-    """The file is no whole snapshot."""
+    """The file is not a complete snapshot."""
 
 
 class Checkpoint(NamedTuple):
@@ -37,7 +37,7 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_name(end_offset: int, epoch: int) -> str:
-    """Everything below `end_offset` is inside; `epoch` is that of the last record."""
+    """Returns the file name of a snapshot of all records below `end_offset`; `epoch` is that of the last record."""
     return f"{end_offset:020d}-{epoch:010d}{CHECKPOINT_SUFFIX}"
 
 
@@ -56,7 +56,7 @@ def write_checkpoint(
     kraft_version: int = 0,
     voters: Sequence[Voter] = (),
 ) -> Iterator[bytes]:
-    """The file's batches one by one, so that a big one can be written without holding up others."""
+    """Yields the file's batches one by one, so that the loop can do other work in between."""
     from penstock.protocol.persisted.raft.snapshot_footer_record import SnapshotFooterRecord
     from penstock.protocol.persisted.raft.snapshot_header_record import SnapshotHeaderRecord
 
@@ -85,7 +85,9 @@ def _data_batch(values: list[bytes], timestamp_ms: int, offset: int, epoch: int)
 
 
 def check_checkpoint(data: bytes) -> None:
-    """Raises CheckpointError for a file whose batches are torn or damaged. No record is decoded: it may be large."""
+    """Raises CheckpointError if a batch of the file is torn or damaged. Decodes no records, because the file may be
+    large.
+    """
     try:
         for _, batch in iter_batches(data):
             check_crc(batch)
@@ -94,7 +96,7 @@ def check_checkpoint(data: bytes) -> None:
 
 
 def read_checkpoint(data: bytes) -> Checkpoint:
-    """Raises CheckpointError for a file that is torn, damaged or something else."""
+    """Reads the file. Raises CheckpointError if it is torn, damaged or not a snapshot."""
     records: list[Any] = []
     kraft_version = 0
     voters: tuple[Voter, ...] = ()
@@ -103,7 +105,7 @@ def read_checkpoint(data: bytes) -> Checkpoint:
         for header, batch in iter_batches(data):
             check_crc(batch)
             if ended:
-                raise CheckpointError("something follows the footer")
+                raise CheckpointError("the file continues after its footer")
             if not header.is_control:
                 records += [decode_record(record.value) for record in read_records(batch)]
                 continue
@@ -117,5 +119,5 @@ def read_checkpoint(data: bytes) -> Checkpoint:
     except (KafkaError, DecodeError) as error:
         raise CheckpointError(str(error)) from None
     if not begun or not ended:
-        raise CheckpointError("it has no header and footer")
+        raise CheckpointError("the file has no header or no footer")
     return Checkpoint(records, kraft_version, voters)

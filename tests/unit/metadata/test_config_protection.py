@@ -30,7 +30,7 @@ from penstock.metadata.configs.protection import check_protection
     ],
 )
 def test_a_property_that_would_protect_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{name} asks for protection .*: take the property out"):
+    with pytest.raises(ConfigError, match=rf"^{name} requires protection .*: remove the property"):
         check_protection({"node.id": "1", name: value})
     (judgement,) = judge({name: value})
     assert judgement.verdict is Verdict.REFUSED

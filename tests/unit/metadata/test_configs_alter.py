@@ -217,7 +217,7 @@ def test_validating_changes_nothing() -> None:
             "1",
             [("node.id", SET, "5")],
             "INVALID_REQUEST",
-            "A running broker can't take [node.id]: set them in its file and restart it.",
+            "A running broker can't change [node.id]: set them in its properties file and restart it.",
         ),
         (
             BROKER,
@@ -245,7 +245,7 @@ def test_validating_changes_nothing() -> None:
             "s",
             [("interval.ms", SET, "5")],
             "INVALID_REQUEST",
-            "interval.ms can't be '5': give 100 to 3600000, which is an hour.",
+            "interval.ms can't be '5': give 100 to 3600000 (an hour).",
         ),
         (
             METRICS,
@@ -266,7 +266,7 @@ def test_validating_changes_nothing() -> None:
             "s",
             [("match", SET, "client_id=[")],
             "INVALID_CONFIG",
-            "'client_id=[' matches no clients: The regular expression '[' is not valid: it ends too early at"
+            "'client_id=[' is not a client match: The regular expression '[' is not valid: it ends too early at"
             " position 1.",
         ),
         (METRICS, "", [("interval.ms", SET, "1000")], "INVALID_REQUEST", "The subscription has no name: give it one."),
@@ -282,7 +282,7 @@ def test_validating_changes_nothing() -> None:
             "g",
             [("consumer.session.timeout.ms", SET, "5")],
             "INVALID_CONFIG",
-            "consumer.session.timeout.ms can't be 5: group.consumer.min.session.timeout.ms asks for 45000 or more.",
+            "consumer.session.timeout.ms can't be 5: group.consumer.min.session.timeout.ms requires 45000 or more.",
         ),
         (GROUP, "g", [("foo", SET, "5")], "INVALID_CONFIG", "There is no group config 'foo': check its spelling."),
         (

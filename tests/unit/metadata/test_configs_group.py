@@ -26,17 +26,17 @@ SETTINGS = Settings()
 @pytest.mark.parametrize(
     ("name", "value", "limit"),
     [
-        ("consumer.session.timeout.ms", "100000", "group.consumer.max.session.timeout.ms asks for 60000 or less."),
-        ("consumer.heartbeat.interval.ms", "1", "group.consumer.min.heartbeat.interval.ms asks for 5000 or more."),
-        ("share.record.lock.duration.ms", "1000", "group.share.min.record.lock.duration.ms asks for 15000 or more."),
-        ("share.delivery.count.limit", "11", "group.share.max.delivery.count.limit asks for 10 or less."),
+        ("consumer.session.timeout.ms", "100000", "group.consumer.max.session.timeout.ms requires 60000 or less."),
+        ("consumer.heartbeat.interval.ms", "1", "group.consumer.min.heartbeat.interval.ms requires 5000 or more."),
+        ("share.record.lock.duration.ms", "1000", "group.share.min.record.lock.duration.ms requires 15000 or more."),
+        ("share.delivery.count.limit", "11", "group.share.max.delivery.count.limit requires 10 or less."),
         (
             "share.partition.max.record.locks",
             "5000",
-            "group.share.max.partition.max.record.locks asks for 4000 or less.",
+            "group.share.max.partition.max.record.locks requires 4000 or less.",
         ),
-        ("streams.num.standby.replicas", "3", "group.streams.max.standby.replicas asks for 2 or less."),
-        ("streams.assignment.interval.ms", "20000", "group.streams.max.assignment.interval.ms asks for 15000 or less."),
+        ("streams.num.standby.replicas", "3", "group.streams.max.standby.replicas requires 2 or less."),
+        ("streams.assignment.interval.ms", "20000", "group.streams.max.assignment.interval.ms requires 15000 or less."),
     ],
 )
 def test_a_group_keeps_to_the_brokers_limits(name: str, value: str, limit: str) -> None:
@@ -60,7 +60,7 @@ def test_members_must_be_heard_of_within_their_session() -> None:
     settings = Settings(
         {"group.consumer.min.session.timeout.ms": "10", "group.consumer.min.heartbeat.interval.ms": "10"}
     )
-    with pytest.raises(ConfigError, match="make the timeout the longer one"):
+    with pytest.raises(ConfigError, match="set a timeout longer than the interval"):
         validate_group_configs({"consumer.session.timeout.ms": "20", "consumer.heartbeat.interval.ms": "20"}, settings)
 
 
@@ -94,7 +94,7 @@ def test_a_pattern_that_matches_nothing_sensible_is_refused(pattern: str) -> Non
         if pattern == "client_id=["
         else "write a known parameter, = and a regular expression."
     )
-    assert str(refused.value) == f"'{pattern}' matches no clients: {why}"
+    assert str(refused.value) == f"'{pattern}' is not a client match: {why}"
     assert not isinstance(refused.value, ClientMetricsRequestError)
 
 

@@ -110,7 +110,7 @@ def test_cordoned_directories_are_some_of_the_log_directories_or_all() -> None:
     assert Settings({**dirs, "cordoned.log.dirs": "*"}).cordoned_log_dirs() == {"/a", "/b"}
     with pytest.raises(ConfigError, match=r"/c is not one of log\.dirs"):
         Settings({**dirs, "cordoned.log.dirs": "/a,/c"})
-    with pytest.raises(ConfigError, match="stands alone"):
+    with pytest.raises(ConfigError, match="give it alone"):
         Settings({**dirs, "cordoned.log.dirs": "/a, *"})
 
 
@@ -119,7 +119,7 @@ def test_a_bad_value_in_the_file_stops_the_start() -> None:
         Settings({"num.partitions": "many"})
     with pytest.raises(ConfigError, match=r"host:count"):
         Settings({"max.connections.per.ip.overrides": "zzz"})
-    with pytest.raises(ConfigError, match=r"lets nobody in"):
+    with pytest.raises(ConfigError, match=r"refuses every connection"):
         Settings({"max.connections.per.ip": "0"})
     Settings({"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.1:5"})
 
@@ -180,17 +180,17 @@ def test_synonyms_are_listed_in_the_order_in_which_they_count() -> None:
         (
             {"node.id": "5", "broker.rack": "x"},
             True,
-            "A running broker can't take [broker.rack, node.id]: set them in its file and restart it.",
+            "A running broker can't change [broker.rack, node.id]: set them in its properties file and restart it.",
         ),
         (
             {"listeners": "PLAINTEXT://:1"},
             True,
-            "A running broker can't take [listeners]: set them in its file and restart it.",
+            "A running broker can't change [listeners]: set them in its properties file and restart it.",
         ),
         (
             {"principal.builder.class": "x"},
             False,
-            "Each broker has its own [principal.builder.class]: name the broker to set them for.",
+            "[principal.builder.class] can't be set cluster-wide: name the broker to set them for.",
         ),
         (
             {"ssl.key.password": "x"},

@@ -451,7 +451,7 @@ def test_a_new_disk_is_formatted_and_gets_the_replicas_of_the_old_one(tmp_path: 
 
 def test_a_node_refuses_to_start_with_a_property_that_asks_for_protection() -> None:
     settings = local_settings("/data", port=0, overrides={"authorizer.class.name": "StandardAuthorizer"})
-    with pytest.raises(ConfigError, match=r"authorizer.class.name asks for protection"):
+    with pytest.raises(ConfigError, match=r"authorizer.class.name requires protection"):
         make_node(settings, MemoryDisk())
 
 

@@ -1,7 +1,6 @@
-"""What may be configured: names, types, defaults and limits of topics, brokers, groups and client metrics.
+"""Definitions of configs: names, types, defaults and limits for topics, brokers, groups and client metrics.
 
-Every property is one `ConfigKey` row in a table; validation, defaults, descriptions and synonyms are all derived
-from those rows, so that what is accepted, what is shown and what is used can't disagree. Values travel as Kafka's
-strings and are parsed where they are used. Pure. Called by the controller (to accept), by handlers (to describe), by
-logs and brokers (to obey).
+Every property is one `ConfigKey` row in a table. Validation, defaults, descriptions and synonyms are all derived from
+these rows, so that they cannot disagree. Values are stored as Kafka's strings and parsed where they are used. Pure.
+Called by the controller to validate, by handlers to describe, and by logs and brokers to read values.
 """

@@ -1,12 +1,12 @@
-"""Broker properties: every one of Kafka 4.3 with its type, default, limits and how it may be changed while running.
+"""Broker properties: all of Kafka 4.3 with type, default, limits and update mode.
 
-The rows stand as text in `broker_rows/`. A row is a line of words and an indented line of documentation:
+The rows are text in `broker_rows/`. A row is a line of words and an indented line of documentation:
 
     name TYPE [=default] [limits] [high|low] [per-broker|cluster-wide] [internal] [unsupported]
 
-`=` alone is an empty default and no `=` is none at all. Limits: `[1..]`, `[0..1]`, `[1..9|-1]` (that range, or -1),
-`{a|b}` (one of, or a list of), `{a|b}~` (in any case), `nonempty`. Importance is medium and the property read-only
-unless said. `unsupported` means that the value is accepted and shown but not acted on: take the word away when it is.
+`=` alone is an empty default; without `=` there is no default. Limits: `[1..]`, `[0..1]`, `[1..9|-1]` (that range, or
+-1), `{a|b}` (one of, or a list of), `{a|b}~` (in any case), `nonempty`. Importance is medium and the property read-only
+by default. `unsupported`: the value is accepted and shown but has no effect; remove the word once it has one.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class _Row:
 
 def _rows(text: str) -> Iterator[_Row]:
     lines = text.strip("\n").split("\n")
-    check(len(lines) % 2 == 0, "Every broker property has one line of facts and one of documentation.")
+    check(len(lines) % 2 == 0, "Every broker property has a line of words and a line of documentation.")
     for at in range(0, len(lines), 2):
-        check(lines[at + 1].startswith("    "), f"The documentation under '{lines[at]}' is indented.")
+        check(lines[at + 1].startswith("    "), f"The documentation line under '{lines[at]}' must be indented.")
         yield _row(lines[at].split(" "), lines[at + 1].strip())
 
 
@@ -85,7 +85,7 @@ def _validator(word: str, config_type: ConfigType) -> Validator:
         values = tuple(choice[1].split("|"))
         return ListOf(values) if config_type is ConfigType.LIST else OneOf(values, ignore_case=bool(choice[2]))
     limits = re.fullmatch(r"\[(-?[0-9.]+?)\.\.(-?[0-9.]*)(?:\|(-?[0-9]+))?\]", word)
-    check(limits, f"'{word}' is no limit of a broker property.")
+    check(limits, f"'{word}' is not a limit of a broker property.")
     assert limits is not None
     if limits[3]:
         return RangeOr(int(limits[1]), int(limits[2]), int(limits[3]))
@@ -96,28 +96,28 @@ def _number(text: str) -> float:
     return float(text) if "." in text else int(text)
 
 
-# Throttles of replication exist only as dynamic settings: a properties file can't hold them.
+# Replication throttles exist only as dynamic configs, not in a properties file.
 _DYNAMIC_ONLY = """
 follower.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide
-    Bytes a second that throttled followers may fetch.
+    Bytes per second that throttled followers may fetch.
 leader.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide
-    Bytes a second that leaders may send to throttled followers.
+    Bytes per second that leaders may send to throttled followers.
 replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] cluster-wide unsupported
-    Bytes a second that moves between log directories may take.
+    Bytes per second for moves between log directories.
 """
 
-# Kafka has none of these.
+# Properties of Penstock that Kafka does not have.
 _OWN = """
 penstock.coordinator.max.bytes LONG =1073741824 [0..]
-    Memory of all groups with their members and offsets, and of all transactional ids that this node coordinates.
+    Limit for the memory of all groups (members and offsets) and transactional ids that this node coordinates.
 penstock.fetch.session.cache.max.partitions INT =500000 [0..]
-    Partitions that all fetch sessions together may hold; clients beyond it fetch without a session.
+    Limit of partitions over all fetch sessions; beyond it clients fetch without a session.
 penstock.http.listener STRING =
-    Where metrics, JSON and the console are served over HTTP, as host:port; empty is nowhere.
+    Address for metrics, JSON and the console over HTTP, as host:port; empty disables it.
 penstock.max.producer.ids INT =2000000 [0..]
-    Idempotent producers that all partitions of a node together remember, for producer.id.expiration.ms each.
+    Limit of idempotent producers over all partitions of a node; each is kept for producer.id.expiration.ms.
 penstock.queued.max.response.bytes LONG =268435456
-    Bytes of answers that clients are slow to take, of all connections together; -1 is no bound.
+    Bytes of responses that wait for slow clients, over all connections; -1 is no limit.
 """
 
 _ALL = [row for part in (cluster, connections, coordinators, security, storage) for row in _rows(part.ROWS)]
@@ -130,12 +130,12 @@ UPDATE_MODES: dict[str, UpdateMode] = {
     row.key.name: row.mode for row in [*_ALL, *_DYNAMIC] if row.mode is not UpdateMode.READ_ONLY
 }
 
-#: What these properties protect from is let in as long as they are unsupported.
+#: Properties that would protect the node if Penstock supported them; a node refuses to start with one of them.
 PROTECTION_CONFIGS = frozenset(
     {row.key.name for row in _rows(security.ROWS) if not row.key.supported} | {"connections.max.reauth.ms"}
 )
 
-# Names that say the same thing in other units, the most precise first.
+# Names for the same setting in different units, the most precise first.
 _SAME_THING = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
@@ -143,7 +143,7 @@ _SAME_THING = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 _LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)")
-# Settings of a listener that are followed by the name of a SASL mechanism come after it: `plain.sasl.jaas.config`.
+# Listener settings that are per SASL mechanism have its name as a prefix: `plain.sasl.jaas.config`.
 _OF_MECHANISM = (
     "sasl.jaas.config",
     "sasl.login.callback.handler.class",
@@ -151,12 +151,12 @@ _OF_MECHANISM = (
     "sasl.server.callback.handler.class",
     "connections.max.reauth.ms",
 )
-# Settings of a listener that may be given for the whole cluster; all others are a broker's own.
+# Listener settings that may be set cluster-wide; all others are per broker.
 _OF_ANY_LISTENER = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The names that are looked up in turn for this one, itself included."""
+    """Returns the names that are looked up in turn for this property, itself included."""
     for names in _SAME_THING:
         if name in names and (name != "log.flush.scheduler.interval.ms"):
             return names
@@ -167,7 +167,7 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """The row of a property, found through `listener.name.<listener>.` too."""
+    """Returns the row of a property, also for names with the prefix `listener.name.<listener>.`."""
     listener = _LISTENER.fullmatch(name)
     base = name if listener is None else _without_mechanism(listener[1])
     return BROKER_CONFIGS.get(base) or DYNAMIC_ONLY_CONFIGS.get(base) or OWN_CONFIGS.get(base)

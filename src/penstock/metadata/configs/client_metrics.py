@@ -1,4 +1,4 @@
-"""Client metrics subscriptions (KIP-714): which clients are asked for which metrics, and how often."""
+"""Client metrics subscriptions (KIP-714): the clients that push metrics, the metrics, and the interval."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ CLIENT_METRICS_CONFIGS: dict[str, ConfigKey] = table(
             "interval.ms",
             ConfigType.INT,
             str(DEFAULT_INTERVAL_MS),
-            "How often clients push their metrics: 100 ms to an hour.",
+            "Interval at which clients push their metrics: 100 ms to an hour.",
         ),
         ConfigKey(
             "match",
             ConfigType.LIST,
             "",
-            "Which clients are asked, as parameter=regular expression; all must match. Empty is every client.",
+            "Clients that push metrics, as parameter=regular expression; all must match. Empty matches every client.",
             ListOf(),
         ),
         ConfigKey(
             "metrics",
             ConfigType.LIST,
             "",
-            "Prefixes of the metrics that are asked for; * is all of them, empty is none.",
+            "Prefixes of the metrics to push; * is all metrics, empty is none.",
             ListOf(),
         ),
     ]
@@ -50,7 +50,7 @@ CLIENT_METRICS_CONFIGS: dict[str, ConfigKey] = table(
 
 
 class ClientMetricsRequestError(ConfigError):
-    """Refused with INVALID_REQUEST where other bad configs are INVALID_CONFIG, as Kafka does."""
+    """A bad subscription: refused with INVALID_REQUEST, as in Kafka, where other bad configs get INVALID_CONFIG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +81,25 @@ def validate_client_metrics(name: str, values: Mapping[str, str], work: Work) ->
     for each, text in values.items():
         value = CLIENT_METRICS_CONFIGS[each].parse(text)
         if isinstance(value, int) and not MIN_INTERVAL_MS <= value <= MAX_INTERVAL_MS:
-            raise ClientMetricsRequestError(f"{each} can't be '{value}': give 100 to 3600000, which is an hour.")
+            raise ClientMetricsRequestError(f"{each} can't be '{value}': give 100 to 3600000 (an hour).")
     parse_match(split_list(values.get("match", "")), work)
 
 
 def parse_match(patterns: tuple[str, ...], work: Work) -> dict[str, Pattern]:
-    """Of a parameter given twice the last pattern counts. Patterns are RE2's: an administrator may be anybody.
+    """Parses the match patterns. If a parameter is given twice, the last pattern counts. Patterns are RE2's, because
+    any user may be an administrator.
 
-    All patterns that are parsed in one go share the steps of `work`.
+    All patterns that are parsed together share the steps of `work`.
     """
     parsed: dict[str, Pattern] = {}
     for pattern in patterns:
         parts = pattern.rstrip("=").split("=")
         if len(parts) != 2 or parts[0].strip() not in MATCH_PARAMETERS:
-            raise ConfigError(f"'{pattern}' matches no clients: write a known parameter, = and a regular expression.")
+            raise ConfigError(
+                f"'{pattern}' is not a client match: write a known parameter, = and a regular expression."
+            )
         try:
             parsed[parts[0].strip()] = Pattern(parts[1].strip(), work)
         except KafkaError as error:
-            raise ConfigError(f"'{pattern}' matches no clients: {error.message}") from None
+            raise ConfigError(f"'{pattern}' is not a client match: {error.message}") from None
     return parsed

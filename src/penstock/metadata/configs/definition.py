@@ -1,6 +1,6 @@
-"""One configuration property: its type, default, limits and documentation, and how it refuses a value.
+"""One configuration property: its type, default, limits and documentation, and its error messages.
 
-The text of a refusal reaches users through client exceptions, so each says the value and what to give instead:
+Error messages reach users through client exceptions, so each names the value and the values that are allowed:
 `segment.bytes can't be '5': give 1048576 or more.`
 """
 
@@ -17,7 +17,7 @@ ConfigValue = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigError(ValueError):
-    """A value or name that the definition refuses; the message is for the user."""
+    """A value or name is refused; the message is for the user."""
 
     @staticmethod
     def invalid(name: str, value: object, why: str) -> ConfigError:
@@ -25,7 +25,7 @@ class ConfigError(ValueError):
 
 
 class ConfigType(IntEnum):
-    """The numbers are those of DescribeConfigs."""
+    """Types of configs, with the numbers of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -46,7 +46,7 @@ class Importance(IntEnum):
 
 class Validator(Protocol):
     def check(self, name: str, value: ConfigValue) -> None:
-        """Raises ConfigError when the parsed value is out of bounds."""
+        """Raises ConfigError if the parsed value is out of bounds."""
         ...
 
 
@@ -66,7 +66,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class RangeOr:
-    """A range, or one value outside of it that means "the default"."""
+    """A range, or one value outside it with a special meaning."""
 
     low: int
     high: int
@@ -94,7 +94,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list whose items are known (no `values` means any), optionally never empty."""
+    """A list of known items (without `values`: of any items), optionally not empty."""
 
     values: tuple[str, ...] = ()
     allow_empty: bool = True
@@ -120,7 +120,7 @@ class NonEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Text of a form that a regular expression tells; `why` says it to people."""
+    """Text that matches a regular expression; `why` explains the form to the user."""
 
     pattern: str
     why: str
@@ -132,7 +132,9 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """`default` is Kafka's string form; None is "not set". `supported` says whether Penstock acts on the value."""
+    """A config. `default` is Kafka's string form, or None if there is none. `supported` is False if Penstock ignores
+    the value.
+    """
 
     name: str
     type: ConfigType
@@ -148,10 +150,10 @@ class ConfigKey:
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> ConfigValue:
-        """The typed value, or ConfigError. Accepts exactly what Kafka accepts."""
+        """Returns the typed value, or raises ConfigError. Accepts exactly what Kafka accepts."""
         value = parse_value(self.name, self.type, text)
         if isinstance(value, tuple):
-            value = tuple(dict.fromkeys(value))  # said twice is said once
+            value = tuple(dict.fromkeys(value))  # duplicates are dropped
         if self.validator is not None:
             self.validator.check(self.name, value)
         return value
@@ -161,12 +163,12 @@ class ConfigKey:
 
 
 def table(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
-    """Rows by name, in name order: the order in which Kafka lists them."""
+    """Returns the rows by name, in name order, as Kafka lists them."""
     return {key.name: key for key in sorted(keys, key=lambda key: key.name)}
 
 
 def format_value(value: ConfigValue) -> str | None:
-    """The text that Kafka shows for a parsed value: `true`, `a,b`, `0.5`, `1.0E10`."""
+    """Returns the text that Kafka shows for a parsed value: `true`, `a,b`, `0.5`, `1.0E10`."""
     match value:
         case None | str():
             return value
@@ -205,13 +207,13 @@ def parse_value(name: str, kind: ConfigType, text: str) -> ConfigValue:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """Items between commas, trimmed; nothing but blanks is the empty list, while `a,` ends in an empty item."""
+    """Splits at commas and trims the items; blank text is the empty list, while `a,` ends in an empty item."""
     trimmed = text.strip()
     return tuple(re.split(r"\s*,\s*", trimmed)) if trimmed else ()
 
 
 def _format_double(value: float) -> str:
-    """As Java writes it: plain between a thousandth and ten million, else with an exponent."""
+    """Formats a double as Java does: plain from 0.001 up to 10 million, otherwise with an exponent."""
     if value != value or value in (float("inf"), float("-inf")):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
     if value == 0 or 1e-3 <= abs(value) < 1e7:

@@ -1,7 +1,7 @@
-"""What DescribeConfigs shows of a resource: each config with its value, where it comes from and what it means.
+"""Builds the rows of DescribeConfigs for a resource: each config with its value, source and documentation.
 
-One form for every resource type, so that CreateTopics' answer, DescribeConfigs and the command line agree. A sensitive
-value, and the value of a property that nobody knows (it could be a plug-in's password), is never shown.
+CreateTopics, DescribeConfigs and the command line use the same rows. A sensitive value is never shown, nor is the value
+of an unknown property, which could be a plug-in's password.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Described:
 
 
 def describe_topic(overrides: Mapping[str, str], settings: Settings) -> list[Described]:
-    """Topics without overrides share one list: ten thousand of them are described as fast as one."""
+    """Describes a topic. Topics without overrides share one list, so that describing ten thousand of them is fast."""
     inherited = _inherited_topic_configs(settings)
     if not overrides:
         return inherited
@@ -64,7 +64,9 @@ def _inherited_topic_configs(settings: Settings) -> list[Described]:
 
 
 def describe_broker(settings: Settings) -> list[Described]:
-    """Every property of this broker: the known ones, and whatever else its file or the cluster gave it."""
+    """Describes every property of this broker: the known ones, and unknown ones from its file or the
+    dynamic configs.
+    """
     if "broker" not in settings.derived:
         names = {name for name, key in BROKER_CONFIGS.items() if not key.internal}
         names.update(settings.static, settings.dynamic_own(), settings.dynamic_defaults())
@@ -74,7 +76,7 @@ def describe_broker(settings: Settings) -> list[Described]:
 
 
 def describe_cluster_defaults(settings: Settings) -> list[Described]:
-    """The dynamic settings that all brokers share, and only those."""
+    """Describes only the cluster-wide dynamic configs."""
     return [
         _broker_config(
             name,
@@ -132,7 +134,7 @@ def _described(key: ConfigKey, value: str | None, synonyms: list[Synonym], *, re
 
 
 def _canonical(key: ConfigKey, text: str | None) -> str | None:
-    """The value as Kafka writes it back: `5` for ` 5 `, `a,b` for `a , b`."""
+    """Returns the value as Kafka writes it back: `5` for ` 5 `, `a,b` for `a , b`."""
     if text is None or text == key.default:
         return text
     try:
@@ -142,7 +144,7 @@ def _canonical(key: ConfigKey, text: str | None) -> str | None:
 
 
 def created_topic_configs(overrides: Mapping[str, str], settings: Settings) -> list[CreatableTopicConfigs]:
-    """The configs of a new topic as CreateTopics answers them."""
+    """Returns the configs of a new topic for the response of CreateTopics."""
     return [
         CreatableTopicConfigs(
             name=config.name,

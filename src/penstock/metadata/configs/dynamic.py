@@ -1,4 +1,4 @@
-"""Which settings a running broker may be given, and by whom: the rules of dynamic configuration."""
+"""Rules of dynamic configuration: which settings of a running broker may change, per broker or cluster-wide."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.metadata.configs.broker import UpdateMode, broker_key, update_mode
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.configs.settings import Settings, check_broker_settings
 
-# Keys and certificates belong to a listener: given without its prefix they would change all of them at once.
+# Keys and certificates are per listener: without the listener's prefix a change would apply to all listeners at once.
 ONLY_WITH_LISTENER_PREFIX = frozenset(
     {
         "ssl.key.password",
@@ -23,11 +23,11 @@ ONLY_WITH_LISTENER_PREFIX = frozenset(
         "ssl.truststore.type",
     }
 )
-# Kafka opens and closes sockets for these; a running node here keeps those it started with.
+# Kafka opens and closes sockets when these change; Penstock keeps the listeners of its start.
 NOT_WHILE_RUNNING = frozenset({"listeners", "listener.security.protocol.map"})
 
 
-# Kafka grows and shrinks these while it runs, by at most a factor of two a time, and refuses what looks like a slip.
+# Kafka resizes these thread pools while it runs, at most by a factor of two at a time, and refuses larger steps.
 THREAD_POOLS = (
     "background.threads",
     "log.cleaner.threads",
@@ -39,24 +39,30 @@ THREAD_POOLS = (
 
 
 def validate_thread_pools(values: Mapping[str, str], settings: Settings) -> None:
-    """To be called with values that are numbers: after `validate_dynamic_settings`."""
+    """Raises ConfigError for a thread pool size of more than double or less than half. Call it after
+    `validate_dynamic_settings`, which checks that the values are numbers.
+    """
     for name in THREAD_POOLS:
         if name not in values:
             continue
         wanted, current = int(values[name]), settings.int(name)
         if not current // 2 <= wanted <= current * 2:
-            raise ConfigError(f"{name} is {current}: change it to at least half and at most double of that at a time.")
+            raise ConfigError(f"{name} is {current}: change it at most to half or to double of that at a time.")
 
 
 def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) -> None:
-    """Raises ConfigError for what may not be set on a running broker, or on all. Unknown names pass, as in Kafka."""
+    """Raises ConfigError for settings that cannot change on a running broker, or not cluster-wide. Accepts unknown
+    names, as Kafka does.
+    """
     fixed = [name for name in values if _is_fixed(name)]
     if fixed:
-        raise ConfigError(f"A running broker can't take {_listed(fixed)}: set them in its file and restart it.")
+        raise ConfigError(
+            f"A running broker can't change {_listed(fixed)}: set them in its properties file and restart it."
+        )
     if not per_broker:
         own = [name for name in values if update_mode(name) is UpdateMode.PER_BROKER and not _needs_prefix(name)]
         if own:
-            raise ConfigError(f"Each broker has its own {_listed(own)}: name the broker to set them for.")
+            raise ConfigError(f"{_listed(own)} can't be set cluster-wide: name the broker to set them for.")
     secret = [name for name in values if _needs_prefix(name)]
     if secret:
         raise ConfigError(

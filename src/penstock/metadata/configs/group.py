@@ -1,8 +1,8 @@
-"""Group configs: what one consumer, share or streams group may have different from the broker's properties.
+"""Group configs: settings by which one consumer, share or streams group can differ from the broker's properties.
 
-Most inherit from a broker property and must stay within two others (`group.consumer.min.session.timeout.ms` and its
-`max`). Those limits are checked when a group is altered; when a broker's limits change later, values outside are pulled
-to the nearest limit instead of being refused.
+Most inherit from a broker property and are limited by two others (`group.consumer.min.session.timeout.ms` and its
+`max`). The limits are checked when a group is altered. When a broker's limits change later, values outside them are
+replaced by the nearest limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DURATION = re.compile(r"P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """`earliest`, `latest`, or how far back from now."""
+    """`earliest`, `latest`, or a duration back from now."""
 
     def check(self, name: str, value: ConfigValue) -> None:
         text = value if isinstance(value, str) else ""
@@ -45,7 +45,7 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """The broker properties that a group config follows: its default, and the limits that it must keep."""
+    """The broker properties of a group config: its default, and its lower and upper limit."""
 
     default: str | None = None
     low: str | None = None
@@ -76,7 +76,7 @@ GROUP_CONFIGS: dict[str, ConfigKey] = table(
             "consumer.session.timeout.ms",
             45000,
             1,
-            "Silence after which a member of the consumer group is out.",
+            "Time without a heartbeat after which a member is removed from the consumer group.",
             supported=True,
         ),
         _int("share.assignment.interval.ms", 1000, 0, "Shortest time between two assignments of the share group."),
@@ -88,31 +88,41 @@ GROUP_CONFIGS: dict[str, ConfigKey] = table(
             OffsetReset(),
             supported=False,
         ),
-        _int("share.delivery.count.limit", 5, 2, "Deliveries of one record before the share group gives it up."),
+        _int("share.delivery.count.limit", 5, 2, "Deliveries of one record before the share group archives it."),
         _int("share.heartbeat.interval.ms", 5000, 1, "How often members of the share group send heartbeats."),
         ConfigKey(
             "share.isolation.level",
             ConfigType.STRING,
             "read_uncommitted",
-            "Whether the share group sees records of transactions that have not committed.",
+            "Whether the share group reads only committed records, or uncommitted ones too.",
             OneOf(("read_committed", "read_uncommitted")),
             supported=False,
         ),
-        _int("share.partition.max.record.locks", 2000, 100, "Records of one partition that may be out at once."),
-        _int("share.record.lock.duration.ms", 30000, 1000, "How long a record stays with the member that fetched it."),
+        _int("share.partition.max.record.locks", 2000, 100, "Records of one partition that may be acquired at once."),
+        _int("share.record.lock.duration.ms", 30000, 1000, "How long a fetched record stays locked for its member."),
         ConfigKey(
             "share.renew.acknowledge.enable",
             ConfigType.BOOLEAN,
             "true",
-            "Whether members of the share group may prolong their hold on a record.",
+            "Whether members of the share group may renew their lock on a record.",
             supported=False,
         ),
-        _int("share.session.timeout.ms", 45000, 1, "Silence after which a member of the share group is out."),
+        _int(
+            "share.session.timeout.ms",
+            45000,
+            1,
+            "Time without a heartbeat after which a member is removed from the share group.",
+        ),
         _int("streams.assignment.interval.ms", 1000, 0, "Shortest time between two assignments of the streams group."),
         _int("streams.heartbeat.interval.ms", 5000, 1, "How often members of the streams group send heartbeats."),
         _int("streams.initial.rebalance.delay.ms", 3000, 0, "How long the first assignment waits for more members."),
         _int("streams.num.standby.replicas", 0, 0, "Standby copies of each task of the streams group."),
-        _int("streams.session.timeout.ms", 45000, 1, "Silence after which a member of the streams group is out."),
+        _int(
+            "streams.session.timeout.ms",
+            45000,
+            1,
+            "Time without a heartbeat after which a member is removed from the streams group.",
+        ),
     ]
 )
 
@@ -139,7 +149,7 @@ GROUP_INHERITANCE: dict[str, Inheritance] = {
 
 
 def validate_group_configs(values: Mapping[str, str], settings: Settings) -> None:
-    """Refuses what Kafka refuses when a group is altered with these configs."""
+    """Raises ConfigError for group configs that Kafka refuses."""
     for name in values:
         if name not in GROUP_CONFIGS:
             raise ConfigError(f"There is no group config '{name}': check its spelling.")
@@ -147,9 +157,9 @@ def validate_group_configs(values: Mapping[str, str], settings: Settings) -> Non
         value = GROUP_CONFIGS[name].parse(text)
         limits = GROUP_INHERITANCE.get(name, Inheritance())
         if limits.low is not None and isinstance(value, int) and value < settings.int(limits.low):
-            raise ConfigError(f"{name} can't be {value}: {limits.low} asks for {settings.int(limits.low)} or more.")
+            raise ConfigError(f"{name} can't be {value}: {limits.low} requires {settings.int(limits.low)} or more.")
         if limits.high is not None and isinstance(value, int) and value > settings.int(limits.high):
-            raise ConfigError(f"{name} can't be {value}: {limits.high} asks for {settings.int(limits.high)} or less.")
+            raise ConfigError(f"{name} can't be {value}: {limits.high} requires {settings.int(limits.high)} or less.")
     for kind in ("consumer", "share", "streams"):
         timeout, interval = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         if timeout in values or interval in values:
@@ -160,7 +170,9 @@ def _check_heartbeat(values: Mapping[str, str], settings: Settings, timeout: str
     session_ms = _int_of(timeout, values, settings)
     heartbeat_ms = _int_of(interval, values, settings)
     if session_ms <= heartbeat_ms:
-        raise ConfigError(f"{timeout} is {session_ms} and {interval} {heartbeat_ms}: make the timeout the longer one.")
+        raise ConfigError(
+            f"{timeout} is {session_ms} and {interval} {heartbeat_ms}: set a timeout longer than the interval."
+        )
 
 
 def _int_of(name: str, values: Mapping[str, str], settings: Settings) -> int:
@@ -170,13 +182,13 @@ def _int_of(name: str, values: Mapping[str, str], settings: Settings) -> int:
 
 
 def group_default(name: str, settings: Settings) -> ConfigValue:
-    """What a group without this config goes by."""
+    """Returns the value for a group without this config."""
     inherited = GROUP_INHERITANCE.get(name, Inheritance()).default
     return GROUP_CONFIGS[name].default_value() if inherited is None else settings.get(inherited)
 
 
 def effective_group_configs(image: MetadataImage, group: str, settings: Settings) -> dict[str, ConfigValue]:
-    """What a group goes by: its own configs, pulled within the broker's limits, over what it inherits."""
+    """Returns a group's values: inherited ones, overridden by its own configs within the broker's limits."""
     own = image.config(32, group)
     return {
         name: _within_limits(name, key.parse(own[name]), settings) if name in own else group_default(name, settings)

@@ -1,6 +1,6 @@
-"""What becomes of each property of a server.properties file: honoured, ignored or refused. `start` and `check` use it.
+"""Judges each property of a server.properties file: honoured, ignored or refused. `start` and `check` use it.
 
-A property is refused when a node would not start with it, and ignored when it would start and not act on it.
+A property is refused if a node would not start with it, and ignored if the node would start but not use it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Judgement(NamedTuple):
     name: str
     verdict: Verdict
     reason: str = ""
-    """A sentence; empty where the property is honoured."""
+    """The reason as a sentence; empty if the property is honoured."""
 
 
 def judge(static: Mapping[str, str]) -> list[Judgement]:
-    """A judgement for each property, by name."""
+    """Returns a judgement for each property, by name."""
     return [_judge(name, static[name]) for name in sorted(static)]
 
 

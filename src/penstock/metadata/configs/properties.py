@@ -1,8 +1,8 @@
 r"""Java's `.properties` text: the format of server.properties and of small files that Kafka keeps in a log directory.
 
 `key=value`, `key: value` or `key value`; `#` and `!` start a comment line; a line that ends in an odd number of
-backslashes goes on in the next, whose leading blanks are dropped; `\t \n \r \f \\ \uXXXX`, and a backslash before any
-other character, which then stands for itself. Of a key given twice the last one counts, as in Java.
+backslashes continues on the next line, whose leading blanks are dropped; `\t \n \r \f \\ \uXXXX`, and a backslash
+before any other character, which then stands for itself. Of a key given twice the last one counts, as in Java.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(text: str) -> list[tuple[str, str]]:
-    """Every entry in order, repeated keys included."""
+    """Returns every entry in order, repeated keys included."""
     return [_split(line) for line in _logical_lines(text)]
 
 
 def duplicate_properties(text: str) -> list[str]:
-    """Keys that stand more than once, in the order of their second appearance."""
+    """Returns the repeated keys, in the order of their second appearance."""
     seen: set[str] = set()
     repeated: dict[str, None] = {}
     for key, _ in read_properties(text):
@@ -36,7 +36,7 @@ def duplicate_properties(text: str) -> list[str]:
 
 
 def format_properties(entries: dict[str, str], comment: str | None = None) -> str:
-    """The text of these entries, which `parse_properties` and Java read back unchanged."""
+    """Returns the entries as text that `parse_properties` and Java read back unchanged."""
     lines = [f"#{comment}"] if comment is not None else []
     lines += [f"{_escaped(key, in_key=True)}={_escaped(value, in_key=False)}" for key, value in entries.items()]
     return "\n".join(lines) + "\n" if lines else ""
@@ -96,7 +96,7 @@ def _unescaped(text: str) -> str:
 
 
 def _joined_surrogates(text: str) -> str:
-    """Java writes characters past U+FFFF as two escapes; a lone half becomes the replacement character."""
+    """Joins surrogate pairs, which Java writes as two escapes; a lone half becomes the replacement character."""
     if not any(0xD800 <= ord(char) <= 0xDFFF for char in text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

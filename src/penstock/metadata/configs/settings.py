@@ -1,8 +1,8 @@
-"""`Settings`: what a broker goes by, resolved from its properties file and the dynamic settings in the metadata log.
+"""`Settings`: a broker's values, resolved from its properties file and the dynamic configs in the metadata log.
 
-A value is looked for in the broker's own dynamic settings, then in the cluster's, then in the file, then in the table
-of defaults. The same lookup gives what topics and groups inherit, and the list of synonyms that DescribeConfigs shows.
-One object lives as long as the broker; `apply_dynamic` changes it in place.
+A value is looked up in the broker's dynamic configs, then in the cluster-wide ones, then in the file, then in the table
+of defaults. The same lookup gives the values that topics and groups inherit, and the synonyms of DescribeConfigs. One
+object lives as long as the broker; `apply_dynamic` changes it in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CORDONED = "cordoned.log.dirs"
 
-# The methods `int`, `str`, ... would hide the types in this class's own annotations.
+# The methods `int`, `str`, ... would shadow the types in this class's own annotations.
 _Int: TypeAlias = int
 _Float: TypeAlias = float
 _Str: TypeAlias = str
@@ -36,7 +36,7 @@ _Bool: TypeAlias = bool
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it."""
+    """The source of a value, with the numbers of DescribeConfigs."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -50,7 +50,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One place that a value could come from."""
+    """One source of a value, in the order of lookup."""
 
     name: str
     value: str | None
@@ -64,7 +64,7 @@ class Settings:
     __slots__ = ("_cluster", "_log_defaults", "_own", "_resolved", "derived", "static")
 
     def __init__(self, static: Mapping[_Str, _Str] | None = None) -> None:
-        """Raises ConfigError for a value that its property doesn't take."""
+        """Raises ConfigError for a value that its property does not accept."""
         self.static = dict(static or {})
         if "broker.id" in self.static:
             self.static.setdefault("node.id", self.static["broker.id"])
@@ -76,13 +76,13 @@ class Settings:
         self._resolved: dict[_Str, ConfigValue] = {}
         self._log_defaults: LogConfig | None = None
         self.derived: dict[_Str, Any] = {}
-        """What others have worked out from these settings and want to keep until one of them changes."""
+        """Values that callers derived from these settings; cleared when a setting changes."""
         check_cordoned(self.static.get(CORDONED), self.log_dirs)
 
     # --- typed values ---------------------------------------------------------------------------------
 
     def get(self, name: _Str) -> ConfigValue:
-        """The value in force, parsed; None where nothing is set and there is no default."""
+        """Returns the parsed value in effect; None if it is not set and has no default."""
         if name not in self._resolved:
             key = broker_key(name)
             check(key is not None, f"There is no broker property '{name}'.")
@@ -93,7 +93,7 @@ class Settings:
 
     def int(self, name: _Str) -> _Int:
         value = self._resolved.get(name)
-        if type(value) is int:  # almost always: requests ask for the same few again and again
+        if type(value) is int:  # the usual case: requests read the same few settings again and again
             return value
         value = self.get(name)
         check(isinstance(value, int) and not isinstance(value, bool), f"'{name}' is an integer.")
@@ -127,12 +127,12 @@ class Settings:
         return None if self.get(name) is None else self.int(name)
 
     def list(self, name: _Str) -> tuple[_Str, ...]:
-        """The items; empty when not set."""
+        """Returns the items; empty if not set."""
         value = self.get(name)
         check(value is None or isinstance(value, tuple), f"'{name}' is a list.")
         return value if isinstance(value, tuple) else ()
 
-    # --- what several properties say together ---------------------------------------------------------
+    # --- values from several properties ---------------------------------------------------------------
 
     @property
     def node_id(self) -> _Int:
@@ -144,7 +144,7 @@ class Settings:
         return self.list("log.dirs") or self.list("log.dir")
 
     def cordoned_log_dirs(self) -> frozenset[_Str]:
-        """Those of the log directories that take no new partitions."""
+        """Returns the log directories that take no new partitions."""
         named = set(map(_plain_path, self.list(CORDONED)))
         return frozenset(path for path in map(_plain_path, self.log_dirs) if "*" in named or path in named)
 
@@ -152,13 +152,13 @@ class Settings:
         return parse_host_counts("max.connections.per.ip.overrides", self.str("max.connections.per.ip.overrides"))
 
     def log_defaults(self) -> LogConfig:
-        """What a topic without configs of its own goes by."""
+        """Returns the log config of a topic without configs of its own."""
         if self._log_defaults is None:
             self._log_defaults = LogConfig.from_map(self.topic_defaults())
         return self._log_defaults
 
     def topic_defaults(self) -> dict[_Str, _Str]:
-        """Topic configs that broker properties set, as strings in the topic config's unit."""
+        """Returns the topic configs that broker properties set, as strings in the topic config's unit."""
         found: dict[_Str, _Str] = {}
         for topic_config, names in TOPIC_SYNONYMS.items():
             for name, factor in names:
@@ -173,7 +173,9 @@ class Settings:
     # --- where values come from -----------------------------------------------------------------------
 
     def raw(self, name: _Str) -> _Str | None:
-        """The string in force for exactly this name (a listener's own setting falls back to the general one)."""
+        """Returns the string in effect for exactly this name (a listener's setting falls back to the
+        general setting).
+        """
         names = broker_synonyms(name) if name.startswith("listener.name.") else (name,)
         for values in (self._own, self._cluster, self.static):
             for each in names:
@@ -183,7 +185,7 @@ class Settings:
         return None if key is None else key.default
 
     def synonyms(self, name: _Str) -> _Synonyms:
-        """Every place that has a value for this property, the one in force first."""
+        """Returns every source that has a value for this property, the source in effect first."""
         names = broker_synonyms(name)
         found = [
             Synonym(each, values[each], source)
@@ -202,11 +204,11 @@ class Settings:
         return found
 
     def dynamic_defaults(self) -> Mapping[_Str, _Str]:
-        """The cluster-wide dynamic settings."""
+        """Returns the cluster-wide dynamic configs."""
         return self._cluster
 
     def dynamic_own(self) -> Mapping[_Str, _Str]:
-        """The dynamic settings of this broker alone."""
+        """Returns the dynamic configs of this broker alone."""
         return self._own
 
     # --- changes --------------------------------------------------------------------------------------
@@ -215,9 +217,9 @@ class Settings:
         return self.apply_dynamic(image.broker_config(None), image.broker_config(self.node_id))
 
     def apply_dynamic(self, cluster: Mapping[_Str, _Str], own: Mapping[_Str, _Str]) -> frozenset[_Str]:
-        """Takes over the dynamic settings and names the properties whose value is now another one.
+        """Takes over the dynamic configs and returns the names of the properties whose value changed.
 
-        What a controller of another version let through and this broker can't use is left out: a bad value in the
+        Ignores values that a controller of another version accepted and this broker cannot use: a bad value in the
         metadata log must not stop a broker from starting.
         """
         before = {name: self.raw(name) for name in {*self._cluster, *self._own, *cluster, *own}}
@@ -229,12 +231,12 @@ class Settings:
             self._resolved.clear()
             self._log_defaults = None
         if given != (self._cluster, self._own):
-            self.derived.clear()  # a value may be the same and come from elsewhere
+            self.derived.clear()  # the same value may come from another source now
         return changed
 
 
 def parse_host_counts(name: str, text: str) -> dict[str, int]:
-    """`host:count,host:count`; the host may be an IPv6 address, so the last colon counts."""
+    """Parses `host:count,host:count`; a host may be an IPv6 address, so the last colon counts."""
     found: dict[str, int] = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:
@@ -247,7 +249,7 @@ def parse_host_counts(name: str, text: str) -> dict[str, int]:
 
 
 def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
-    """Raises ConfigError for the first value that its property doesn't take. Unknown names pass."""
+    """Raises ConfigError for the first value that its property does not accept. Accepts unknown names."""
     for name, text in names_and_values:
         key = broker_key(name)
         if key is not None:
@@ -255,19 +257,20 @@ def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
             if name == "max.connections.per.ip.overrides":
                 parse_host_counts(name, text)
             elif name == CORDONED and "*" in (items := [item.strip() for item in text.split(",")]) and len(items) > 1:
-                raise ConfigError.invalid(name, text, "* is all directories, and stands alone")
+                raise ConfigError.invalid(name, text, "* means all directories: give it alone")
 
 
 def check_lockout(per_ip: str | None, overrides: str | None) -> None:
-    """Raises ConfigError for a limit of no connection for any address, as Kafka does."""
+    """Raises ConfigError, as Kafka does, if no address could open a connection."""
     if per_ip is not None and per_ip.strip() == "0" and not (overrides or "").strip():
         raise ConfigError(
-            "max.connections.per.ip=0 lets nobody in: set max.connections.per.ip.overrides for some addresses first."
+            "max.connections.per.ip=0 refuses every connection: set max.connections.per.ip.overrides for some "
+            "addresses."
         )
 
 
 def check_cordoned(text: str | None, log_dirs: Iterable[str]) -> None:
-    """Raises ConfigError for one that is no log directory of this broker: nothing would be kept off it."""
+    """Raises ConfigError for a path that is not a log directory of this broker: cordoning it would have no effect."""
     known = set(map(_plain_path, log_dirs))
     for path in (item.strip() for item in (text or "").split(",")):
         if path and path != "*" and _plain_path(path) not in known:
@@ -283,7 +286,7 @@ def _check_static(static: Mapping[str, str]) -> None:
     check_lockout(static.get("max.connections.per.ip"), static.get("max.connections.per.ip.overrides"))
     ids = {static[name].strip() for name in ("broker.id", "node.id") if name in static}
     if len(ids) > 1:
-        raise ConfigError(f"node.id and broker.id differ ({', '.join(sorted(ids))}): give only node.id.")
+        raise ConfigError(f"node.id and broker.id differ ({', '.join(sorted(ids))}): set only node.id.")
 
 
 def _usable(values: Mapping[str, str], *, own_broker: bool) -> dict[str, str]:

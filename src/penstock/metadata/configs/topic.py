@@ -1,7 +1,7 @@
 """Topic configs: all of Kafka 4.3 with type, default and limits, our own `penstock.*`, and the typed `LogConfig`.
 
 `TOPIC_CONFIGS` is the only list. `LogConfig` has a field for each row, named after it with dots as underscores; a test
-keeps the two equal. A row with `supported=False` is accepted and shown but changes nothing: docs/skipped.md names it.
+keeps the two equal. A row with `supported=False` is accepted and shown but has no effect: docs/skipped.md lists it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class ThrottledReplicas:
-    """`*`, or `partition:broker` pairs."""
+    """A list of `partition:broker` pairs, or `*`."""
 
     def check(self, name: str, value: ConfigValue) -> None:
         items = value if isinstance(value, tuple) else ()
@@ -67,7 +67,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "cleanup.policy",
             _LIST,
             "delete",
-            "How old data leaves the log: 'delete' drops whole segments past the retention limits, 'compact' keeps the "
+            "How old records are removed: 'delete' drops whole segments past the retention limits, 'compact' keeps the "
             "last value of each key, both together do both, an empty list keeps everything.",
             ListOf(("compact", "delete")),
         ),
@@ -75,64 +75,65 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "compression.gzip.level",
             _INT,
             "-1",
-            "Effort of gzip when compression.type is gzip; -1 leaves it to the library.",
+            "Compression level if compression.type is gzip; -1 is the library's default.",
             RangeOr(1, 9, -1),
         ),
         _key(
             "compression.lz4.level",
             _INT,
             "9",
-            "Effort of lz4 when compression.type is lz4.",
+            "Compression level if compression.type is lz4.",
             Range(1, 17),
         ),
         _key(
             "compression.type",
             _STRING,
             "producer",
-            "The codec that batches have on disk: 'producer' leaves each as it came, anything else recompresses "
-            "batches that arrive with another codec.",
+            "The codec that batches have on disk: 'producer' keeps the producer's codec, any other value "
+            "recompresses batches that arrive with another codec.",
             OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
         ),
         _key(
             "compression.zstd.level",
             _INT,
             "3",
-            "Effort of zstd when compression.type is zstd.",
+            "Compression level if compression.type is zstd.",
             Range(-131072, 22),
         ),
         _key(
             "delete.retention.ms",
             _LONG,
             "86400000",
-            "How long a tombstone outlives its first compaction, so that a reader from the start can still see it.",
+            "How long a tombstone is kept after its first compaction, so that a consumer that reads from the start "
+            "sees it.",
             _FROM_0,
         ),
         _key(
             "file.delete.delay.ms",
             _LONG,
             "60000",
-            "How long the files of a deleted segment stay on disk for reads still under way.",
+            "How long the files of a deleted segment stay on disk for reads in progress.",
             _FROM_0,
         ),
         _key(
             "flush.messages",
             _LONG,
             str(LONG_MAX),
-            "Call fsync after this many records; 1 acknowledges only what has reached the disk.",
+            "Call fsync after this many records; 1 acknowledges records only once they are on disk.",
             _FROM_1,
         ),
         _key(
             "flush.ms",
             _LONG,
             str(LONG_MAX),
-            "Call fsync at the latest this long after an append.",
+            "Longest time between an append and its fsync.",
             _FROM_0,
         ),
         _key(
             "follower.replication.throttled.replicas",
             _LIST,
             "",
-            "Follower replicas whose fetching is held to the follower rate: partition:broker pairs, or *.",
+            "Follower replicas that are throttled to the follower rate: partition:broker pairs, or *.",
             ThrottledReplicas(),
         ),
         _key(
@@ -146,14 +147,14 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "internal.segment.bytes",
             _INT,
             None,
-            "Segment size without a lower limit, for tests; when set it stands for segment.bytes.",
+            "Segment size without a lower limit, for tests; if set, it replaces segment.bytes.",
             internal=True,
         ),
         _key(
             "leader.replication.throttled.replicas",
             _LIST,
             "",
-            "Leader replicas whose sending is held to the leader rate: partition:broker pairs, or *.",
+            "Leader replicas that are throttled to the leader rate: partition:broker pairs, or *.",
             ThrottledReplicas(),
         ),
         _key(
@@ -176,7 +177,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "max.compaction.lag.ms",
             _LONG,
             str(LONG_MAX),
-            "The longest that a record may stay out of reach of compaction, whatever the dirty ratio.",
+            "Longest time that a record may stay uncompacted, whatever the dirty ratio.",
             _FROM_1,
         ),
         _key(
@@ -211,14 +212,14 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "min.cleanable.dirty.ratio",
             _DOUBLE,
             "0.5",
-            "Share of a log that must be uncompacted before compaction takes it up.",
+            "Share of a log that must be uncompacted before it is compacted.",
             Range(0, 1),
         ),
         _key(
             "min.compaction.lag.ms",
             _LONG,
             "0",
-            "How long a record is safe from compaction after it was written.",
+            "Shortest time that a record stays uncompacted.",
             _FROM_0,
         ),
         _key(
@@ -232,7 +233,8 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "penstock.acks.fsync",
             _BOOLEAN,
             "false",
-            "Penstock's own: acknowledge an append only after fsync, one fsync serving all that wait for it.",
+            "Penstock's own: acknowledge an append only after fsync; appends that wait at the same time share one "
+            "fsync.",
         ),
         _key(
             "preallocate",
@@ -252,7 +254,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "remote.log.delete.on.disable",
             _BOOLEAN,
             "false",
-            "Delete what is in remote storage when tiering is switched off for the topic.",
+            "Delete the topic's data in remote storage when tiering is disabled for it.",
             supported=False,
         ),
         _key(
@@ -266,13 +268,13 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "retention.bytes",
             _LONG,
             "-1",
-            "Size that a partition may reach before its oldest segments go under the delete policy; -1 is no limit.",
+            "Size of a partition above which the delete policy removes its oldest segments; -1 is no limit.",
         ),
         _key(
             "retention.ms",
             _LONG,
             str(WEEK_MS),
-            "Age that records may reach before their segment goes under the delete policy; -1 is no limit.",
+            "Age of records after which the delete policy removes their segment; -1 is no limit.",
             Range(-1),
         ),
         _key(
@@ -293,7 +295,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "segment.jitter.ms",
             _LONG,
             "0",
-            "Random time taken off segment.ms so that partitions don't all roll at once.",
+            "Largest random time subtracted from segment.ms, so that partitions don't all roll at once.",
             _FROM_0,
         ),
         _key(
@@ -307,7 +309,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "unclean.leader.election.enable",
             _BOOLEAN,
             "false",
-            "Let a replica that is not in sync lead when no other is left, at the price of acknowledged records.",
+            "Elect a replica that is not in sync if no other is left; acknowledged records can be lost.",
         ),
     ]
 )
@@ -362,12 +364,12 @@ class LogConfig:
 
     @property
     def fsync_before_ack(self) -> bool:
-        """Whether an append counts only once it is on disk."""
+        """Returns True if an append is acknowledged only once it is on disk."""
         return self.penstock_acks_fsync or self.flush_messages == 1
 
     @staticmethod
     def from_map(values: Mapping[str, str]) -> LogConfig:
-        """The defaults overlaid by these strings. A bad value is a ConfigError; an unknown name is left out."""
+        """Returns the defaults with these overrides. A bad value raises ConfigError; an unknown name is ignored."""
         return _DEFAULTS.overlaid(values)
 
     def overlaid(self, values: Mapping[str, str]) -> LogConfig:
@@ -390,24 +392,25 @@ _FIELD_OF = {each.name.replace("_", "."): each.name for each in fields(LogConfig
 
 
 def validate_topic_configs(values: Mapping[str, str]) -> None:
-    """Refuses what Kafka refuses when a topic is created or altered with these overrides."""
+    """Raises ConfigError for overrides that Kafka refuses when a topic is created or altered."""
     for name in values:
         if name not in TOPIC_CONFIGS:
             raise ConfigError(f"There is no topic config '{name}': check its spelling.")
     parsed = {name: TOPIC_CONFIGS[name].parse(text) for name, text in values.items()}
     if parsed.get("remote.storage.enable") is True:
-        raise ConfigError("Tiered storage is not available here: a topic can't have remote.storage.enable=true.")
+        raise ConfigError("Penstock has no tiered storage: leave remote.storage.enable out or set it to false.")
     shortest = parsed.get("min.compaction.lag.ms", 0)
     longest = parsed.get("max.compaction.lag.ms", LONG_MAX)
     assert isinstance(shortest, int)
     assert isinstance(longest, int)
     if shortest > longest:
         raise ConfigError(
-            f"min.compaction.lag.ms={shortest} is above max.compaction.lag.ms={longest}: lower it or raise the other."
+            f"min.compaction.lag.ms={shortest} is above max.compaction.lag.ms={longest}: lower the first or raise "
+            "the second."
         )
 
 
-# Broker properties that a topic config inherits from, the most precise first, with the factor between their units.
+# Broker properties from which a topic config inherits, the most precise first, with the factor between their units.
 TOPIC_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "cleanup.policy": (("log.cleanup.policy", 1),),
     "compression.gzip.level": (("compression.gzip.level", 1),),
@@ -441,5 +444,7 @@ TOPIC_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
 
 
 def effective_log_config(image: MetadataImage, topic: str, settings: Settings) -> LogConfig:
-    """What a topic goes by: its own configs over what it inherits. Topics without any share one object."""
+    """Returns a topic's log config: inherited values overridden by its own. Topics without overrides share
+    one object.
+    """
     return settings.log_defaults().overlaid(image.topic_config(topic))

@@ -1,4 +1,4 @@
-"""Where HTTP listens, and under which names it may be asked for. Pure."""
+"""The address that HTTP listens on, and the host names that requests may use. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class HttpAddress:
 
     @property
     def is_any(self) -> bool:
-        """Every address of the machine."""
+        """True for a wildcard, which stands for every address of the machine."""
         return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
     def url(self, port: int) -> str:
-        """How to reach it from this machine, at the port that it got."""
+        """Returns the URL for clients on this machine, with the port that was bound."""
         host = "localhost" if self.is_any else self.host
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def parse_address(text: str) -> HttpAddress | None:
-    """`host:port`, or a port on loopback; None for nothing. Raises ValueError with what to write instead."""
+    """Parses `host:port`, or a port on loopback; None for empty text. Raises ValueError that shows the right form."""
     if not text.strip():
         return None
     match = _PATTERN.fullmatch(text.strip())
@@ -42,10 +42,10 @@ def parse_address(text: str) -> HttpAddress | None:
 
 
 class Names:
-    """The hosts that a request may name.
+    """The host names that a request's Host header may have.
 
-    A page on the web can have its own name resolve to this machine (DNS rebinding), and would then read what it likes;
-    its name is what gives it away. Addresses can't be rebound: where HTTP listens on all of them, any will do.
+    A web page can make its own host name resolve to this machine (DNS rebinding) and would then read every answer; its
+    requests carry that name and are refused. IP addresses can't be rebound: a wildcard listener accepts any of them.
     """
 
     __slots__ = ("_any_address", "_names")

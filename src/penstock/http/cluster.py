@@ -1,8 +1,8 @@
-"""One look at the whole cluster from one node: its own image and logs, and what the other nodes say of theirs.
+"""Facts about the whole cluster, collected by one node: from its own image and logs, and from the other nodes.
 
-Who leads, who is in sync and who is gone stands in the metadata that every node has. Only sizes and ends of logs are
-asked of the others, over Kafka's protocol, and only while the cluster has at most ASK_MAX_PARTITIONS: beyond that,
-asking every node for all it holds is too much for a page that refreshes itself.
+Leaders, in-sync replicas and fenced brokers are in the metadata that every node has. Only log sizes and end offsets are
+requested from the other nodes, over Kafka's protocol, and only while the cluster has at most ASK_MAX_PARTITIONS: with
+more, requests for every partition cost too much for a page that refreshes itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.client.client import AsyncClient
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
 from penstock.client.connection import ConnectionSettings
-from penstock.http.view import View, breathe
+from penstock.http.view import View, yield_between_slices
 from penstock.metadata.configs.topic import effective_log_config
 from penstock.protocol.errors import KafkaError
 
@@ -27,7 +27,7 @@ ASK_MAX_PARTITIONS = 5000
 ASK_S = 2.0
 
 
-class ClusterLook:
+class ClusterFacts:
     def __init__(self, view: View) -> None:
         self._view = view
         self._client: AsyncClient | None = None
@@ -72,7 +72,7 @@ class ClusterLook:
         for topic in image.topics.values():
             need = effective_log_config(image, topic.name, settings).min_insync_replicas
             for index, each in topic.partitions.items():
-                await breathe(len(found))
+                await yield_between_slices(len(found))
                 found[topic.name, index] = PartitionFacts(each.leader, each.leader_epoch, each.replicas, each.isr, need)
         return found
 
@@ -83,7 +83,7 @@ class ClusterLook:
         sizes = facts.sizes.setdefault(broker.node_id, {})
         ends = facts.ends.setdefault(broker.node_id, {})
         for number, partition in enumerate(list(broker.partitions)):
-            await breathe(number)
+            await yield_between_slices(number)
             if partition.is_open:
                 key = (partition.topic, partition.index)
                 sizes[key], ends[key] = partition.log.size, partition.log.log_end_offset
@@ -94,15 +94,15 @@ class ClusterLook:
         if working and broker.logs.cordoned.issuperset(working):
             facts.cordoned.add(broker.node_id)
 
-    # --- the others
+    # --- other nodes
 
     async def _ask(self, facts: Facts, image: MetadataImage, others: Iterable[int]) -> None:
-        """Each has so long; what a node doesn't tell in time is left out."""
+        """Asks the other nodes for their logs; leaves out a node that doesn't answer within ASK_S."""
         if self._client is None:
             addresses = [_address(each) for each in image.brokers.values() if not each.fenced]
             settings = ConnectionSettings(client_id="console", connect_timeout_s=ASK_S, request_timeout_s=ASK_S)
             self._client = AsyncClient(addresses, settings=settings, network=self._view.network)
-        elif self._moved:  # a node that didn't answer may be back at another address
+        elif self._moved:  # a node that didn't answer may have restarted at another address
             await self._client.refresh_quietly([])
         self._moved = False
         admin = ClusterAdmin(self._client)
@@ -135,7 +135,7 @@ class ClusterLook:
 
 
 def metadata_lags(quorum: QuorumView) -> dict[int, int]:
-    """Empty where this node doesn't lead the quorum: it doesn't know."""
+    """Returns each replica's lag in the metadata log; empty unless this node leads the quorum."""
     return behind({each.key.node_id: each.log_end_offset for each in (*quorum.replicas, *quorum.observers)})
 
 
@@ -145,6 +145,6 @@ def behind(ends: dict[int, int]) -> dict[int, int]:
 
 
 def _address(broker: BrokerImage) -> str:
-    """Of its first listener, for people and for the client."""
+    """Returns the host and port of the broker's first listener, as text."""
     endpoint = next(iter(broker.endpoints.values()))
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"

@@ -1,10 +1,10 @@
-"""One HTTP connection: bytes to a request, a response back, then the next. h11 knows the protocol, this the limits.
+"""One HTTP connection, which answers requests one after the other. h11 parses the protocol; limits are set here.
 
     idle ──bytes──► receiving ──request whole──► answering ──all sent──► idle
       │ IDLE_S          │ RECEIVE_S: 408             │ ANSWER_S: cut off
-      └► closed         └► refused: said, then closed once the peer has read it, or after LINGER_S
+      └► closed         └► refused: answered, then closed once the peer has read the answer, or after LINGER_S
 
-One request is answered at a time; what a peer sends ahead waits in h11, at most one read of it.
+One request is answered at a time; pipelined requests wait in h11, at most one read's worth.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 IDLE_S = 60.0
 RECEIVE_S = 10.0
 ANSWER_S = 30.0
-#: A refused peer may still be sending: closed at once, it would lose the answer with what it sent.
+#: A refused peer may still be sending: an immediate close would reset the connection and lose the answer.
 LINGER_S = 1.0
 LINGER_MAX_BYTES = 256 * 1024
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -48,11 +48,11 @@ class HttpConnection(asyncio.Protocol):
         self._unsent = False
         self._lingering = 0
 
-    # --- what the transport says
+    # --- events of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)  # to be told when everything has gone out
+        self._transport.set_write_buffer_limits(high=0)  # so that resume_writing signals an empty buffer
         refusal = self._server.admit(self)
         if refusal is not None:
             self._refuse(refusal)
@@ -74,14 +74,14 @@ class HttpConnection(asyncio.Protocol):
                 self.abort()
             return
         self._http.receive_data(data)
-        self._go_on()
+        self._process_received()
 
     def eof_received(self) -> bool:
         if self._lingering:
             return False
         self._http.receive_data(b"")
-        self._go_on()
-        return self._task is not None or self._unsent  # what was asked is still answered
+        self._process_received()
+        return self._task is not None or self._unsent  # the pending request is still answered
 
     def pause_writing(self) -> None:
         self._unsent = True
@@ -93,8 +93,8 @@ class HttpConnection(asyncio.Protocol):
 
     # --- requests
 
-    def _go_on(self) -> None:
-        """As far as what has arrived allows, while nothing is being answered."""
+    def _process_received(self) -> None:
+        """Processes received data up to the next complete request, unless one is being answered."""
         while self._task is None and not self._unsent and not self._lingering and self._transport is not None:
             try:
                 event = self._http.next_event()
@@ -118,13 +118,13 @@ class HttpConnection(asyncio.Protocol):
                 case h11.ConnectionClosed():
                     self._close()
                     return
-                case _:  # a body was refused with its headers; h11 has nothing else to tell
+                case _:  # requests with a body were refused at their headers; h11 has no other events
                     return
 
     def _requested(self, event: h11.Request) -> None:
         self._head_only = event.method == b"HEAD"
         size = sum(len(name) + len(value) + 4 for name, value in event.headers)
-        if size > HEADER_MAX_BYTES:  # h11 minds the limit only while they arrive
+        if size > HEADER_MAX_BYTES:  # h11 checks the limit only while headers arrive
             self._refuse(text(431, f"Headers have at most {HEADER_MAX_BYTES} bytes here."))
             return
         found = parse_request(event.method, event.target, event.headers, self._server.names)
@@ -139,7 +139,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             response = await self._server.respond(request)
         except Exception:
-            logger.exception("%s %s failed", request.method, request.path)
+            logger.exception("HTTP request %s %s failed", request.method, request.path)
             response = FAILED
         self._task = None
         self._send(response)
@@ -147,13 +147,13 @@ class HttpConnection(asyncio.Protocol):
             self._answered()
 
     def _answered(self) -> None:
-        """Everything has gone out."""
+        """Ends an answer whose bytes are all sent, and turns to the next request."""
         if self._lingering or self._transport is None:
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:
             self._http.start_next_cycle()
             self._within(IDLE_S, self.abort)
-            self._go_on()
+            self._process_received()
         else:
             self._close()
 
@@ -192,10 +192,10 @@ class HttpConnection(asyncio.Protocol):
     def _too_slow(self) -> None:
         self._refuse(text(408, f"The request did not arrive within {RECEIVE_S:.0f} s."))
 
-    # --- the end
+    # --- closing
 
     def finish(self) -> None:
-        """The node stops: what is being answered still goes out."""
+        """Closes the connection once the current answer is sent, because the node stops."""
         if self._task is None and not self._unsent:
             self._close()
 
@@ -214,7 +214,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def http_date(seconds: float) -> str:
-    """In English whatever the locale."""
+    """Formats a date for HTTP headers, in English whatever the locale."""
     at = time.gmtime(seconds)
     day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
     return f"{day}, {at.tm_mday:02} {month} {at.tm_year} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"

@@ -1,7 +1,7 @@
-"""The console: one page, rendered here from what the API tells. Pure.
+"""The console: one page, rendered from the same data as the JSON API. Pure.
 
-Its script fetches the page again every two seconds and puts in place what has changed, so that there is one renderer
-and it works without a script too. Everything that comes from outside passes `escape`.
+Its script fetches the page again every two seconds and replaces the changed parts. So there is one renderer, and the
+page also works without the script. All text from outside passes `escape`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ PAGE = """<!doctype html>
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """By whom, and what this node knows besides: brokers that were found gone, and what is wrong with its own disks."""
+class PageContext:
+    """Facts of the rendering node alone: its id and version, failovers it noticed, and problems of its own disks."""
 
     node_id: int
     version: str
@@ -68,16 +68,16 @@ class Seen:
 class Column:
     title: str
     cell: Callable[[Row], str]
-    """Escaped already."""
+    """Returns HTML, escaped already."""
     kind: str = ""
-    """A class: `number`, or one for the look of it."""
+    """A CSS class: `number`, or another style."""
 
 
-def page(seen: Seen, overview: Overview, pipelines: Sequence[Pipeline]) -> str:
-    mood, health = _health(overview.summary, seen)
+def page(context: PageContext, overview: Overview, pipelines: Sequence[Pipeline]) -> str:
+    mood, health = _health(overview.summary, context)
     parts = [
         _cards(overview),
-        _attention(overview, seen),
+        _attention(overview, context),
         _nodes(overview.nodes),
         _topics(overview.topics),
         _pipelines(pipelines),
@@ -87,13 +87,13 @@ def page(seen: Seen, overview: Overview, pipelines: Sequence[Pipeline]) -> str:
         mood=mood,
         health=escape(health),
         cluster=escape(str(overview.summary["cluster_id"])),
-        node=seen.node_id,
-        version=escape(seen.version),
+        node=context.node_id,
+        version=escape(context.version),
         body="\n".join(parts),
     )
 
 
-def _health(summary: Row, seen: Seen) -> tuple[str, str]:
+def _health(summary: Row, context: PageContext) -> tuple[str, str]:
     wrong = [
         f"{summary[name]:,} {words}"
         for name, words in (
@@ -104,10 +104,10 @@ def _health(summary: Row, seen: Seen) -> tuple[str, str]:
         )
         if summary[name]
     ]
-    if seen.failed_directories:
+    if context.failed_directories:
         wrong.append("a directory has failed")
-    if seen.damaged:
-        wrong.append(f"{len(seen.damaged):,} damaged")
+    if context.damaged:
+        wrong.append(f"{len(context.damaged):,} damaged")
     if summary["offline"] or summary["under_min_isr"]:
         return "bad", ", ".join(wrong)
     return ("warn", ", ".join(wrong)) if wrong else ("good", "all in sync")
@@ -153,7 +153,7 @@ def _problem(row: Row) -> str:
     return _pill(row["problem"], "warn" if row["problem"] == "under-replicated" else "bad")
 
 
-def _moods(state: str) -> str:
+def _pill_style(state: str) -> str:
     return {"running": "good", "done": "", "stopped": ""}.get(state, "bad")
 
 
@@ -188,7 +188,7 @@ TOPICS = (
 )
 PIPELINES = (
     Column("pipeline", _text("pipeline"), "name"),
-    Column("state", lambda row: _pill(row["state"], _moods(row["state"]))),
+    Column("state", lambda row: _pill(row["state"], _pill_style(row["state"]))),
     Column("query", _text("query")),
     Column("batch", _number("batch"), "number"),
     Column("rows", _number("total_rows"), "number"),
@@ -221,7 +221,7 @@ def _cards(overview: Overview) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The last minutes as a line; nothing while there are too few points for one."""
+    """Draws the last minutes as an SVG line; an empty string while there are too few points."""
     if len(values) < 3:
         return ""
     most = max(values) or 1.0
@@ -236,34 +236,34 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-def _attention(overview: Overview, seen: Seen) -> str:
-    """What is the cause first, as sentences; then the topics that suffer."""
-    causes = "".join(f"<li>{escape(each)}</li>" for each in _causes(overview.nodes, seen))
+def _attention(overview: Overview, context: PageContext) -> str:
+    """Renders the causes of problems as sentences, then the affected topics."""
+    causes = "".join(f"<li>{escape(each)}</li>" for each in _causes(overview.nodes, context))
     said = f'<ul class="causes">{causes}</ul>' if causes else ""
     if not overview.wrong_topics:
-        return _section("Needs attention", said or '<p class="calm">Nothing does.</p>')
+        return _section("Needs attention", said or '<p class="calm">No problems found.</p>')
     shown = overview.wrong_topics[:ATTENTION_SHOWN]
     more = len(overview.wrong_topics) - len(shown)
     rest = f'<p class="calm">and {more:,} more: <code>penstock cluster status --problems</code></p>' if more else ""
     return _section("Needs attention", said + _table(ATTENTION, shown) + rest)
 
 
-def _causes(nodes: Sequence[Row], seen: Seen) -> Iterator[str]:
-    gone = {each.broker_id: each for each in seen.failovers}
+def _causes(nodes: Sequence[Row], context: PageContext) -> Iterator[str]:
+    gone = {each.broker_id: each for each in context.failovers}
     for row in nodes:
         name = f"Node {row['node']} ({row['address']})"
         failover = gone.get(row["node"])
         if row["state"] == "fenced" and failover is not None:
             how = f": it {failover.how}" if failover.how else ""
-            yield f"{name} was found gone at {_time(failover.elected_ms)}{how}."
+            yield f"{name} was fenced at {_time(failover.elected_ms)}{how}."
         elif row["state"] == "fenced":
             yield f"{name} is fenced: it was stopped, or has not caught up since it started."
         elif row["state"] == "silent":
-            yield f"{name} does not answer node {seen.node_id}."
-    for directory in seen.failed_directories:
-        yield f"Directory {directory} of node {seen.node_id} has failed: replace the disk and restart the node."
-    for row in seen.damaged[:ATTENTION_SHOWN]:
-        name = f"{row['topic']}-{row['partition']} on node {seen.node_id}"
+            yield f"{name} does not answer node {context.node_id}."
+    for directory in context.failed_directories:
+        yield f"Directory {directory} of node {context.node_id} has failed: replace the disk and restart the node."
+    for row in context.damaged[:ATTENTION_SHOWN]:
+        name = f"{row['topic']}-{row['partition']} on node {context.node_id}"
         yield f"{name} is damaged ({row['reason']}): with the node stopped, move it away to have it copied again."
 
 
@@ -298,7 +298,7 @@ def _pipelines(pipelines: Sequence[Pipeline]) -> str:
 
 
 def _pipeline(pipeline: Pipeline) -> list[Row]:
-    """A row for each of its queries, or one to say that it is there."""
+    """Yields a row per query of the pipeline, or one row for a pipeline without queries."""
     last = pipeline.last if len(pipeline.last) <= LAST_SHOWN else pipeline.last[: LAST_SHOWN - 1] + "…"
     known: Row = {"pipeline": pipeline.name, "state": pipeline.state, "last": "" if pipeline.queries else last}
     if pipeline.state == "failed":
@@ -325,7 +325,7 @@ def _section(title: str, inside: str) -> str:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """On a narrow screen each row becomes a block: then cells say what they are."""
+    """Renders a table; its cells carry their titles for narrow screens, where each row becomes a block."""
     head = "".join(f'<th scope="col" class="{each.kind}">{escape(each.title)}</th>' for each in columns)
     body = "".join(
         "<tr>"

@@ -19,7 +19,7 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Family:
-    """All series of one name. A counter's name ends in `_total`."""
+    """All series of one metric name. A counter's name ends in `_total`."""
 
     name: str
     kind: Kind
@@ -46,7 +46,7 @@ def _family(name: str, kind: Kind, text: str, value: float | None) -> Family:
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """Families in the order given; those without a series are left out."""
+    """Renders families in the given order; families without a series are left out."""
     return "".join(line for family in families if family.samples for line in _lines(family)).encode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""A request as pages see it, a response as they give it, and what is refused before any page is asked. Pure."""
+"""Requests and responses as pages handle them, and the checks that refuse a request before any page runs. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.http.address import Names
 
-#: Of request line and headers together.
+#: Limit of request line and headers together.
 HEADER_MAX_BYTES = 16 * 1024
 TARGET_MAX_BYTES = 2 * 1024
 QUERY_MAX_FIELDS = 8
@@ -19,8 +19,8 @@ METHODS = ("GET", "HEAD")
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
-#: Nothing from elsewhere is loaded, nobody may frame the page or be told where its reader came from. No CORS headers:
-#: pages of other origins can't read what is answered.
+#: Browsers load nothing from other origins, don't allow framing and send no referrer. Without CORS headers, pages of
+#: other origins can't read the answers.
 SAFE_HEADERS: tuple[tuple[str, str], ...] = (
     (
         "Content-Security-Policy",
@@ -66,7 +66,7 @@ FAILED = text(500, "This page failed; the broker's log says why.")
 def parse_request(
     method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], names: Names
 ) -> Request | Response:
-    """The request, or why there is none. Header names are in lower case, as h11 gives them."""
+    """Returns the request, or the response that refuses it. Header names are in lower case, as h11 gives them."""
     found = dict(headers)
     if not names.allow(found.get(b"host", b"").decode("latin-1")):
         return text(421, "This server isn't called that: ask for it by its address, or by localhost.")
@@ -87,6 +87,6 @@ def _parse_target(method: str, target: bytes) -> Request | Response:
         parts = urlsplit(target.decode("ascii"))
         path = unquote(parts.path, errors="strict")
         query = dict(parse_qsl(parts.query, max_num_fields=QUERY_MAX_FIELDS, errors="strict"))
-    except ValueError:  # not ASCII, not UTF-8 behind its percents, or too many fields
+    except ValueError:  # not ASCII, percent-encoded bytes that are not UTF-8, or too many fields
         return wrong
     return Request(method, path, query)

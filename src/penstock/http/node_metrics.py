@@ -1,4 +1,4 @@
-"""What a node counts of itself, as metrics: the process, connections, the quorum, replication, failovers."""
+"""Metrics of the node itself: process, connections, quorum, replication, failovers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.http.exposition import Family, counter, gauge
-from penstock.http.view import breathe
+from penstock.http.view import yield_between_slices
 from penstock.net.traffic import KNOWN
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def version() -> str:
 
 
 def resident_bytes() -> int | None:
-    """None where the system doesn't tell."""
+    """Returns the resident memory; None where the system has no /proc."""
     if sys.platform != "linux":
         return None
     with open("/proc/self/statm", "rb") as file:
@@ -71,13 +71,13 @@ def _connections(server: Server) -> Iterator[Family]:
 
 
 async def traffic_families(server: Server) -> list[Family]:
-    """In slices: the kernel is asked for each connection."""
+    """Returns traffic metrics; works in slices, because each connection costs a system call."""
     if not KNOWN:
         return []
     received = {listener.name: listener.gone.received for listener in server.listeners}
     sent = {listener.name: listener.gone.sent for listener in server.listeners}
     for number, connection in enumerate(list(server.connections.values())):
-        await breathe(number)
+        await yield_between_slices(number)
         traffic = connection.traffic()
         received[connection.listener.name] += traffic.received
         sent[connection.listener.name] += traffic.sent
@@ -126,9 +126,11 @@ def _replication(broker: Broker) -> Iterator[Family]:
 
 
 def _failovers(controller: Controller) -> Iterator[Family]:
-    """Counted where they are decided, by the node that was the active controller then; the last one on every node."""
+    """Yields failover metrics: counts on the controller that decided them, the last failover on every node."""
     yield gauge("penstock_controller_active", "Whether this node is the active controller.", int(controller.active))
-    yield counter("penstock_failovers_total", "Brokers that this controller found gone.", controller.failover_count)
+    yield counter(
+        "penstock_failovers_total", "Brokers that this controller has failed over.", controller.failover_count
+    )
     unclean = controller.unclean_elections
     yield counter("penstock_unclean_elections_total", "Leaders elected outside of the in-sync set.", unclean)
     if controller.failovers:
@@ -150,15 +152,19 @@ def _directories(broker: Broker) -> Iterator[Family]:
     damaged = gauge("penstock_partition_damaged", "Replicas here in which a damaged batch was found: always 1.")
     for topic, partition in sorted(broker.logs.corruptions)[:DAMAGED_MAX]:
         damaged.add(1, topic=topic, partition=partition)
-    yield gauge("penstock_partitions_damaged", "How many those are.", len(broker.logs.corruptions))
+    yield gauge(
+        "penstock_partitions_damaged",
+        "Number of replicas here in which a damaged batch was found.",
+        len(broker.logs.corruptions),
+    )
     yield damaged
 
 
 def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:
-    """Of those that run: what others said last is no figure of now."""
+    """Yields metrics of pipelines; figures only of running ones, because those of others are outdated."""
     up = gauge("penstock_pipeline_running", "Whether a pipeline of this machine runs.")
-    lag = gauge("penstock_pipeline_lag_records", "Offsets that are there and that the query has not read.")
-    rate = gauge("penstock_pipeline_rows_per_second", "Of the query's last batch.")
+    lag = gauge("penstock_pipeline_lag_records", "Offsets that the query has not read yet.")
+    rate = gauge("penstock_pipeline_rows_per_second", "Rows per second of the query's last batch.")
     batch = gauge("penstock_pipeline_batch_milliseconds", "How long the query's last batch took.")
     rows = counter("penstock_pipeline_rows_total", "Rows that the query has processed since it was started.")
     for pipeline in pipelines:

@@ -1,4 +1,4 @@
-"""What JSON and the console show of a look: rows, sorted and bounded. Pure, and fit for a thread of its own."""
+"""Rows that JSON and the console show, sorted and bounded, from a cluster's facts. Pure, so it can run in a thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Overview:
 
 
 def topic_sums(facts: Facts) -> dict[str, Sums]:
-    """As far as leaders have told."""
+    """Returns the sums of each topic over the partitions whose leaders have answered."""
     found: dict[str, tuple[int, int, int]] = {}
     for (topic, index), part in facts.partitions.items():
         count, end, size = found.get(topic, (0, 0, 0))
@@ -66,7 +66,7 @@ def is_internal(topic: str) -> bool:
 
 
 def _wrong_topics(rows: Sequence[Row], counts: Mapping[str, int]) -> list[Row]:
-    """A node that is gone spoils every partition that it holds: one row for a topic instead of one for each."""
+    """Returns a row per topic with problems: a failed node affects all its partitions, too many for a row each."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row["topic"], row["problem"]), []).append(row)

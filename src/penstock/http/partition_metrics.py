@@ -1,8 +1,8 @@
-"""What a node holds and leads, as metrics; bounded however many partitions there are.
+"""Metrics of the partitions that a node holds and leads, with a bound on the number of series.
 
-Sums over the node and by topic are always there. Series of single partitions are only for those that this node leads,
-and only while they are at most PARTITIONS_MAX: above that, topics stand for them, and above TOPICS_MAX topics the node
-does. `penstock_series_left_out` says how many were not shown.
+Sums per node are always present. Partitions that this node leads have series of their own up to PARTITIONS_MAX of them;
+above that only topics have, and above TOPICS_MAX topics only the node. `penstock_series_left_out` counts the missing
+series.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.coordinators.runtime import Phase
 from penstock.broker.replicas.replica_figures import figures_of
 from penstock.http.exposition import Family, gauge
-from penstock.http.view import breathe
+from penstock.http.view import yield_between_slices
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PARTITIONS_MAX = 1000
 TOPICS_MAX = 1000
-#: Pairs of a group and a topic, and the commits that are looked at to find them.
+#: Limits of (group, topic) pairs, and of the commits that are read to find them.
 GROUPS_MAX = 1000
 COMMITS_MAX = 10_000
 
@@ -36,7 +36,7 @@ class Led:
 
 @dataclass(slots=True)
 class Held:
-    """What this node has, all of it."""
+    """The figures of all partitions that this node holds."""
 
     led: list[Led]
     followed: int = 0
@@ -56,10 +56,10 @@ async def partition_families(broker: Broker) -> list[Family]:
 
 
 async def _held(broker: Broker) -> Held:
-    """In slices, and from a list: partitions may come and go meanwhile."""
+    """Collects the figures in slices, over a copy of the list, because partitions may change meanwhile."""
     held = Held([])
     for number, partition in enumerate(list(broker.partitions)):
-        await breathe(number)
+        await yield_between_slices(number)
         if not partition.is_leader:
             held.followed += 1
         if not partition.is_open:
@@ -90,7 +90,7 @@ def _node(held: Held) -> Iterator[Family]:
 
 
 async def _cluster(broker: Broker) -> list[Family]:
-    """As this node's copy of the metadata has it: the same on every node that keeps up."""
+    """Returns counts from this node's metadata image; equal on every node that has caught up."""
     image = broker.metadata.image
     states = {"up": 0, "fenced": 0, "stopping": 0}
     for each in image.brokers.values():
@@ -101,7 +101,7 @@ async def _cluster(broker: Broker) -> list[Family]:
     offline = short = number = 0
     for topic in image.topics.values():
         for partition in topic.partitions.values():
-            await breathe(number)
+            await yield_between_slices(number)
             number += 1
             offline += partition.leader < 0
             short += partition.leader >= 0 and len(partition.isr) < len(partition.replicas)
@@ -150,7 +150,7 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
     lag = gauge("penstock_partition_follower_lag_records", "How far a follower's log ends before the leader's.")
     late = gauge("penstock_partition_follower_lag_seconds", "For how long a follower has not been caught up.")
     for number, each in enumerate(held.led):
-        await breathe(number)
+        await yield_between_slices(number)
         figures = each.figures
         labels: dict[str, object] = {"topic": figures.topic, "partition": figures.partition}
         start.add(figures.log_start, **labels)
@@ -166,7 +166,7 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
 
 
 async def _groups(broker: Broker, left_out: Family) -> list[Family]:
-    """Of groups that this node coordinates, in partitions that it holds."""
+    """Returns the lag of groups that this node coordinates, for partitions that it holds."""
     found: dict[tuple[str, str], int] = {}
     groups = looked_at = 0
     for coordinator in broker.groups.coordinators():
@@ -177,7 +177,7 @@ async def _groups(broker: Broker, left_out: Family) -> list[Family]:
         for group in list(shard.offsets.committed):
             for (topic, index), committed in list(shard.offsets.of_group(group).items()):
                 looked_at += 1
-                await breathe(looked_at)
+                await yield_between_slices(looked_at)
                 try:
                     partition = broker.partitions.get(topic, index)
                 except KafkaError:

@@ -1,4 +1,4 @@
-"""Pipelines as the console and the metrics show them. Where they are looked up is the caller's choice."""
+"""Pipelines as the console and the metrics show them. The caller provides the function that finds them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Pipeline:
     clusters: tuple[str, ...] = ()
 
     def is_of(self, cluster_id: str, has_topic: Callable[[str], bool]) -> bool:
-        """True if it reads from or writes to this cluster, or if nothing is known of that yet."""
+        """True if the pipeline reads from or writes to this cluster, or if its clusters are not known yet."""
         if self.clusters:
             return cluster_id in self.clusters
         ids = [each for query in self.queries for each in query.topic_ids]
         return not ids or any(map(has_topic, ids))
 
 
-#: Called in a thread: it may read files.
+#: Called in a thread, because it may read files.
 Pipelines = Callable[[], list[Pipeline]]
 
 
@@ -39,7 +39,7 @@ def no_pipelines() -> list[Pipeline]:
 
 
 def pipelines_here() -> list[Pipeline]:
-    """Those of this user on this machine: who runs comes first, then who was heard of last. One of each name."""
+    """Returns this user's pipelines on this machine, one per name: running ones first, then by last report."""
     found: dict[str, Pipeline] = {}
     for run in recent(MAX_PIPELINES):
         found.setdefault(run.name, _pipeline(run))
@@ -48,5 +48,5 @@ def pipelines_here() -> list[Pipeline]:
 
 def _pipeline(run: Run) -> Pipeline:
     queries = sorted(run.queries.items(), key=lambda each: (each[1].name, each[0]))
-    by_name = {query.name: query for _, query in queries}  # a query that was started again has another id
+    by_name = {query.name: query for _, query in queries}  # a restarted query has a new id
     return Pipeline(run.name, run.shown, run.began, run.spec, run.last, tuple(by_name.values()), run.clusters)

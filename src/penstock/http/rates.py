@@ -1,6 +1,6 @@
-"""How fast topics grow, from one look to a later one. Pure: time is an argument, in seconds.
+"""Growth rates of topics, from one sample to a later one. Pure: time is an argument, in seconds.
 
-Nothing is counted for it: a look knows where every log ends, and two looks know what came in between.
+Rates need no counters: the difference of two samples of end offsets is the number of records in between.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: A rate is over the looks of the last so many seconds.
+#: A rate is taken over the samples of this window.
 WINDOW_S = 10.0
 SHORTEST_S = 0.5
 POINTS = 60
 
 
 class Sums(NamedTuple):
-    """Of a topic's partitions whose leaders have told."""
+    """Sums over those partitions of a topic whose leaders have answered."""
 
     partitions: int
     end: int
@@ -30,24 +30,24 @@ class Rate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Sample:
     at_s: float
     topics: Mapping[str, Sums]
 
 
 class Rates:
     def __init__(self) -> None:
-        self._looks: deque[_Look] = deque()
-        #: Records a second over all topics, look by look.
+        self._samples: deque[_Sample] = deque()
+        #: Records a second over all topics, a point per sample.
         self.history: deque[float] = deque(maxlen=POINTS)
 
-    def see(self, at_s: float, topics: Mapping[str, Sums]) -> dict[str, Rate]:
-        """The rates as of this look; without those that can't be told yet, or of topics that changed meanwhile."""
-        now = _Look(at_s, topics)
-        while len(self._looks) > 1 and self._looks[1].at_s <= at_s - WINDOW_S:
-            self._looks.popleft()
-        before = self._looks[0] if self._looks else None
-        self._looks.append(now)
+    def add_sample(self, at_s: float, topics: Mapping[str, Sums]) -> dict[str, Rate]:
+        """Adds a sample and returns the rates; leaves out topics that are new or were changed or recreated."""
+        now = _Sample(at_s, topics)
+        while len(self._samples) > 1 and self._samples[1].at_s <= at_s - WINDOW_S:
+            self._samples.popleft()
+        before = self._samples[0] if self._samples else None
+        self._samples.append(now)
         if before is None or at_s - before.at_s < SHORTEST_S:
             return {}
         found = {}

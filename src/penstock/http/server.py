@@ -1,5 +1,5 @@
-"""The HTTP listener of a node. What parses and what answers is loaded when somebody connects: most brokers start, and
-many run, without anybody looking.
+"""The HTTP listener of a node. Parser and pages are imported at the first connection, because most brokers
+start, and many run, without any HTTP client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Site(Protocol):
 
 
 class HttpServer:
-    """`start` it, give it a site with `serve` once there is something to show, `stop` it."""
+    """Listens from `start` to `stop`; answers requests once `serve` has set a site."""
 
     def __init__(self, address: HttpAddress, network: Network, names: Iterable[str] = ()) -> None:
         self.names = Names(address, names)
@@ -42,7 +42,7 @@ class HttpServer:
         self._making = asyncio.Lock()
 
     async def start(self) -> None:
-        """Raises OSError when the address can't be had."""
+        """Opens the listener. Raises OSError if the address can't be bound."""
         self._listening = await self._network.listen(self._address.host, self._address.port, self._connection)
 
     @property
@@ -55,7 +55,7 @@ class HttpServer:
         return len(self._connections)
 
     def serve(self, make: Callable[[], Site]) -> None:
-        """The site is made when it is first asked for, in a thread: what it imports takes a while."""
+        """Sets the site, which is made at the first request, in a thread because its imports take a while."""
         self._make = make
 
     async def stop(self) -> None:
@@ -73,7 +73,7 @@ class HttpServer:
         if self._site is not None:
             await self._site.close()
 
-    # --- what connections ask
+    # --- called by connections
 
     def _connection(self) -> HttpConnection:
         from penstock.http.connection import HttpConnection
@@ -81,7 +81,7 @@ class HttpServer:
         return HttpConnection(self)
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Why this one is too many."""
+        """Registers the connection; returns the refusal if there are too many."""
         from penstock.http.messages import TOO_MANY
 
         if len(self._connections) >= MAX_CONNECTIONS:
@@ -102,7 +102,7 @@ class HttpServer:
         return NOT_READY if site is None else await site(request)
 
     async def _made(self) -> Site | None:
-        async with self._making:  # one for all who come first
+        async with self._making:  # concurrent first requests share one task
             if self._site is None and self._make is not None:
                 self._site = await asyncio.to_thread(self._make)
         return self._site

@@ -1,4 +1,4 @@
-"""Which page answers which address."""
+"""Routes each path to its page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.http.cluster import ClusterLook
-from penstock.http.console import Seen, page
+from penstock.http.cluster import ClusterFacts
+from penstock.http.console import PageContext, page
 from penstock.http.exposition import CONTENT_TYPE, render
 from penstock.http.messages import NOT_FOUND, Request, Response, as_json
 from penstock.http.node_metrics import DAMAGED_MAX, node_families, pipeline_families, traffic_families, version
 from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
-from penstock.http.view import Shared, View, fresh_s
+from penstock.http.view import Cached, View, cached_s
 from penstock.protocol.uuid import uuid_from_str
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ TOPIC_PREFIX = "/api/topics/"
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _ClusterState:
     facts: Facts
     overview: Overview
 
@@ -50,16 +50,16 @@ class _Look:
 class Site:
     def __init__(self, view: View) -> None:
         self._view = view
-        self._cluster = ClusterLook(view)
+        self._cluster = ClusterFacts(view)
         self._rates = Rates()
-        # One thread for all that may be long or read files: however many ask, the broker's loop shares with one.
+        # One thread for long work and file reads: however many clients ask, one thread competes with the broker's loop.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-http")
-        self._pipelines: Shared[list[Pipeline]] = Shared(self._look_at_pipelines)
-        self._page: Shared[bytes] = Shared(self._render_page)
+        self._pipelines: Cached[list[Pipeline]] = Cached(self._read_pipelines)
+        self._page: Cached[bytes] = Cached(self._render_page)
         broker = view.broker
-        self._metrics: Shared[bytes] = Shared(self._render_metrics, lambda: fresh_s(len(broker.partitions)))
-        self._look: Shared[_Look] = Shared(
-            self._look_at_cluster, lambda: fresh_s(broker.metadata.image.partition_count)
+        self._metrics: Cached[bytes] = Cached(self._render_metrics, lambda: cached_s(len(broker.partitions)))
+        self._state: Cached[_ClusterState] = Cached(
+            self._read_cluster, lambda: cached_s(broker.metadata.image.partition_count)
         )
 
     async def __call__(self, request: Request) -> Response:
@@ -74,18 +74,18 @@ class Site:
             case "/api/cluster":
                 return await self._api_cluster()
             case "/api/topics":
-                topics = (await self._look.get()).overview.topics
+                topics = (await self._state.get()).overview.topics
                 return await self._json({"total": len(topics), "topics": topics[:TOPICS_MAX]})
             case "/api/pipelines":
                 return await self._json({"pipelines": pipeline_rows(await self._pipelines.get())})
         if path.startswith(TOPIC_PREFIX):
-            look = await self._look.get()
-            found = await self._aside(one_topic, look.facts, path.removeprefix(TOPIC_PREFIX))
+            state = await self._state.get()
+            found = await self._aside(one_topic, state.facts, path.removeprefix(TOPIC_PREFIX))
             return NOT_FOUND if found is None else await self._json(found)
         return static(path) if path in STATIC else NOT_FOUND
 
     async def close(self) -> None:
-        for shared in (self._pipelines, self._page, self._metrics, self._look):
+        for shared in (self._pipelines, self._page, self._metrics, self._state):
             shared.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._cluster.close()
@@ -99,11 +99,11 @@ class Site:
     # --- pages
 
     async def _render_page(self) -> bytes:
-        look, pipelines = await self._look.get(), await self._pipelines.get()
+        look, pipelines = await self._state.get(), await self._pipelines.get()
         broker = self._view.broker
         failed = [each.path for each in broker.logs.dirs if each.offline]
-        seen = Seen(broker.node_id, version(), list(broker.controller.failovers), failed, self._damaged())
-        html = await self._aside(page, seen, look.overview, pipelines)
+        context = PageContext(broker.node_id, version(), list(broker.controller.failovers), failed, self._damaged())
+        html = await self._aside(page, context, look.overview, pipelines)
         return html.encode(errors="replace")
 
     def _damaged(self) -> list[Row]:
@@ -111,7 +111,7 @@ class Site:
         return [{"topic": topic, "partition": index, "reason": why} for (topic, index), why in found[:DAMAGED_MAX]]
 
     async def _api_cluster(self) -> Response:
-        look, broker = await self._look.get(), self._view.broker
+        look, broker = await self._state.get(), self._view.broker
         quorum = broker.metadata.quorum()
         return await self._json(
             {
@@ -146,11 +146,11 @@ class Site:
         rendered = []
         for family in (*node_families(self._view), *partitions, *pipeline_families(pipelines)):
             rendered.append(render([family]))
-            await asyncio.sleep(0)  # one has up to a few thousand series
+            await asyncio.sleep(0)  # a family has up to a few thousand series
         return b"".join(rendered)
 
-    async def _look_at_pipelines(self) -> list[Pipeline]:
-        """Of this cluster: others' are on the same machine, and on other consoles."""
+    async def _read_pipelines(self) -> list[Pipeline]:
+        """Returns this cluster's pipelines; the machine may run those of other clusters, too."""
         broker = self._view.broker
         topics = broker.metadata.image.topics_by_id
 
@@ -163,16 +163,16 @@ class Site:
         found = await self._aside(self._view.pipelines)
         return [each for each in found if each.is_of(broker.cluster_id, has_topic)]
 
-    async def _look_at_cluster(self) -> _Look:
+    async def _read_cluster(self) -> _ClusterState:
         facts = await self._cluster()
         at_s = asyncio.get_running_loop().time()
         sums = await self._aside(topic_sums, facts)
-        rates = self._rates.see(at_s, sums)
+        rates = self._rates.add_sample(at_s, sums)
         history = tuple(self._rates.history)
-        return _Look(facts, await self._aside(overview, facts, sums, rates, history))
+        return _ClusterState(facts, await self._aside(overview, facts, sums, rates, history))
 
 
 def static(path: str) -> Response:
-    """From the package, read anew each time: it is small, and seldom asked for."""
+    """Returns a static file of the package, read anew each time: files are small and seldom requested."""
     content = get_data("penstock.http", f"static{path}")
     return NOT_FOUND if content is None else Response(200, STATIC[path], content, cache="no-cache")

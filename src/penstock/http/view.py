@@ -1,4 +1,4 @@
-"""What pages look at: a running node's parts, and how long one look is good for."""
+"""The parts of a running node that pages read, and a short cache that concurrent requests share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Partitions between two breaths: going through thousands must not hold requests up for more than a millisecond or so.
+#: Partitions between two yields to the event loop: a long listing must not delay requests by more than about 1 ms.
 SLICE = 200
 FRESH_S = 1.0
-#: How long the largest looks are kept, which cost the most: looking never takes more than a small part of the loop.
+#: Upper bound of the time that a result is cached. Large results cost the most and are cached the longest, so that
+#: HTTP takes a small part of the loop only.
 LONGEST_S = 10.0
 A_SECOND_FOR = 1000
 
@@ -32,24 +33,24 @@ class View:
     pipelines: Pipelines
 
 
-async def breathe(number: int) -> None:
-    """Called with each item's number: lets the loop serve others now and then."""
+async def yield_between_slices(number: int) -> None:
+    """Yields to the event loop after every SLICE items; call it with each item's number."""
     if number % SLICE == SLICE - 1:
         await asyncio.sleep(0)
 
 
-def fresh_s(partitions: int) -> float:
-    """How long a look at so many partitions is good for."""
+def cached_s(partitions: int) -> float:
+    """Returns how long a result over so many partitions is cached."""
     return min(LONGEST_S, max(FRESH_S, partitions / A_SECOND_FOR))
 
 
-class Shared(Generic[T]):
-    """One look for all who ask at about the same time."""
+class Cached(Generic[T]):
+    """Computes a value once for concurrent requests, and keeps it for a short time."""
 
-    __slots__ = ("_keep_s", "_look", "_task", "_until", "_value")
+    __slots__ = ("_compute", "_keep_s", "_task", "_until", "_value")
 
-    def __init__(self, look: Callable[[], Awaitable[T]], keep_s: Callable[[], float] = lambda: FRESH_S) -> None:
-        self._look = look
+    def __init__(self, compute: Callable[[], Awaitable[T]], keep_s: Callable[[], float] = lambda: FRESH_S) -> None:
+        self._compute = compute
         self._keep_s = keep_s
         self._task: asyncio.Task[T] | None = None
         self._until = 0.0
@@ -60,13 +61,13 @@ class Shared(Generic[T]):
         if self._value and now < self._until:
             return self._value[0]
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="http-look")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="http-compute")
             self._task.add_done_callback(self._ended)
-        # Shielded: whoever asked first may hang up while others wait.
+        # Shielded: the first client may disconnect while others wait.
         return await asyncio.shield(self._task)
 
     async def _run(self) -> T:
-        value = await self._look()
+        value = await self._compute()
         self._value = [value]
         self._until = asyncio.get_running_loop().time() + self._keep_s()
         return value
@@ -74,7 +75,7 @@ class Shared(Generic[T]):
     def _ended(self, task: asyncio.Task[T]) -> None:
         self._task = None
         if not task.cancelled():
-            task.exception()  # all who waited have been told
+            task.exception()  # waiters have got the exception; this marks it as retrieved
 
     def cancel(self) -> None:
         if self._task is not None:

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback with a site of the test's own, and raw bytes to and from it."""
+"""An HTTP server on loopback with a test site, and a client that sends and receives raw bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 120.0
 
 
 class Site:
-    """Says what it was asked for."""
+    """Answers with the path of the request."""
 
     def __init__(self, answer: Callable[[Request], Awaitable[Response]] | None = None) -> None:
         self.asked: list[Request] = []
@@ -31,7 +31,7 @@ class Site:
 
 @asynccontextmanager
 async def serving(site: Site | None) -> AsyncIterator[tuple[HttpServer, int]]:
-    """The server and its port; without a site it is one that is not ready."""
+    """Yields a server and its port; without a site the server answers that it is not ready."""
     server = HttpServer(HttpAddress("127.0.0.1", 0), RealNetwork())
     await server.start()
     if site is not None:
@@ -44,7 +44,7 @@ async def serving(site: Site | None) -> AsyncIterator[tuple[HttpServer, int]]:
 
 
 async def ask(port: int, sent: bytes, *, eof: bool = False) -> bytes:
-    """Everything that the server says to these bytes, until it closes."""
+    """Sends the bytes and returns the server's whole answer, up to the close."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(sent)

@@ -1,4 +1,4 @@
-"""Where HTTP listens and under which names it answers."""
+"""The address that HTTP listens on, and the host names that it accepts."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from penstock.node.listeners import ListenerError, plan_http
         ("node1.example:9644", "node1.example", 9644),
     ],
 )
-def test_an_address_is_a_host_and_a_port_and_loopback_unless_said(text: str, host: str, port: int) -> None:
+def test_an_address_is_host_and_port_and_the_host_defaults_to_loopback(text: str, host: str, port: int) -> None:
     assert parse_address(text) == HttpAddress(host, port)
 
 
-def test_nothing_is_off() -> None:
+def test_an_empty_address_turns_http_off() -> None:
     assert parse_address(" ") is None
 
 
 @pytest.mark.parametrize(
     "text", ["nowhere", "http://localhost:80", "localhost:70000", "a b:1", "user@host:1", "::1:80"]
 )
-def test_what_is_no_address_is_refused_with_what_to_write(text: str) -> None:
+def test_an_invalid_address_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(ListenerError, match=r"penstock\.http\.listener can't be .*: write host:port"):
         plan_http(Settings({"penstock.http.listener": text}))
 
 
-def test_the_url_is_one_that_this_machine_can_open() -> None:
+def test_the_url_can_be_opened_on_this_machine() -> None:
     assert HttpAddress("127.0.0.1", 0).url(1234) == "http://127.0.0.1:1234/"
     assert HttpAddress("::1", 0).url(1234) == "http://[::1]:1234/"
     assert HttpAddress("0.0.0.0", 0).url(1234) == "http://localhost:1234/"
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9644", "127.0.0.1:9644", "[::1]:9644", "[::1]", "localhost."])
-def test_this_machine_may_be_asked_for_by_its_local_names(host: str) -> None:
+def test_local_host_names_are_accepted(host: str) -> None:
     assert Names(HttpAddress("127.0.0.1", 9644)).allow(host)
 
 
@@ -59,11 +59,11 @@ def test_this_machine_may_be_asked_for_by_its_local_names(host: str) -> None:
         "localhost:x",
     ],
 )
-def test_a_name_that_somebody_else_owns_is_refused(host: str) -> None:
+def test_a_foreign_host_name_is_refused(host: str) -> None:
     assert not Names(HttpAddress("127.0.0.1", 9644)).allow(host)
 
 
-def test_on_all_addresses_any_address_will_do_and_only_known_names() -> None:
+def test_a_wildcard_listener_accepts_any_ip_address_but_only_known_names() -> None:
     names = Names(HttpAddress("0.0.0.0", 9644), ["broker-1.example"])
     assert names.allow("10.0.0.7:9644")
     assert names.allow("[fe80::1]:9644")

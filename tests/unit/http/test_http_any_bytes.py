@@ -1,4 +1,4 @@
-"""Whatever bytes come, in whatever pieces: an answer or a close, and never an exception into the loop."""
+"""Any bytes in any pieces lead to an answer or a close, never to an exception in the loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = st.sampled_from(
 
 
 class Wire(asyncio.Transport):
-    """Takes everything at once, and remembers it."""
+    """A transport that accepts all bytes at once and records them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Wire(asyncio.Transport):
     st.lists(st.one_of(WORDS, WORDS, st.binary(max_size=20)), max_size=30),
     st.lists(st.integers(1, 40), min_size=1, max_size=8),
 )
-def test_any_bytes_in_any_pieces(words: list[bytes], pieces: list[int]) -> None:
+def test_any_bytes_in_any_pieces_raise_no_exception(words: list[bytes], pieces: list[int]) -> None:
     stream = b"".join(words)
 
     async def scenario() -> None:

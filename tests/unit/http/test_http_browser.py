@@ -1,4 +1,4 @@
-"""The console in a browser, where there is one: its script runs under its own policy and brings in what has changed."""
+"""The console in a browser, if one is installed: its script obeys the page's policy and updates changed parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from http_harness import Site, serving
 from test_http_console import facts
 
-from penstock.http.console import Seen, page
+from penstock.http.console import PageContext, page
 from penstock.http.messages import Request, Response
 from penstock.http.overview import overview, topic_sums
 from penstock.http.pipelines import Pipeline
@@ -36,7 +36,7 @@ def test_the_page_refreshes_itself(tmp_path: Path) -> None:
             looks += 1
             told = overview(facts(), topic_sums(facts()), {}, [])
             shown = [Pipeline(f"look-{looks}", "running", "", "", "")]
-            return Response(200, HTML, page(Seen(1, "1"), told, shown).encode())
+            return Response(200, HTML, page(PageContext(1, "1"), told, shown).encode())
 
         async with serving(Site(answer)) as (server, _):
             assert BROWSER is not None

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from test_http_console import Tables
 
-from penstock.http import cluster as looks
+from penstock.http import cluster as cluster_facts
+from penstock.http import view
 from penstock.node.node import Node
 from penstock.testing import Broker, Cluster
 
@@ -32,11 +33,17 @@ def api(node: Node, path: str) -> Any:
     return json.loads(read(node, f"/api/{path}"))
 
 
-def until(what: Callable[[], bool], sentence: str) -> None:
+@pytest.fixture(autouse=True)
+def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request reads the node's current state."""
+    monkeypatch.setattr(view, "FRESH_S", 0.0)
+
+
+def until(condition: Callable[[], bool], sentence: str) -> None:
+    """Repeats the requests of `condition`, which wait for the node's answers, until it holds."""
     deadline = time.monotonic() + LIMIT_S
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline, sentence
-        time.sleep(0.05)
 
 
 def produce(running: Broker | Cluster, count: int) -> None:
@@ -50,13 +57,13 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def test_the_page_of_a_broker_has_its_numbers(broker: Broker) -> None:
+def test_the_page_shows_the_brokers_offsets_and_leaders(broker: Broker) -> None:
     produce(broker, 10)
 
     def page() -> Tables:
         return Tables(read(broker.node, "/").decode())
 
-    until(lambda: page().rows["Topics"]["orders"]["end offsets"] == "10", "the page doesn't show what was produced")
+    until(lambda: page().rows["Topics"]["orders"]["end offsets"] == "10", "the page doesn't show the produced records")
     tables = page().rows
     assert tables["Topics"]["orders"]["partitions"] == "2"
     assert tables["Nodes"]["1"]["address"] == broker.bootstrap
@@ -65,7 +72,7 @@ def test_the_page_of_a_broker_has_its_numbers(broker: Broker) -> None:
     assert sum(each["end_offset"] for each in api(broker.node, "topics/orders")["partition_states"]) == 10
 
 
-def test_what_the_page_loads_is_there(broker: Broker) -> None:
+def test_the_files_that_the_page_loads_are_served(broker: Broker) -> None:
     for path, kind in (("/console.css", "text/css"), ("/console.js", "text/javascript"), ("/favicon.svg", "image/svg")):
         assert broker.node.http.url is not None
         with urllib.request.urlopen(broker.node.http.url.rstrip("/") + path, timeout=LIMIT_S) as answer:
@@ -73,7 +80,7 @@ def test_what_the_page_loads_is_there(broker: Broker) -> None:
             assert answer.read()
 
 
-def test_the_api_says_what_it_has_and_only_that(broker: Broker) -> None:
+def test_the_api_lists_its_paths_and_answers_404_to_others(broker: Broker) -> None:
     assert "/api/cluster" in api(broker.node, "")
     assert api(broker.node, "pipelines") == {"pipelines": []}
     for path in ("elsewhere", "topics/elsewhere", "topics/", "topics/orders/0", "../secrets"):
@@ -82,7 +89,7 @@ def test_the_api_says_what_it_has_and_only_that(broker: Broker) -> None:
         refused.value.close()
 
 
-def test_every_node_shows_all_nodes_and_one_that_dies_needs_attention() -> None:
+def test_every_node_shows_all_nodes_and_reports_a_killed_one() -> None:
     with Cluster(nodes=3, topics={"orders": 3}, config=HTTP) as cluster:
         produce(cluster, 30)
         for number in (1, 2, 3):
@@ -96,7 +103,7 @@ def test_every_node_shows_all_nodes_and_one_that_dies_needs_attention() -> None:
                 ]
                 return rows == [("up", 3, 0, 0)] * 3 and ends == 30
 
-            until(same, f"node {number} doesn't show what all of them have")
+            until(same, f"node {number} doesn't show all nodes in sync")
         victim = cluster.leader("orders", 0)
         cluster.kill(victim)
         other = cluster.node(victim % 3 + 1)
@@ -107,7 +114,7 @@ def test_every_node_shows_all_nodes_and_one_that_dies_needs_attention() -> None:
             wrong = {name: row["problem"] for name, row in tables.get("Needs attention", {}).items()}
             return states[str(victim)] == "fenced" and wrong == {"orders": "under-replicated"}
 
-        until(noticed, "nobody says that a node is gone")
+        until(noticed, "the console doesn't show that a node is fenced")
         for number in {1, 2, 3} - {victim}:
             (failover,) = api(cluster.node(number), "cluster")["failovers"]
             assert (failover["broker"], failover["partitions"]) == (victim, 3), (
@@ -117,11 +124,14 @@ def test_every_node_shows_all_nodes_and_one_that_dies_needs_attention() -> None:
         produce(cluster, 300)
         leader = cluster.node(cluster.leader("orders", 0))
         late = re.compile(f'penstock_partition_follower_lag_seconds{{.*replica="{victim}"}} 0*[1-9.]')
-        until(lambda: bool(late.search(read(leader, "/metrics").decode())), "nobody says for how long it lags")
+        until(
+            lambda: bool(late.search(read(leader, "/metrics").decode())),
+            "the metrics don't show the dead replica's lag",
+        )
 
 
-def test_a_cluster_too_large_to_ask_is_shown_as_the_metadata_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "ASK_MAX_PARTITIONS", 0)
+def test_a_large_cluster_is_shown_from_metadata_without_asking_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_facts, "ASK_MAX_PARTITIONS", 0)
     with Cluster(nodes=2, topics={"orders": 1}, config=HTTP) as cluster:
         rows = {row["node"]: row for row in api(cluster.node(1), "cluster")["brokers"]}
         assert rows[2]["state"] == "up"

@@ -1,4 +1,4 @@
-"""What a connection takes, refuses and survives."""
+"""Requests that a connection answers and refuses, and failures that it survives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def answer_to(sent: bytes, site: Site | None = None) -> bytes:
     return asyncio.run(scenario())
 
 
-def test_a_page_comes_with_its_length_and_headers_that_keep_others_out() -> None:
+def test_a_page_has_its_length_and_security_headers() -> None:
     answer = answer_to(get("/some%20page?a=1&b="))
     head = answer.partition(b"\r\n\r\n")[0].decode().lower()
     assert status(answer) == 200
@@ -44,14 +44,14 @@ def test_head_is_get_without_the_body() -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "10.1.2.3", "localhost.evil.example"])
-def test_a_foreign_host_name_gets_nothing(host: str) -> None:
+def test_a_foreign_host_header_is_refused(host: str) -> None:
     site = Site()
     assert status(answer_to(get(host=host), site)) == 421
     assert site.asked == []
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_nothing_can_be_changed(method: str) -> None:
+def test_methods_other_than_get_and_head_are_refused(method: str) -> None:
     site = Site()
     answer = answer_to(get(method=method), site)
     assert status(answer) == 405
@@ -60,11 +60,11 @@ def test_nothing_can_be_changed(method: str) -> None:
 
 
 @pytest.mark.parametrize("more", ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"])
-def test_a_body_is_refused_before_it_comes(more: str) -> None:
+def test_a_body_is_refused_at_its_headers(more: str) -> None:
     assert status(answer_to(get(more=more))) == 413
 
 
-def test_an_announced_body_of_nothing_is_none() -> None:
+def test_an_empty_announced_body_is_accepted() -> None:
     assert status(answer_to(get(more="Content-Length: 0\r\nConnection: close\r\n"))) == 200
 
 
@@ -86,7 +86,7 @@ def test_an_announced_body_of_nothing_is_none() -> None:
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Endless: " + b"a" * 4 * HEADER_MAX_BYTES, 431),
     ],
 )
-def test_what_is_wrong_or_too_long_is_refused_and_closed(sent: bytes, expected: int) -> None:
+def test_invalid_and_too_long_requests_are_refused_and_closed(sent: bytes, expected: int) -> None:
     site = Site()
     assert status(answer_to(sent, site)) == expected
     assert site.asked == []
@@ -117,7 +117,7 @@ def test_a_request_in_pieces_is_one_request() -> None:
     asyncio.run(scenario())
 
 
-def test_whoever_stops_sending_still_gets_the_answer() -> None:
+def test_a_half_closed_connection_still_gets_its_answer() -> None:
     async def slowly(request: Request) -> Response:
         await asyncio.sleep(0.01)
         return text(200, "late")
@@ -129,11 +129,11 @@ def test_whoever_stops_sending_still_gets_the_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_an_old_client_is_answered_and_closed() -> None:
+def test_an_http_1_0_client_is_answered_and_closed() -> None:
     assert status(answer_to(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")) == 200
 
 
-def test_a_page_that_fails_is_said_and_logged_and_the_next_one_works(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_page_is_answered_and_logged_and_the_next_request_works(caplog: pytest.LogCaptureFixture) -> None:
     async def fails(request: Request) -> Response:
         if request.path == "/bad":
             raise ZeroDivisionError
@@ -148,7 +148,7 @@ def test_a_page_that_fails_is_said_and_logged_and_the_next_one_works(caplog: pyt
     assert "GET /bad failed" in caplog.text
 
 
-def test_before_the_broker_is_ready_it_says_so() -> None:
+def test_requests_before_the_broker_is_ready_get_503() -> None:
     async def scenario() -> None:
         async with serving(None) as (_, port):
             assert status(await ask(port, get())) == 503
@@ -156,7 +156,7 @@ def test_before_the_broker_is_ready_it_says_so() -> None:
     asyncio.run(scenario())
 
 
-def test_too_many_connections_are_told_and_room_is_made_when_one_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_above_the_limit_are_refused_until_one_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "MAX_CONNECTIONS", 1)
 
     async def scenario() -> None:
@@ -174,17 +174,17 @@ def test_too_many_connections_are_told_and_room_is_made_when_one_goes(monkeypatc
     asyncio.run(scenario())
 
 
-def test_a_request_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "RECEIVE_S", 0.01)
     assert status(answer_to(b"GET / HTTP/1.1\r\nHost: loc")) == 408
 
 
-def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_S", 0.01)
     assert answer_to(b"") == b""
 
 
-def test_a_page_that_never_comes_and_a_peer_that_never_reads_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_page_and_a_peer_that_never_reads_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "ANSWER_S", 0.05)
 
     async def never(request: Request) -> Response:
@@ -196,7 +196,7 @@ def test_a_page_that_never_comes_and_a_peer_that_never_reads_are_cut_off(monkeyp
     async def scenario() -> None:
         async with serving(Site(never)) as (server, port):
             assert await ask(port, get("/never")) == b""
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)  # receives on only when read
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)  # receives more only when read
             writer.write(get("/large"))
             await reader.readexactly(1)
             while server.connections:  # noqa: ASYNC110
@@ -208,7 +208,7 @@ def test_a_page_that_never_comes_and_a_peer_that_never_reads_are_cut_off(monkeyp
     asyncio.run(scenario())
 
 
-def test_a_stop_answers_what_was_asked_and_closes_the_rest() -> None:
+def test_a_stop_answers_pending_requests_and_closes_idle_connections() -> None:
     async def scenario() -> None:
         entered, leave = asyncio.Event(), asyncio.Event()
 
@@ -232,5 +232,5 @@ def test_a_stop_answers_what_was_asked_and_closes_the_rest() -> None:
     asyncio.run(scenario())
 
 
-def test_dates_are_as_http_wants_them() -> None:
+def test_dates_have_the_http_format() -> None:
     assert http_date(784_111_777) == "Sun, 06 Nov 1994 08:49:37 GMT"

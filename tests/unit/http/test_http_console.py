@@ -1,4 +1,4 @@
-"""The console's page: what stands in it, that nothing in it is anybody's markup, and that it is bounded."""
+"""The console's page: its contents, the escaping of all names, and its bounded size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker.controlplane.controller import Failover
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
-from penstock.http.console import ATTENTION_SHOWN, TOPICS_SHOWN, Seen, page, sparkline
+from penstock.http.console import ATTENTION_SHOWN, TOPICS_SHOWN, PageContext, page, sparkline
 from penstock.http.overview import ATTENTION_MAX, Overview, one_topic, overview, topic_sums
 from penstock.http.pipelines import Pipeline
 from penstock.http.rates import Rate
@@ -37,7 +37,7 @@ def seen(found: Facts, rates: dict[str, Rate] | None = None) -> Overview:
 
 
 class Tables(HTMLParser):
-    """The cells of every table, by the title above it and the name in the first column."""
+    """Parses a page into the cells of its tables, by the table's title and the name in the first column."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -71,10 +71,10 @@ class Tables(HTMLParser):
 
 
 def shown(found: Facts, pipelines: list[Pipeline] | None = None, rates: dict[str, Rate] | None = None) -> str:
-    return page(Seen(1, "1.2.3"), seen(found, rates), pipelines or [])
+    return page(PageContext(1, "1.2.3"), seen(found, rates), pipelines or [])
 
 
-def test_nodes_topics_and_totals_are_those_of_the_cluster() -> None:
+def test_the_page_shows_the_clusters_nodes_topics_and_totals() -> None:
     html = shown(facts(), rates={"topic0000": Rate(1234.4, 2048.0)})
     tables = Tables(html).rows
     assert tables["Nodes"]["1"] == {
@@ -99,10 +99,10 @@ def test_nodes_topics_and_totals_are_those_of_the_cluster() -> None:
         "size": "2.0 KiB",
     }
     assert "all in sync" in html
-    assert "Nothing does." in html
+    assert "No problems found." in html
 
 
-def test_what_is_wrong_comes_first_and_worst_first() -> None:
+def test_topics_with_problems_come_first_worst_first() -> None:
     html = shown(facts(isr=(1,)))
     assert Tables(html).rows["Needs attention"]["topic0000"] == {
         "topic": "topic0000",
@@ -117,11 +117,11 @@ def test_what_is_wrong_comes_first_and_worst_first() -> None:
     assert 'class="pill bad">2 offline' in html
 
 
-def test_a_node_that_is_gone_is_named_before_the_topics_that_it_held() -> None:
+def test_a_failed_node_is_named_before_the_affected_topics() -> None:
     found = facts(2, isr=(1,))
     found.partitions |= {("__consumer_offsets", index): PartitionFacts(1, 3, (1, 2), (1,)) for index in range(50)}
-    html = page(Seen(1, "1", [Failover(2, 1_700_000_000_000, 54, "was silent for 9000 ms")]), seen(found), [])
-    cause = "Node 2 (10.0.0.2:9092) was found gone at 2023-11-14 22:13:20 UTC: it was silent for 9000 ms."
+    html = page(PageContext(1, "1", [Failover(2, 1_700_000_000_000, 54, "was silent for 9000 ms")]), seen(found), [])
+    cause = "Node 2 (10.0.0.2:9092) was fenced at 2023-11-14 22:13:20 UTC: it was silent for 9000 ms."
     assert -1 < html.index("Needs attention") < html.index(cause) < html.index("topic0000") < html.index("__consumer")
     rows = Tables(html).rows["Needs attention"]
     assert list(rows) == ["topic0000", "topic0001", "__consumer_offsets"]
@@ -134,7 +134,7 @@ def test_a_node_that_is_gone_is_named_before_the_topics_that_it_held() -> None:
     ]
 
 
-def test_a_node_that_was_stopped_or_does_not_answer_is_a_cause_too() -> None:
+def test_stopped_and_silent_nodes_are_named_as_causes() -> None:
     stopped, silent = facts(isr=(1,)), facts()
     del silent.sizes[2], silent.ends[2]
     assert "Node 2 (10.0.0.2:9092) is fenced: it was stopped" in shown(stopped)
@@ -143,15 +143,15 @@ def test_a_node_that_was_stopped_or_does_not_answer_is_a_cause_too() -> None:
     assert "Nothing does." not in html
 
 
-def test_damage_that_a_reader_found_is_shown_with_its_reason() -> None:
+def test_a_damaged_replica_is_shown_with_its_reason() -> None:
     damage = {"topic": EVIL, "partition": 3, "reason": "the checksum does not match"}
-    html = page(Seen(1, "1", (), ["/data/2"], [damage]), seen(facts()), [])
+    html = page(PageContext(1, "1", (), ["/data/2"], [damage]), seen(facts()), [])
     assert "script&gt;-3 on node 1 is damaged (the checksum does not match)" in html
     assert "Directory /data/2 of node 1 has failed" in html
     assert "a directory has failed, 1 damaged</p>" in html
 
 
-def test_nobodys_name_is_markup() -> None:
+def test_names_from_outside_are_escaped() -> None:
     query = Query(EVIL, True, 1, 2, 3, 4.0, 5, 6)
     pipelines = [Pipeline(EVIL, "running", EVIL, EVIL, EVIL, (query,)), Pipeline("x", EVIL, "", "", EVIL)]
     found = facts(rack=EVIL)
@@ -162,8 +162,8 @@ def test_nobodys_name_is_markup() -> None:
     assert html.count("<script") == 1
 
 
-def test_the_page_needs_nothing_that_its_policy_forbids() -> None:
-    """No inline script or style, and nothing from elsewhere."""
+def test_the_page_obeys_its_content_security_policy() -> None:
+    """The page has no inline script or style and loads nothing from other origins."""
     html = shown(facts(), [Pipeline("p", "done", "", "", "")])
     parsed = Tables(html)
     assert "style" not in parsed.tags
@@ -190,10 +190,10 @@ def test_pipelines_are_shown_with_their_queries() -> None:
     assert rows["other"]["last"] == "topic t is not there"
 
 
-def test_a_large_cluster_makes_no_large_page() -> None:
+def test_the_page_of_a_large_cluster_is_bounded() -> None:
     found = facts(2000, isr=(1,))
     told = seen(found)
-    html = page(Seen(1, "1"), told, [])
+    html = page(PageContext(1, "1"), told, [])
     assert len(told.attention) == ATTENTION_MAX
     assert f"and {2000 - ATTENTION_SHOWN:,} more" in html
     assert f"the busiest {TOPICS_SHOWN} of 2,000" in html
@@ -201,7 +201,7 @@ def test_a_large_cluster_makes_no_large_page() -> None:
     assert len(html) < 200_000
 
 
-def test_one_topic_has_its_partitions_and_an_unknown_one_none() -> None:
+def test_a_topic_has_its_partitions_and_an_unknown_topic_is_none() -> None:
     found = one_topic(facts(), "topic0000")
     assert found is not None
     assert [row["partition"] for row in found["partition_states"]] == [0, 1]
@@ -209,9 +209,9 @@ def test_one_topic_has_its_partitions_and_an_unknown_one_none() -> None:
 
 
 @pytest.mark.parametrize("values", [(), (1.0,), (1.0, 2.0)])
-def test_too_few_points_are_no_line(values: tuple[float, ...]) -> None:
+def test_a_sparkline_needs_enough_points(values: tuple[float, ...]) -> None:
     assert sparkline(values) == ""
 
 
-def test_a_line_of_nothing_lies_at_the_bottom() -> None:
+def test_a_sparkline_of_zeros_lies_at_the_bottom() -> None:
     assert 'points="0.0,27.0 60.0,27.0 120.0,27.0"' in sparkline((0.0, 0.0, 0.0))

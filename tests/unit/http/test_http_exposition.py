@@ -17,7 +17,7 @@ def read(families: list[Family]) -> dict[str, dict[tuple[tuple[str, str], ...], 
     return found
 
 
-def test_labels_and_values_survive() -> None:
+def test_labels_and_values_survive_a_round_trip() -> None:
     odd = 'a "quoted" \\ back\nslash, ünïcode 漢字 {}'
     family = gauge("penstock_lag", "With a \\ and\na line.")
     family.add(3, group=odd, topic="t")
@@ -27,7 +27,7 @@ def test_labels_and_values_survive() -> None:
     }
 
 
-def test_kinds_help_and_order_are_as_given() -> None:
+def test_families_keep_their_kind_help_and_order() -> None:
     text = render([counter("b_total", "Second.", 1), gauge("a", "First.", 0.25)]).decode()
     assert text == (
         "# HELP b_total Second.\n# TYPE b_total counter\nb_total 1\n# HELP a First.\n# TYPE a gauge\na 0.25\n"
@@ -36,7 +36,7 @@ def test_kinds_help_and_order_are_as_given() -> None:
     assert kinds == {"b": "counter", "a": "gauge"}
 
 
-def test_a_family_without_series_is_left_out_and_odd_numbers_are_written() -> None:
+def test_a_family_without_series_is_left_out_and_special_numbers_are_rendered() -> None:
     family = gauge("x", "Odd.")
     for name, value in (("inf", math.inf), ("minus", -math.inf), ("nan", math.nan), ("yes", True)):
         family.add(value, of=name)
@@ -47,7 +47,7 @@ def test_a_family_without_series_is_left_out_and_odd_numbers_are_written() -> No
     assert found[(("of", "yes"),)] == 1
 
 
-def test_what_is_no_text_does_not_break_the_page() -> None:
+def test_labels_with_lone_surrogates_do_not_break_the_page() -> None:
     family = gauge("x", "Odd.")
     family.add(1, of="\ud800")
     assert read([family]) == {"x": {(("of", "?"),): 1}}

@@ -60,7 +60,7 @@ def of(**labels: str) -> frozenset[tuple[str, str]]:
     return frozenset(labels.items())
 
 
-def test_offsets_sizes_and_lag_are_the_brokers(broker: Broker) -> None:
+def test_metrics_show_the_brokers_offsets_sizes_and_lag(broker: Broker) -> None:
     with broker.client() as client:
         with client.producer() as producer:
             for number in range(10):
@@ -87,7 +87,7 @@ def test_offsets_sizes_and_lag_are_the_brokers(broker: Broker) -> None:
         assert found["penstock_network_sent_bytes_total"][of(listener="PLAINTEXT")] > 100
 
 
-def test_damage_that_a_reader_found_is_counted_and_named(broker: Broker) -> None:
+def test_a_damaged_replica_is_counted_and_named_in_metrics(broker: Broker) -> None:
     assert series(broker)["penstock_partitions_damaged"][of()] == 0
 
     async def find() -> None:
@@ -100,11 +100,11 @@ def test_damage_that_a_reader_found_is_counted_and_named(broker: Broker) -> None
         told = json.load(answer)["damaged_replicas_of_this_node"]
     assert told == [{"topic": "orders", "partition": 1, "reason": "the checksum does not match"}]
     while not (found := series(broker))["penstock_partitions_damaged"][of()]:
-        pass  # a page of metrics serves all who ask within its time
+        pass  # metrics are cached: requests shortly after each other get the same answer
     assert found["penstock_partition_damaged"] == {of(topic="orders", partition="1"): 1}
 
 
-def test_the_node_the_quorum_and_the_cluster_are_told(broker: Broker) -> None:
+def test_metrics_cover_the_node_the_quorum_and_the_cluster(broker: Broker) -> None:
     found = series(broker)
     assert found["penstock_quorum_role"][of(role="leader")] == 1
     assert found["penstock_quorum_role"][of(role="voter")] == 0
@@ -121,7 +121,7 @@ def test_the_node_the_quorum_and_the_cluster_are_told(broker: Broker) -> None:
     assert sum(found["penstock_info"].values()) == 1
 
 
-def test_too_many_partitions_are_told_by_topic_and_too_many_topics_by_node(
+def test_too_many_partitions_are_summed_by_topic_and_too_many_topics_by_node(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_metrics, "PARTITIONS_MAX", 2)
@@ -130,14 +130,14 @@ def test_too_many_partitions_are_told_by_topic_and_too_many_topics_by_node(
     assert found["penstock_topic_log_end_offset"].keys() == {of(topic="orders"), of(topic="bare")}
     assert found["penstock_series_left_out"] == {of(of="partition"): 3}
     monkeypatch.setattr(partition_metrics, "TOPICS_MAX", 1)
-    broker.restart()  # what was shown is kept for a second
+    broker.restart()  # metrics are cached for a second
     found = series(broker)
     assert "penstock_topic_log_end_offset" not in found
     assert found["penstock_series_left_out"] == {of(of="partition"): 3, of(of="topic"): 2}
     assert found["penstock_partitions"][of(role="leader")] == 3
 
 
-def test_pipelines_are_told_with_their_lag_while_they_run(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_pipelines_have_metrics_with_their_lag(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query('my "query"', True, 3, 100, 350, 49.5, 2010, 7)
     pipelines = [
         Pipeline("demo", "running", "", "", "", (query,)),
@@ -183,7 +183,7 @@ def test_every_metric_is_in_the_documentation(broker: Broker) -> None:
         assert any(f"`{each}" in text for each in (name, f"{words[0]}_*", *short)), name
 
 
-def test_a_crowd_that_talks_nonsense_takes_nothing_from_the_broker(broker: Broker) -> None:
+def test_many_invalid_connections_do_not_harm_the_broker(broker: Broker) -> None:
     port = int(url(broker, "").rpartition(":")[2])
     with ExitStack() as crowd:
         for number in range(2 * MAX_CONNECTIONS):
@@ -194,13 +194,13 @@ def test_a_crowd_that_talks_nonsense_takes_nothing_from_the_broker(broker: Broke
         assert [record.value for record in broker.records("orders", 0)] == [b"all the same"]
 
 
-def test_what_is_not_there_says_what_is(broker: Broker) -> None:
+def test_an_unknown_path_is_answered_with_the_known_ones(broker: Broker) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as refused:
         urllib.request.urlopen(url(broker, "/elsewhere"), timeout=120)
     with refused.value as answer:
         assert b"/metrics" in answer.read()
 
 
-def test_a_broker_without_the_property_listens_nowhere() -> None:
+def test_without_the_property_http_is_not_opened() -> None:
     with Broker() as broker:
         assert broker.node.http.url is None

@@ -1,42 +1,42 @@
-"""Rates from looks."""
+"""Rates from samples of end offsets."""
 
 from __future__ import annotations
 
 from penstock.http.rates import POINTS, Rates, Sums
 
 
-def test_a_rate_is_what_came_between_two_looks() -> None:
+def test_a_rate_is_the_growth_between_two_samples() -> None:
     rates = Rates()
-    assert rates.see(0.0, {"t": Sums(2, 100, 1000)}) == {}
-    assert rates.see(2.0, {"t": Sums(2, 300, 5000)}) == {"t": (100.0, 2000.0)}
+    assert rates.add_sample(0.0, {"t": Sums(2, 100, 1000)}) == {}
+    assert rates.add_sample(2.0, {"t": Sums(2, 300, 5000)}) == {"t": (100.0, 2000.0)}
 
 
-def test_looks_that_follow_at_once_tell_nothing_new() -> None:
+def test_samples_too_close_together_give_no_rate() -> None:
     rates = Rates()
-    rates.see(0.0, {"t": Sums(1, 0, 0)})
-    assert rates.see(0.1, {"t": Sums(1, 10, 10)}) == {}
-    assert rates.see(1.0, {"t": Sums(1, 20, 10)})["t"].records == 20.0
+    rates.add_sample(0.0, {"t": Sums(1, 0, 0)})
+    assert rates.add_sample(0.1, {"t": Sums(1, 10, 10)}) == {}
+    assert rates.add_sample(1.0, {"t": Sums(1, 20, 10)})["t"].records == 20.0
 
 
-def test_old_looks_are_forgotten() -> None:
+def test_old_samples_are_dropped() -> None:
     rates = Rates()
     for second in range(100):
-        found = rates.see(float(second), {"t": Sums(1, 1000 if second < 50 else 0, 0)})
+        found = rates.add_sample(float(second), {"t": Sums(1, 1000 if second < 50 else 0, 0)})
         assert ("t" in found) == (second != 0 and not 50 <= second < 60)
     assert found["t"].records == 0.0
 
 
-def test_a_topic_that_was_made_anew_or_is_only_partly_known_has_no_rate() -> None:
+def test_a_recreated_or_partly_known_topic_has_no_rate() -> None:
     rates = Rates()
-    rates.see(0.0, {"anew": Sums(1, 100, 0), "silent": Sums(3, 10, 0), "kept": Sums(1, 1, 9)})
-    found = rates.see(
+    rates.add_sample(0.0, {"anew": Sums(1, 100, 0), "silent": Sums(3, 10, 0), "kept": Sums(1, 1, 9)})
+    found = rates.add_sample(
         1.0, {"anew": Sums(1, 5, 0), "silent": Sums(2, 50, 0), "new": Sums(1, 5, 5), "kept": Sums(1, 1, 4)}
     )
-    assert found == {"kept": (0.0, 0.0)}  # retention takes bytes away: nothing came in
+    assert found == {"kept": (0.0, 0.0)}  # retention reduces the size: the byte rate is zero, not negative
 
 
 def test_the_history_is_bounded() -> None:
     rates = Rates()
     for second in range(POINTS * 2):
-        rates.see(float(second), {"t": Sums(1, second * 7, 0)})
+        rates.add_sample(float(second), {"t": Sums(1, second * 7, 0)})
     assert list(rates.history) == [7.0] * POINTS

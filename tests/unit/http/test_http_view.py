@@ -1,4 +1,4 @@
-"""One look for many who ask."""
+"""Cached values, shared by concurrent requests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from penstock.http.view import LONGEST_S, Shared, fresh_s
+from penstock.http.view import LONGEST_S, Cached, cached_s
 
 
-def test_those_who_ask_together_share_a_look_and_those_after_it_has_aged_do_not() -> None:
+def test_concurrent_requests_share_a_value_until_it_expires() -> None:
     async def scenario() -> None:
         looks = 0
         keep_s = 1000.0
@@ -20,17 +20,17 @@ def test_those_who_ask_together_share_a_look_and_those_after_it_has_aged_do_not(
             looks += 1
             return looks
 
-        shared = Shared(look, lambda: keep_s)
+        shared = Cached(look, lambda: keep_s)
         assert await asyncio.gather(*(shared.get() for _ in range(5))) == [1] * 5
         assert await shared.get() == 1
         keep_s = 0.0
-        again = Shared(look, lambda: keep_s)
+        again = Cached(look, lambda: keep_s)
         assert [await again.get(), await again.get()] == [2, 3]
 
     asyncio.run(scenario())
 
 
-def test_one_who_leaves_takes_nothing_from_the_others_and_a_failure_is_everybodys() -> None:
+def test_a_cancelled_request_does_not_affect_others_and_all_get_a_failure() -> None:
     async def scenario() -> None:
         go_on = asyncio.Event()
 
@@ -38,7 +38,7 @@ def test_one_who_leaves_takes_nothing_from_the_others_and_a_failure_is_everybody
             await go_on.wait()
             raise ValueError("no")
 
-        shared = Shared(look)
+        shared = Cached(look)
         first, second = asyncio.ensure_future(shared.get()), asyncio.ensure_future(shared.get())
         await asyncio.sleep(0)
         first.cancel()
@@ -46,13 +46,13 @@ def test_one_who_leaves_takes_nothing_from_the_others_and_a_failure_is_everybody
         go_on.set()
         with pytest.raises(ValueError, match="no"):
             await second
-        with pytest.raises(ValueError, match="no"):  # and the next one looks again
+        with pytest.raises(ValueError, match="no"):  # and the next request computes again
             await shared.get()
 
     asyncio.run(scenario())
 
 
-def test_the_more_there_is_to_look_at_the_longer_it_is_kept() -> None:
-    assert fresh_s(0) == 1.0
-    assert fresh_s(3000) == 3.0
-    assert fresh_s(10**6) == LONGEST_S
+def test_values_over_more_partitions_are_cached_longer() -> None:
+    assert cached_s(0) == 1.0
+    assert cached_s(3000) == 3.0
+    assert cached_s(10**6) == LONGEST_S

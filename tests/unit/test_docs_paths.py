@@ -1,9 +1,10 @@
-"""Files and functions that docs/architecture.md and CONTRIBUTING.md name are there."""
+"""Files, functions and tests that the docs name exist."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,4 +37,25 @@ def test_the_five_paths_are_written_as_hops() -> None:
 def test_every_file_that_is_named_exists(page: Path) -> None:
     named = FILE.findall(page.read_text())
     missing = [name for name in named if not any((place / name).exists() for place in PLACES)]
+    assert missing == []
+
+
+def named_tests(page: Path) -> Iterator[tuple[str, str]]:
+    """Yields (file, test) of each `tests/…::test` on a page; `::test` alone is in the file named before it."""
+    file = ""
+    for text in re.findall(r"`((?:tests/[\w/.]+)?(?:::\w+)?)(?:\[[^`]*\])?`", page.read_text()):
+        found, _, name = text.partition("::")
+        file = found or file
+        if file:
+            yield file, name
+
+
+def test_every_test_that_shows_a_failure_exists() -> None:
+    shown = set(named_tests(ROOT / "docs" / "failures.md"))
+    assert len(shown) > 150
+    missing = [
+        f"{file}::{name}"
+        for file, name in sorted(shown)
+        if not (ROOT / file).exists() or (name and name not in functions(ROOT / file))
+    ]
     assert missing == []

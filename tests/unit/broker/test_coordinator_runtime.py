@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from penstock.broker.coordinators.runtime import INLINE_LOAD_BYTES, Coordinator, Phase
+from penstock.broker.coordinators.loading import INLINE_LOAD_BYTES
+from penstock.broker.coordinators.runtime import Coordinator, Phase
 from penstock.broker.replicas.partition import Partition
 from penstock.clock import ManualClock
 from penstock.groups import membership, offset_requests

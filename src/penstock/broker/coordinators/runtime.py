@@ -25,10 +25,9 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.broker.coordinators.replay import replay
+from penstock.broker.coordinators.loading import Loading
 from penstock.broker.coordinators.state_machine import M, Turn
 from penstock.log.log import AppendOrigin
-from penstock.protocol.codec import DecodeError
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.vocabulary import NO_PRODUCER_ID
 from penstock.records.build import build_batch
@@ -37,15 +36,12 @@ from penstock.replication.leader import effective_min_isr
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
     from penstock.clock import Clock
-    from penstock.log.log import Log
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 Record = tuple[Any, Any | None]
 
-LOAD_CHUNK_BYTES = 1 << 20  # `offsets.load.buffer.size` of Kafka is 5 MiB; a smaller one keeps the loop responsive
-INLINE_LOAD_BYTES = 1 << 18  # a log this small is replayed within the request that asks for it
 COMMIT_TIMEOUT_SECONDS = 5.0  # how long an answer waits for replicas, as `offsets.commit.timeout.ms` has it
 UNDER_MIN_ISR_PAUSE_SECONDS = 0.1
 TIMER_RETRY_SECONDS = 0.5
@@ -95,8 +91,7 @@ class Coordinator(Generic[M]):
         self.partition = partition
         self.epoch = partition.leader_epoch
         self.phase = Phase.UNLOADED
-        self.failure: str | None = None  # why it could not be loaded: for good, until somebody mends the log
-        self._loading: asyncio.Task[None] | None = None
+        self._loading = Loading(machine, partition, self.epoch)
         self._clock = clock
         self._compression = compression
         self._perform = perform
@@ -119,7 +114,7 @@ class Coordinator(Generic[M]):
         return int(self._loop.time() * 1000)
 
     def active(self) -> M:
-        """The machine, for a look at it that needs no durability. Raises while it isn't there."""
+        """The machine, to read what needs no durability. Raises while it is not loaded."""
         if self.phase is not Phase.ACTIVE:
             self._wake()
         return self.machine
@@ -372,60 +367,44 @@ class Coordinator(Generic[M]):
 
     # --- coming and going
 
+    @property
+    def failure(self) -> str | None:
+        """Why the log could not be loaded; None while it could."""
+        return self._loading.failure
+
     def _wake(self) -> None:
+        """Loads the log if that is quick, else begins to. Raises while there is no state to decide on."""
         if self.failure is not None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure)
         if self.phase is Phase.CLOSED:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "Another node coordinates this: look it up again.")
-        if self.phase is Phase.UNLOADED and self.partition.log.size <= INLINE_LOAD_BYTES:
+        if self.phase is Phase.UNLOADED and self._loading.is_small:
             self.load_now()
             return
         if self.phase is Phase.UNLOADED:
-            self._loading = self._loop.create_task(self.load())
+            self._loading.start(self.load())
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator is loading: try again soon.")
 
     def load_now(self) -> None:
-        log = self._own_log()
-        offset = log.log_start_offset
+        """Loads the log in this pass of the loop, and starts. Raises KafkaError."""
         try:
-            while offset < log.log_end_offset:
-                part = log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset)
-                offset = replay(self.machine, log, offset, part.read_now())
-        except (KafkaError, DecodeError) as error:
-            self._fail_to_load(error)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure) from error
+            self._loading.replay_now()
+        except KafkaError as error:
+            if self.failure is not None:
+                self.close(error.code)
+            raise
         self._start()
 
-    def _own_log(self) -> Log:
-        try:
-            return self.partition.leader_log(self.epoch)
-        except KafkaError as error:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"Look the coordinator up again: {error.message}") from error
-
-    def _fail_to_load(self, error: Exception) -> None:
-        """A log that can't be read as a whole is not served in part: offsets would be missing and nobody would know."""
-        self.failure = f"{self.partition} can't be loaded: {error}"
-        logger.error("%s", self.failure)
-        self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
     async def load(self) -> None:
-        """Replay in slices, with the loop free in between; appends by others (transaction markers) wait for the end."""
+        """Loads the log in slices, and starts; appends by others (transaction markers) wait for the end."""
         if self.phase is not Phase.UNLOADED:
             return
-        try:
-            log = self._own_log()
-        except KafkaError:
-            self.close()
-            return
         self.phase = Phase.LOADING
-        started, offset = self._loop.time(), log.log_start_offset
+        started = self._loop.time()
         try:
-            while offset < log.log_end_offset and self.phase is Phase.LOADING:
-                data = await log.read(offset, LOAD_CHUNK_BYTES, upper_bound=log.log_end_offset).read()
-                offset = replay(self.machine, log, offset, data)
-                await asyncio.sleep(0)
-        except (KafkaError, DecodeError) as error:
-            self._fail_to_load(error)
+            offset = await self._loading.replay_in_slices()
+        except KafkaError as error:
+            self.close(error.code)
             return
         if self.phase is Phase.LOADING:
             self._start()
@@ -449,8 +428,7 @@ class Coordinator(Generic[M]):
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED
-        if self._loading is not None and self._loading is not asyncio.current_task():
-            self._loading.cancel()
+        self._loading.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic
 
-from penstock.broker.coordinators.runtime import COMMIT_TIMEOUT_SECONDS, Coordinator, Phase
+from penstock.broker.coordinators.commits import COMMIT_TIMEOUT_SECONDS
+from penstock.broker.coordinators.runtime import Coordinator, Phase
 from penstock.broker.coordinators.state_machine import M
 from penstock.groups.partitioner import coordinator_partition
 from penstock.protocol.errors import ErrorCode, KafkaError

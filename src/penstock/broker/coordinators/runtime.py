@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from penstock.broker.coordinators.commits import COMMIT_TIMEOUT_SECONDS, UNDER_MIN_ISR, Commit, Commits, set_result
 from penstock.broker.coordinators.loading import Loading
 from penstock.broker.coordinators.state_machine import M, Turn
 from penstock.log.log import AppendOrigin
@@ -42,16 +41,10 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 Record = tuple[Any, Any | None]
 
-COMMIT_TIMEOUT_SECONDS = 5.0  # how long an answer waits for replicas, as `offsets.commit.timeout.ms` has it
-UNDER_MIN_ISR_PAUSE_SECONDS = 0.1
 TIMER_RETRY_SECONDS = 0.5
 RECORD_OVERHEAD_BYTES = 32  # varints and lengths around a key and a value, rounded up
 BATCH_OVERHEAD_BYTES = 128
 LOOK_AGAIN = "The coordinator could not write: look it up again."
-NOT_YET = "The replicas of the coordinator's partition don't follow: try again soon."
-
-
-UNDER_MIN_ISR = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 
 
 class Phase(Enum):
@@ -59,19 +52,6 @@ class Phase(Enum):
     LOADING = "loading"
     ACTIVE = "active"
     CLOSED = "closed"
-
-
-class _Commit:
-    """A decision whose records are on their way."""
-
-    __slots__ = ("end_offset", "expires", "future", "result", "turn")
-
-    def __init__(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
-        self.turn = turn
-        self.result = result
-        self.future = future
-        self.end_offset = -1  # not appended yet
-        self.expires = math.inf
 
 
 class Coordinator(Generic[M]):
@@ -98,12 +78,14 @@ class Coordinator(Generic[M]):
         self._loop = asyncio.get_running_loop()
         self._batch: list[tuple[int, bytes, bytes | None, tuple[()]]] = []
         self._batch_bytes = 0
-        self._undecided: list[_Commit] = []  # their records are in the batch
-        self._commits: deque[_Commit] = deque()  # appended, waiting for the high watermark
+        self._undecided: list[Commit] = []  # their records are in the batch
+        self._commits = Commits(
+            partition,
+            settle=partial(self._settle, code=ErrorCode.NONE),
+            failed=self._commit_failed,
+            timeout_s=commit_timeout_s,
+        )
         self._flush_scheduled = False
-        self._commit_timeout_s = commit_timeout_s
-        self._following: asyncio.Task[None] | None = None
-        self._overdue: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
 
@@ -153,7 +135,7 @@ class Coordinator(Generic[M]):
         )
         self.machine.apply_marker(producer_id, commit)
         # nobody is told of the outcome before it is committed
-        self._undecided.append(_Commit(self.machine.turn(self.now_ms, self._clock.wall_ms()), None, None))
+        self._undecided.append(Commit(self.machine.turn(self.now_ms, self._clock.wall_ms()), None, None))
         self._flush()
 
     def _waits(self) -> bool:
@@ -176,13 +158,13 @@ class Coordinator(Generic[M]):
         if turn.producer is not None:
             self._flush()
         if self.phase is Phase.CLOSED:
-            self._abort(_Commit(turn, result, future))
+            Commit(turn, result, future).fail(KafkaError(ErrorCode.NOT_COORDINATOR, LOOK_AGAIN))
             return
         offset = self.partition.log.log_end_offset + len(self._batch)
         producer_id = turn.producer[0] if turn.producer is not None else NO_PRODUCER_ID
         for index, record in enumerate(turn.records):
             self.machine.apply(record, offset + index, producer_id)
-        self._undecided.append(_Commit(turn, result, future))
+        self._undecided.append(Commit(turn, result, future))
         self._enqueue(encoded)
         if turn.producer is not None:
             self._flush(turn.producer)
@@ -241,77 +223,12 @@ class Coordinator(Generic[M]):
         self._append(producer)
         if self.phase is Phase.CLOSED:
             return
-        end_offset = self.partition.log.log_end_offset
-        expires = self._loop.time() + self._commit_timeout_s
-        for commit in self._undecided:
-            commit.end_offset, commit.expires = end_offset, expires
-        self._commits.extend(self._undecided)
-        self._undecided.clear()
-        self._complete()
+        written, self._undecided = self._undecided, []
+        self._commits.add(written)
 
-    def _complete(self) -> None:
-        """Answer what is committed; if something isn't, see to it that this is called again."""
-        if self.phase is Phase.CLOSED:
-            return
-        high_watermark = self.partition.log.high_watermark
-        while self._commits and self._commits[0].end_offset <= high_watermark:
-            commit = self._commits.popleft()
-            self._settle(commit.turn, ErrorCode.NONE)
-            if commit.future is not None and not commit.future.done():
-                commit.future.set_result(commit.result)
-        if self._commits and self._following is None:
-            self._following = self._loop.create_task(self._follow(), name=f"commits of {self.partition}")
-
-    async def _follow(self) -> None:
-        """One waiter for all decisions in flight: they are committed in order."""
-        try:
-            while self._commits:
-                self._watch_overdue()
-                end_offset = self._commits[0].end_offset
-                await self.partition.committed(end_offset)
-                if self.partition.log.high_watermark < end_offset:
-                    await asyncio.sleep(0)
-                self._complete()
-        except KafkaError as error:
-            await self._commit_failed(error)
-        finally:
-            self._following = None
-        self._complete()
-
-    async def _commit_failed(self, error: KafkaError) -> None:
-        if error.code in UNDER_MIN_ISR:
-            # Written, not lost: it counts when replicas come back, and whoever waited for it asks again.
-            self._answer_early(math.inf)
-            await asyncio.sleep(UNDER_MIN_ISR_PAUSE_SECONDS)
-            return
+    def _commit_failed(self, error: KafkaError) -> None:
         logger.info("%s: the coordinator stops: %s", self.partition, error)
         self.close(_as_coordinator_error(error.code))
-
-    def _watch_overdue(self) -> None:
-        if self._overdue is None:
-            expires = next((commit.expires for commit in self._commits if commit.expires < math.inf), None)
-            if expires is not None:
-                self._overdue = self._loop.call_at(expires, self._on_overdue)
-
-    def _on_overdue(self) -> None:
-        self._overdue = None
-        self._answer_early(self._loop.time())
-        self._watch_overdue()
-
-    def _answer_early(self, until: float) -> None:
-        """Whoever waits too long hears so. The decision stands, and its other effects come when it is committed."""
-        for commit in self._commits:
-            if commit.expires == math.inf:
-                continue  # has heard, or waits as long as it takes
-            if commit.expires > until:
-                break
-            commit.expires = math.inf
-            error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
-            replies, commit.turn.replies = commit.turn.replies, []
-            for token, _ in replies:
-                set_result(token, error)
-            if commit.future is not None and not commit.future.done():
-                commit.future.set_exception(error)
 
     def _settle(self, turn: Turn, code: ErrorCode) -> None:
         for token, response in turn.replies:
@@ -419,7 +336,7 @@ class Coordinator(Generic[M]):
             self._take(turn, None, None)
         else:
             # what was loaded is told, and acted on, when it is committed
-            self._undecided.append(_Commit(turn, None, None))
+            self._undecided.append(Commit(turn, None, None))
             self._flush()
         self._arm()
 
@@ -432,27 +349,14 @@ class Coordinator(Generic[M]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
-        if self._following is not None and self._following is not asyncio.current_task():
-            self._following.cancel()
-        waiting = [*self._commits, *self._undecided]
-        self._commits.clear()
-        self._undecided.clear()
+        waiting = [*self._commits.stop(), *self._undecided]
+        self._undecided = []
         for commit in waiting:
-            self._abort(commit, code)
+            commit.fail(KafkaError(code, LOOK_AGAIN))
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         self.machine.abandon(turn)
         for token, response in turn.replies:
             set_result(token, response)
-
-    def _abort(self, commit: _Commit, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        error = KafkaError(code, LOOK_AGAIN)
-        for token, _ in commit.turn.replies:
-            set_result(token, error)
-        if commit.future is not None and not commit.future.done():
-            commit.future.set_exception(error)
 
 
 def _call_after(after: Callable[[Any, ErrorCode], None], code: ErrorCode, _machine: Any, turn: Any) -> None:
@@ -466,15 +370,6 @@ def _size(key: bytes, value: bytes | None) -> int:
 async def committed(result: R | asyncio.Future[R]) -> R:
     """Returns the result of `Coordinator.run`, once its records are committed."""
     return await result if isinstance(result, asyncio.Future) else result
-
-
-def set_result(token: Any, response: Any) -> None:
-    """Tokens are futures; who has gone away meanwhile needs no answer."""
-    if not token.done():
-        if isinstance(response, Exception):
-            token.set_exception(response)
-        else:
-            token.set_result(response)
 
 
 def _as_coordinator_error(code: ErrorCode) -> ErrorCode:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.broker.controlplane.quorum_files import QuorumFiles
-from penstock.broker.coordinators.runtime import Coordinator, set_result
+from penstock.broker.coordinators.commits import set_result
+from penstock.broker.coordinators.runtime import Coordinator
 from penstock.broker.replicas.partition import Partition
 from penstock.check import check
 from penstock.groups import shard

@@ -1,0 +1,155 @@
+"""Decisions of a coordinator on their way to being committed, in the order of its log.
+
+One waiter follows the high watermark for all of them. A client that has waited too long is told to ask again; its
+decision stands, and the other effects of the decision come when it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.coordinators.state_machine import Turn
+    from penstock.broker.replicas.partition import Partition
+
+COMMIT_TIMEOUT_SECONDS = 5.0  # how long an answer waits for replicas, as `offsets.commit.timeout.ms` has it
+UNDER_MIN_ISR_PAUSE_SECONDS = 0.1
+NOT_YET = "The replicas of the coordinator's partition don't follow: try again soon."
+
+UNDER_MIN_ISR = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+
+
+def set_result(token: Any, response: Any) -> None:
+    """Answers a future with a response or an error. No-op for one that is cancelled or answered."""
+    if not token.done():
+        if isinstance(response, Exception):
+            token.set_exception(response)
+        else:
+            token.set_result(response)
+
+
+class Commit:
+    """A decision whose records are on their way."""
+
+    __slots__ = ("end_offset", "expires", "future", "result", "turn")
+
+    def __init__(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
+        self.turn = turn
+        self.result = result
+        self.future = future
+        self.end_offset = -1  # not appended yet
+        self.expires = math.inf
+
+    def fail(self, error: KafkaError) -> None:
+        """Answers all who wait for this decision with an error."""
+        replies, self.turn.replies = self.turn.replies, []
+        for token, _ in replies:
+            set_result(token, error)
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
+
+class Commits:
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        settle: Callable[[Turn], None],
+        failed: Callable[[KafkaError], None],
+        timeout_s: float,
+    ) -> None:
+        """`settle` is called for each decision that is committed, `failed` if the others never will be."""
+        self._partition = partition
+        self._settle = settle
+        self._failed = failed
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Commit] = deque()
+        self._stopped = False
+        self._following: asyncio.Task[None] | None = None
+        self._overdue: asyncio.TimerHandle | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, commits: Iterable[Commit]) -> None:
+        """Takes decisions whose records end the log."""
+        end_offset = self._partition.log.log_end_offset
+        expires = self._loop.time() + self._timeout_s
+        for commit in commits:
+            commit.end_offset, commit.expires = end_offset, expires
+            self._waiting.append(commit)
+        self._complete()
+
+    def stop(self) -> list[Commit]:
+        """Waits no more. Returns the decisions that were not committed."""
+        self._stopped = True
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        if self._following is not None and self._following is not asyncio.current_task():
+            self._following.cancel()
+        left = list(self._waiting)
+        self._waiting.clear()
+        return left
+
+    def _complete(self) -> None:
+        """Answers committed decisions; if others are left, has itself called again."""
+        if self._stopped:
+            return
+        high_watermark = self._partition.log.high_watermark
+        while self._waiting and self._waiting[0].end_offset <= high_watermark:
+            commit = self._waiting.popleft()
+            self._settle(commit.turn)
+            if commit.future is not None and not commit.future.done():
+                commit.future.set_result(commit.result)
+        if self._waiting and self._following is None:
+            self._following = self._loop.create_task(self._follow(), name=f"commits of {self._partition}")
+
+    async def _follow(self) -> None:
+        """Waits for all decisions in flight, one after the other: they are committed in order."""
+        try:
+            while self._waiting:
+                self._watch_overdue()
+                end_offset = self._waiting[0].end_offset
+                await self._partition.committed(end_offset)
+                if self._partition.log.high_watermark < end_offset:
+                    await asyncio.sleep(0)
+                self._complete()
+        except KafkaError as error:
+            if error.code in UNDER_MIN_ISR:
+                # Written, not lost: a decision counts when replicas come back, and its client asks again.
+                self._answer_early(math.inf)
+                await asyncio.sleep(UNDER_MIN_ISR_PAUSE_SECONDS)
+            else:
+                self._failed(error)
+        finally:
+            self._following = None
+        self._complete()
+
+    def _watch_overdue(self) -> None:
+        if self._overdue is None:
+            expires = next((commit.expires for commit in self._waiting if commit.expires < math.inf), None)
+            if expires is not None:
+                self._overdue = self._loop.call_at(expires, self._on_overdue)
+
+    def _on_overdue(self) -> None:
+        self._overdue = None
+        self._answer_early(self._loop.time())
+        self._watch_overdue()
+
+    def _answer_early(self, until: float) -> None:
+        """Answers clients that have waited too long; their decisions stand."""
+        for commit in self._waiting:
+            if commit.expires == math.inf:
+                continue  # answered early before
+            if commit.expires > until:
+                break
+            commit.expires = math.inf
+            commit.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET))

@@ -1,7 +1,7 @@
-"""Every planted bug is found within a bounded number of seeds, and none is reported where none is planted.
+"""Every planted bug is found within a bounded number of seeds, and the same runs find nothing without it.
 
-`FOUND_BY` has a seed for each that finds it soon. What a seed does changes with the code that it runs, so a seed may
-come to find something else, or nothing: then the first `SEEDS` seeds are tried, one after the other.
+`FOUND_BY` names for each bug a seed that finds it soon. A code change changes the runs of all seeds: if a seed no
+longer finds its bug, the first `SEEDS` seeds are tried in turn.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from penstock.sim.plan.draw import draw_plan
 from penstock.sim.plan.plan import Plan
 from penstock.sim.run.simulation import run_plan
 
-#: One of each kind of promise, and quick enough for each run of the tests; the others are marked slow.
+#: Bugs that every run of the tests looks for, one for each kind of guarantee; the others are marked slow.
 QUICK = frozenset(
     {
         "ack-before-fsync",
@@ -68,12 +68,12 @@ def test_a_planted_bug_is_found_by_a_seed_that_finds_nothing_without_it(name: st
     assert without_any(plan.seed, plan.profile, plan.nodes, plan.duration_s) == []
 
 
-def test_every_planted_bug_has_a_seed_among_those_that_are_tried() -> None:
+def test_every_planted_bug_names_a_seed_that_finds_it() -> None:
     assert FOUND_BY.keys() == PLANTS.keys()
     assert all(1 <= seed <= SEEDS and seconds <= PLANTS[name].seconds for name, (seed, seconds) in FOUND_BY.items())
 
 
-def test_a_plant_is_gone_when_its_context_ends() -> None:
+def test_a_planted_bug_is_removed_when_its_context_ends() -> None:
     for plant in PLANTS.values():
         before = [owner.__dict__[name] for owner, name, _ in plant.replacements]
         with plant.planted():

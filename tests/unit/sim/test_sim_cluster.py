@@ -1,4 +1,4 @@
-"""SimCluster: somebody's own code in virtual time, with machines that die and wires that are cut on request."""
+"""SimCluster: user code in virtual time, with machines that are killed and links that are cut on request."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def read(cluster: SimCluster) -> list[bytes | None]:
         return [record.value for part in await consumer.poll() for record in part.records()]
 
 
-def test_records_outlive_a_power_loss_where_they_were_promised_to() -> None:
+def test_records_acknowledged_after_fsync_survive_a_power_loss() -> None:
     async def app(cluster: SimCluster) -> list[bytes | None]:
         async with cluster.client() as client:
             await Admin(client).create_topic("t", 1, 1, penstock_acks_fsync="true")
@@ -39,7 +39,7 @@ def test_records_outlive_a_power_loss_where_they_were_promised_to() -> None:
     assert SimCluster(seed=1).run(app) == [b"a"]
 
 
-def test_an_answer_that_is_lost_does_not_write_a_record_twice() -> None:
+def test_a_lost_answer_does_not_write_a_record_twice() -> None:
     async def app(cluster: SimCluster) -> list[bytes | None]:
         async with cluster.client(HASTY) as client:
             await Admin(client).create_topic("t", 1, 1)
@@ -52,7 +52,7 @@ def test_an_answer_that_is_lost_does_not_write_a_record_twice() -> None:
     assert SimCluster(seed=1).run(app) == [b"a"]
 
 
-def test_a_cut_wire_is_a_timeout_and_a_mended_one_is_forgotten() -> None:
+def test_a_cut_link_causes_a_timeout_and_a_mended_link_works_again() -> None:
     async def app(cluster: SimCluster) -> float:
         async with cluster.client(HASTY, Retry(attempts=1)) as client:
             cluster.cut(towards="app")
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert SimCluster(seed=4).run(app) != SimCluster(seed=5).run(app)
 
 
-def test_what_the_code_raises_comes_out() -> None:
+def test_an_exception_of_the_app_is_raised_by_run() -> None:
     async def app(cluster: SimCluster) -> None:
         raise LookupError("mine")
 
@@ -84,7 +84,7 @@ def test_what_the_code_raises_comes_out() -> None:
         SimCluster().run(app)
 
 
-def test_three_machines_go_on_when_the_leader_is_killed() -> None:
+def test_three_machines_serve_on_when_the_leader_is_killed() -> None:
     async def app(cluster: SimCluster) -> tuple[float, list[bytes | None]]:
         async with cluster.client() as client:
             await Admin(client).create_topic("t", 1)
@@ -106,7 +106,7 @@ def test_three_machines_go_on_when_the_leader_is_killed() -> None:
     assert gap < 1.0
 
 
-def test_faults_by_api_topic_and_count_are_for_one_machine_of_several() -> None:
+def test_fault_rules_apply_to_one_machine_of_several() -> None:
     async def app(cluster: SimCluster) -> int:
         async with cluster.client() as client:
             await Admin(client).create_topic("t", 1)

@@ -1,4 +1,4 @@
-"""The disk: what a kill leaves, what a power cut leaves, and how calls fail and take time."""
+"""The simulated disk: data that survives kills and power cuts, failing calls, and the time that calls take."""
 
 import asyncio
 import errno
@@ -38,7 +38,7 @@ class Rig:
         self.disk = self.view()
 
 
-def test_a_power_cut_takes_what_was_not_synced_and_nothing_else() -> None:
+def test_a_power_cut_takes_unsynced_data_only() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     file.append(b"kept ")
@@ -52,7 +52,7 @@ def test_a_power_cut_takes_what_was_not_synced_and_nothing_else() -> None:
     assert rig.disk.read_bytes("/d/f") == b"kept "
 
 
-def test_a_synced_file_in_an_unsynced_directory_is_gone_after_a_power_cut() -> None:
+def test_a_power_cut_takes_a_synced_file_of_an_unsynced_directory() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     file.append(b"data")
@@ -79,7 +79,7 @@ def test_renames_removals_and_directories_are_undone_unless_synced() -> None:
     assert sorted(rig.disk.listdir("/d")) == ["gone", "new"]
 
 
-def test_a_directory_that_was_formatted_stays_after_a_power_cut() -> None:
+def test_a_formatted_directory_survives_a_power_cut() -> None:
     rig = Rig()
     for path in ("/data", "/deep/down/data"):
         format_storage(rig.disk, FormatPlan((path,), 1), random=Random(1), now_ms=0)
@@ -106,7 +106,7 @@ def test_some_power_cuts_leave_a_prefix_of_the_writes_and_tear_the_next() -> Non
         assert content.rstrip(b"\0") == b"0123456789"[: len(content.rstrip(b"\0"))]
 
 
-def test_some_power_cuts_lose_a_sector_inside_of_a_large_write() -> None:
+def test_some_power_cuts_lose_a_sector_inside_a_large_write() -> None:
     holes = 0
     for seed in range(200):
         rig = Rig(seed)
@@ -150,7 +150,7 @@ def test_a_sync_covers_only_what_was_written_when_it_began() -> None:
     assert rig.disk.read_bytes("/d/f") == b"before"
 
 
-def test_what_a_failed_sync_did_not_write_may_never_be_written() -> None:
+def test_data_of_a_failed_sync_may_never_reach_the_disk() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     rig.disk.sync_dir("/d")
@@ -165,7 +165,7 @@ def test_what_a_failed_sync_did_not_write_may_never_be_written() -> None:
     assert rig.disk.read_bytes("/d/f") == b""
 
 
-def test_a_full_disk_takes_nothing_of_a_write_that_does_not_fit() -> None:
+def test_a_full_disk_writes_nothing_of_a_write_that_does_not_fit() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     rig.volume.free_bytes = 10
@@ -189,7 +189,7 @@ def test_a_full_disk_takes_nothing_of_a_write_that_does_not_fit() -> None:
         lambda disk: disk.read_bytes("/d/f"),
     ],
 )
-def test_a_broken_directory_fails_whatever_is_asked(operation: Callable[[SimDisk], object]) -> None:
+def test_every_call_in_a_broken_directory_fails(operation: Callable[[SimDisk], object]) -> None:
     rig = Rig()
     rig.disk.write_atomic("/d/f", b"data")
     rig.conditions.broken = "/d"
@@ -198,7 +198,7 @@ def test_a_broken_directory_fails_whatever_is_asked(operation: Callable[[SimDisk
     assert refused.value.errno == errno.EIO
 
 
-def test_a_stall_holds_up_whoever_needs_the_disk() -> None:
+def test_calls_to_a_stalled_disk_wait_for_its_end() -> None:
     rig = Rig()
 
     async def run() -> None:
@@ -210,7 +210,7 @@ def test_a_stall_holds_up_whoever_needs_the_disk() -> None:
     rig.run(run())
 
 
-def test_a_dead_process_changes_nothing_and_its_locks_are_free() -> None:
+def test_a_dead_process_changes_nothing_and_its_locks_are_released() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     rig.disk.lock("/d")
@@ -218,13 +218,13 @@ def test_a_dead_process_changes_nothing_and_its_locks_are_free() -> None:
         rig.disk.lock("/d")
     rig.loop.kill()
     rig.disk.release()
-    with pytest.raises(DiskError, match="gone"):
+    with pytest.raises(DiskError, match="dead"):
         file.append(b"from beyond")
     rig.loop = rig.timeline.process("q")
     rig.view().lock("/d")
 
 
-def test_a_process_that_dies_inside_of_a_write_leaves_some_of_it() -> None:
+def test_a_process_killed_inside_a_write_leaves_a_part_of_the_data() -> None:
     sizes = set()
     for seed in range(30):
         rig = Rig(seed)

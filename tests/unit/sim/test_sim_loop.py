@@ -1,4 +1,4 @@
-"""The loop: virtual time, what is in order and what is not, pauses, blocking calls, death."""
+"""The event loop: virtual time, the order of callbacks, pauses, blocking calls, killed processes."""
 
 import asyncio
 from random import Random
@@ -12,7 +12,7 @@ def timeline(seed: int = 1) -> Timeline:
     return Timeline(Random(seed))
 
 
-def test_a_day_of_sleep_takes_no_time_and_arrives_exactly() -> None:
+def test_a_day_of_sleep_takes_no_real_time_and_ends_exactly() -> None:
     world = timeline()
     main = world.process("main")
 
@@ -23,7 +23,7 @@ def test_a_day_of_sleep_takes_no_time_and_arrives_exactly() -> None:
     assert world.run(sleeper(), main) == 86_400
 
 
-def test_callbacks_of_a_process_run_in_the_order_given() -> None:
+def test_callbacks_of_a_process_run_in_the_order_of_call_soon() -> None:
     world = timeline()
     main = world.process("main")
     seen: list[int] = []
@@ -53,14 +53,14 @@ def order_of_timers(seed: int) -> list[int]:
     return seen
 
 
-def test_timers_that_are_due_together_run_in_an_order_that_the_seed_decides() -> None:
+def test_the_seed_decides_the_order_of_timers_due_at_the_same_time() -> None:
     orders = {tuple(order_of_timers(seed)) for seed in range(5)}
     assert len(orders) == 5
     assert order_of_timers(3) == order_of_timers(3)
     assert sorted(order_of_timers(3)) == list(range(10))
 
 
-def test_a_stopped_process_finds_its_timers_when_it_goes_on() -> None:
+def test_a_paused_process_runs_its_overdue_timers_when_it_resumes() -> None:
     world = timeline()
     main, other = world.process("main"), world.process("other")
     seen: list[float] = []
@@ -82,7 +82,7 @@ def test_a_stopped_process_finds_its_timers_when_it_goes_on() -> None:
     assert seen == [1.0, 11.5, 12.5]
 
 
-def test_a_call_that_blocks_holds_up_its_process_and_no_other() -> None:
+def test_a_blocking_call_blocks_its_process_only() -> None:
     world = timeline()
     main, other = world.process("main"), world.process("other")
 
@@ -99,7 +99,7 @@ def test_a_call_that_blocks_holds_up_its_process_and_no_other() -> None:
     assert world.run(run(), main) == (1.0, 3.0)
 
 
-def test_a_stop_outlasts_a_blocking_call() -> None:
+def test_a_pause_outlasts_a_blocking_call() -> None:
     world = timeline()
     main, other = world.process("main"), world.process("other")
 
@@ -118,7 +118,7 @@ def test_a_stop_outlasts_a_blocking_call() -> None:
     assert world.run(run(), main) == 5.0
 
 
-def test_nothing_of_a_killed_process_runs_any_more() -> None:
+def test_a_killed_process_runs_no_callback() -> None:
     world = timeline()
     main, other = world.process("main"), world.process("other")
     seen: list[str] = []
@@ -147,7 +147,7 @@ def test_nothing_of_a_killed_process_runs_any_more() -> None:
     assert world.failures == []
 
 
-def test_a_process_can_die_inside_of_its_own_call() -> None:
+def test_a_process_can_be_killed_inside_its_own_call() -> None:
     world = timeline()
     main, other = world.process("main"), world.process("other")
     seen: list[str] = []
@@ -168,7 +168,7 @@ def test_a_process_can_die_inside_of_its_own_call() -> None:
     assert world.failures == []
 
 
-def test_an_exception_that_nobody_catches_is_kept() -> None:
+def test_an_uncaught_exception_is_recorded() -> None:
     world = timeline()
     main = world.process("main")
 
@@ -191,19 +191,19 @@ def test_threads_are_refused() -> None:
         world.run(run(), main)
 
 
-def test_a_run_with_nothing_left_to_happen_is_a_deadlock() -> None:
+def test_a_run_without_timers_and_events_is_a_deadlock() -> None:
     world = timeline()
     main = world.process("main")
 
     async def run() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(SimulationError, match="Nothing is left"):
+    with pytest.raises(SimulationError, match="Deadlock at"):
         world.run(run(), main)
     main.kill()
 
 
-def test_callbacks_that_feed_each_other_are_a_livelock() -> None:
+def test_callbacks_that_schedule_each_other_without_end_are_a_livelock() -> None:
     world = timeline()
     main = world.process("main")
 
@@ -214,6 +214,6 @@ def test_callbacks_that_feed_each_other_are_a_livelock() -> None:
         again()
         await asyncio.sleep(1)
 
-    with pytest.raises(SimulationError, match="Time stands still"):
+    with pytest.raises(SimulationError, match="Livelock at"):
         world.run(run(), main)
     main.kill()

@@ -1,4 +1,4 @@
-"""The network: what two processes see of each other through links that delay, lose, cut and hold."""
+"""The network: connections between two processes over links that delay, lose, cut and hold bytes."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -76,7 +76,7 @@ class Pair:
         await asyncio.sleep(0.01)
 
 
-def test_bytes_arrive_whole_and_in_order_in_pieces_of_any_size() -> None:
+def test_all_bytes_arrive_in_order_in_pieces_of_any_size() -> None:
     pair = Pair()
     pair.fabric.split = 1.0
     pair.fabric.join = 0.0
@@ -93,7 +93,7 @@ def test_bytes_arrive_whole_and_in_order_in_pieces_of_any_size() -> None:
     assert pair.server.pieces > 60
 
 
-def test_a_slow_link_takes_its_time() -> None:
+def test_a_slow_link_delays_bytes_by_its_bandwidth() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -107,7 +107,7 @@ def test_a_slow_link_takes_its_time() -> None:
     pair.run(run())
 
 
-def test_loss_delays_and_loses_nothing() -> None:
+def test_packet_loss_delays_bytes_and_loses_none() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -122,7 +122,7 @@ def test_loss_delays_and_loses_nothing() -> None:
     assert pair.server.data == bytes(range(20))
 
 
-def test_a_link_cut_one_way_still_carries_the_other() -> None:
+def test_a_link_cut_in_one_direction_carries_the_other_direction() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -140,7 +140,7 @@ def test_a_link_cut_one_way_still_carries_the_other() -> None:
     assert pair.server.data == b"held"
 
 
-def test_what_was_held_arrives_though_its_sender_has_given_up() -> None:
+def test_held_bytes_arrive_after_their_sender_has_given_up() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -158,7 +158,7 @@ def test_what_was_held_arrives_though_its_sender_has_given_up() -> None:
     assert pair.client.lost == ["NoneType"]
 
 
-def test_closing_sends_the_rest_first() -> None:
+def test_closing_sends_unsent_bytes_first() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -172,7 +172,7 @@ def test_closing_sends_the_rest_first() -> None:
     assert (pair.server.eof, pair.server.lost, pair.client.lost) == (1, ["NoneType"], ["NoneType"])
 
 
-def test_a_peer_that_does_not_read_stops_the_writer_until_it_does() -> None:
+def test_a_writer_is_paused_until_its_peer_reads() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -205,7 +205,7 @@ def test_a_connection_can_break_in_the_middle_of_a_write() -> None:
     assert pair.server.lost == pair.client.lost == ["ConnectionResetError"]
 
 
-def test_a_killed_process_hangs_up_and_a_machine_without_power_does_not() -> None:
+def test_a_killed_process_closes_its_connections_and_a_machine_without_power_does_not() -> None:
     for power in (False, True):
         pair = Pair()
 
@@ -222,7 +222,7 @@ def test_a_killed_process_hangs_up_and_a_machine_without_power_does_not() -> Non
         assert pair.client.lost == ([] if power else ["NoneType"])
 
 
-def test_a_machine_that_is_back_resets_what_it_does_not_know() -> None:
+def test_a_restarted_machine_resets_connections_it_does_not_know() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -239,7 +239,7 @@ def test_a_machine_that_is_back_resets_what_it_does_not_know() -> None:
     assert pair.client.lost == ["ConnectionResetError"]
 
 
-def test_a_machine_that_stays_away_is_given_up_on() -> None:
+def test_a_connection_to_a_machine_that_stays_off_times_out() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -254,7 +254,7 @@ def test_a_machine_that_stays_away_is_given_up_on() -> None:
     assert pair.client.lost == ["TimeoutError"]
 
 
-def test_connecting_is_refused_by_a_machine_without_a_listener_and_unanswered_by_one_without_power() -> None:
+def test_a_connect_is_refused_without_a_listener_and_times_out_without_power() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -272,12 +272,12 @@ def test_connecting_is_refused_by_a_machine_without_a_listener_and_unanswered_by
     pair.run(run())
 
 
-def test_a_port_can_be_had_once() -> None:
+def test_a_port_has_one_listener_at_a_time() -> None:
     pair = Pair()
 
     async def run() -> None:
         there = SimNetwork(pair.fabric, "s", pair.there)
-        with pytest.raises(OSError, match="taken"):
+        with pytest.raises(OSError, match="in use"):
             await there.listen("s", 1, Peer)
         listening = await there.listen("s", 0, Peer)
         assert listening.port != 0
@@ -288,14 +288,14 @@ def test_a_port_can_be_had_once() -> None:
     pair.run(run())
 
 
-def test_a_process_that_dies_while_it_connects_leaves_no_half_open_connection() -> None:
+def test_a_process_killed_while_it_connects_leaves_no_half_open_connection() -> None:
     pair = Pair()
     pair.fabric.normal = Conditions(delay_s=0.1, jitter_s=0.0)
     hasty = pair.timeline.process("hasty")
 
     async def test() -> None:
         pair.fabric.handshake(pair.fabric.host("h"), hasty, pair.fabric.host("s"), 1)
-        await asyncio.sleep(0.15)  # the question has arrived, the answer is on its way
+        await asyncio.sleep(0.15)  # the SYN has arrived, its answer is in flight
         assert len(pair.fabric.host("s").endpoints) == 1
         hasty.kill()
         await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""Plans: the same seed draws the same, and leaving something out changes nothing about the rest."""
+"""Plans: a seed always draws the same plan, and leaving a part out changes nothing about the rest."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_each_seed_has_its_own_kinds_of_faults_and_actors() -> None:
     assert len({tuple(actor.kind for actor in plan.actors) for plan in plans}) > 15
 
 
-def test_a_part_of_a_plan_has_these_faults_and_actors_and_no_others() -> None:
+def test_only_keeps_the_named_faults_and_actors_of_a_plan() -> None:
     whole = draw_plan(5, "hostile", duration_s=60)
     part = whole.only(faults=frozenset({2, 3}), actors=frozenset({1}))
     assert [fault.index for fault in part.faults] == [2, 3]
@@ -49,7 +49,7 @@ def test_a_part_of_a_plan_has_these_faults_and_actors_and_no_others() -> None:
         (set(), {1, 2}, "penstock sim --seed 5 --profile power --seconds 30 --faults none --actors 1,2"),
     ],
 )
-def test_the_command_of_a_run_names_what_is_left_of_it(
+def test_the_command_of_a_shrunk_run_names_its_faults_and_actors(
     faults: set[int] | None, actors: set[int] | None, expected: str
 ) -> None:
     whole = draw_plan(5, "power", duration_s=30)

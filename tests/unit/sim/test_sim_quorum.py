@@ -1,4 +1,4 @@
-"""The quorum from outside: metadata logs held against each other, and a voter whose disk is lost and replaced."""
+"""Checks of the quorum: comparison of metadata logs, events of role changes, and replacement of a voter."""
 
 import logging
 from dataclasses import replace
@@ -24,7 +24,7 @@ from penstock.sim.run.simulation import run_plan
 pytestmark = pytest.mark.programs
 
 
-def test_metadata_logs_that_differ_and_leaders_that_lack_something_are_found() -> None:
+def test_different_metadata_logs_and_leaders_without_committed_records_are_found() -> None:
     async def app(cluster: SimCluster) -> list[list[str]]:
         found: list[str] = []
         logs = QuorumLogs(cluster.machines, lambda rule, what: found.append(rule))
@@ -46,7 +46,7 @@ def test_metadata_logs_that_differ_and_leaders_that_lack_something_are_found() -
     assert SimCluster(nodes=3, seed=2).run(app) == [[], ["log matching"], ["leader completeness"]]
 
 
-def test_an_index_that_leads_elsewhere_is_found() -> None:
+def test_an_index_entry_that_points_to_no_batch_is_found() -> None:
     async def app(cluster: SimCluster) -> list[list[str]]:
         async with cluster.client() as client:
             await Admin(client).create_topics([NewTopic("t", 1, 1, configs={"index.interval.bytes": "1"})])
@@ -71,12 +71,12 @@ def test_an_index_that_leads_elsewhere_is_found() -> None:
 
 
 def _dynamic() -> Plan:
-    """A quiet cluster of three whose voters are what the log says, and that bears the loss of a disk."""
+    """Returns the plan of three machines without faults, with dynamic voters, that survives the loss of a disk."""
     plans = (draw_plan(seed, "calm", nodes=3, duration_s=10) for seed in range(1, 100))
     return next(plan for plan in plans if plan.layout.dynamic and plan.losses_covered)
 
 
-def test_a_voter_that_has_lost_its_disk_is_taken_out_and_added_again() -> None:
+def test_a_voter_that_lost_its_disk_is_removed_and_added_again() -> None:
     plan = _dynamic()
     fault = FaultPlan(1, "lose a voter", 2.0, 0.5, {"draw": 0.5})
     verdict = run_plan(replace(plan, faults=(fault,), actors=plan.actors[:1]))
@@ -86,12 +86,12 @@ def test_a_voter_that_has_lost_its_disk_is_taken_out_and_added_again() -> None:
     assert f"has put {lost} back among the voters" in told
 
 
-def test_no_voter_loses_its_disk_where_nobody_could_put_it_back() -> None:
+def test_no_voter_loses_its_disk_if_it_could_not_be_replaced() -> None:
     plan = _dynamic()
     fault = FaultPlan(1, "lose a voter", 2.0, 0.5, {"draw": 0.5})
     static = replace(plan, layout=replace(plan.layout, dynamic=False), faults=(fault,), actors=(), duration_s=4)
     told = " ".join(event.what for event in run_plan(static).story)
-    assert "nobody could put it back" in told
+    assert "no majority could replace it" in told
     assert "empty disk" not in told
 
 
@@ -114,7 +114,7 @@ def test_machines_pass_on_the_role_changes_of_their_nodes() -> None:
 
 
 @pytest.mark.parametrize("bug", ["vote-forgotten", "vote-not-synced"])
-def test_bugs_of_elections_are_found_whatever_the_log_lines_say(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_election_bugs_are_found_with_any_wording_of_log_lines(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "ROLE_LINE", "%s %d %d: another wording")
     plant, (seed, seconds) = PLANTS[bug], FOUND_BY[bug]
     with plant.planted():
@@ -122,7 +122,7 @@ def test_bugs_of_elections_are_found_whatever_the_log_lines_say(bug: str, monkey
     assert not verdict.ok
 
 
-def test_no_module_of_the_simulator_takes_a_log_record_apart() -> None:
+def test_no_module_of_the_simulator_parses_log_records() -> None:
     """A module may keep the text of a log line for its reader. The template and its arguments are for parsing."""
     fields = {name for name in vars(logging.makeLogRecord({})) if name in ("msg", "args")}
     assert fields == {"msg", "args"}

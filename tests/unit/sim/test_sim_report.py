@@ -1,4 +1,4 @@
-"""The page of a run."""
+"""The report page of a run."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_the_page_shows_machines_faults_actors_and_the_story() -> None:
     assert draw_plan(3, "hostile", duration_s=20).faults[0].kind in page
 
 
-def test_broken_promises_stand_at_the_top(tmp_path: Path) -> None:
+def test_the_page_lists_violations(tmp_path: Path) -> None:
     path = tmp_path / "run.html"
     write_report(verdict(Violation("rule", "it <b>broke</b>")), str(path))
     page = path.read_text()
@@ -41,7 +41,7 @@ def test_broken_promises_stand_at_the_top(tmp_path: Path) -> None:
     assert "All promises kept" not in page
 
 
-def test_a_cluster_has_lanes_for_its_machines_and_for_who_leads_each_partition() -> None:
+def test_the_page_of_a_cluster_has_lanes_for_machines_and_partition_leaders() -> None:
     page = render(run_plan(draw_plan(1, "calm", nodes=3, duration_s=3)))
     for name in ("n1", "n2", "n3", "t0-0"):
         assert f">{name}</text>" in page

@@ -1,4 +1,4 @@
-"""Shrinking, on runs that are pretended and on one with a planted bug: what is left is what it takes to fail."""
+"""Shrinking, with faked runs and with a planted bug: the parts that cause the failure are left."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def verdict(plan: Plan, *rules: str) -> Verdict:
     return Verdict(plan, [Violation(rule, "") for rule in rules], [], "", 0.0, {}, History())
 
 
-def test_only_the_faults_and_actors_that_it_takes_are_left() -> None:
+def test_only_faults_and_actors_that_cause_the_failure_are_left() -> None:
     plan = draw_plan(3, "hostile", duration_s=60)
     needed_faults = {plan.faults[2].index, plan.faults[7].index}
     needed_actor = plan.actors[1].index
@@ -38,13 +38,13 @@ def test_only_the_faults_and_actors_that_it_takes_are_left() -> None:
     assert runs <= 200
 
 
-def test_another_failure_than_the_first_does_not_count() -> None:
+def test_a_run_that_breaks_another_rule_does_not_count() -> None:
     plan = draw_plan(3, "hostile", duration_s=60)
     small = shrink(verdict(plan, "rule"), run=lambda part: verdict(part, "another rule"))
     assert small.plan == plan
 
 
-def test_attempts_are_bounded() -> None:
+def test_the_number_of_attempts_is_bounded() -> None:
     runs = 0
 
     def run(part: Plan) -> Verdict:
@@ -56,7 +56,7 @@ def test_attempts_are_bounded() -> None:
     assert runs == 7
 
 
-def test_the_fewest_nodes_that_fail_alike_are_left() -> None:
+def test_the_fewest_nodes_that_break_the_same_rule_are_left() -> None:
     plan = draw_plan(3, "hostile", nodes=5, duration_s=60)
     needed = plan.faults[2].index
 
@@ -70,7 +70,7 @@ def test_the_fewest_nodes_that_fail_alike_are_left() -> None:
     assert small.plan.actors == ()
 
 
-def test_a_long_run_is_shortened_to_what_its_command_says() -> None:
+def test_a_shortened_run_equals_the_run_of_its_command() -> None:
     plan = draw_plan(3, "hostile", nodes=3, duration_s=1200)
 
     def run(part: Plan) -> Verdict:
@@ -82,7 +82,7 @@ def test_a_long_run_is_shortened_to_what_its_command_says() -> None:
     assert _as_told(command(small.plan)) == small.plan
 
 
-def test_fewer_nodes_are_tried_with_what_is_left_of_a_run_that_was_made_smaller_before() -> None:
+def test_fewer_nodes_are_tried_with_the_remaining_faults_and_actors() -> None:
     plan = draw_plan(3, "hostile", nodes=3, duration_s=60).only(faults=frozenset({4}), actors=frozenset({1}))
     tried: list[Plan] = []
 
@@ -96,7 +96,7 @@ def test_fewer_nodes_are_tried_with_what_is_left_of_a_run_that_was_made_smaller_
     assert [actor.index for actor in tried[1].actors] == [1]
 
 
-def test_a_planted_bug_is_left_with_fewer_nodes_faults_and_actors_and_its_command_shows_it_again() -> None:
+def test_a_planted_bug_is_shrunk_and_its_command_finds_it_again() -> None:
     plant = PLANTS["watermark-without-followers"]
     with plant.planted():
         failing = _first_failing(plant.profile)
@@ -118,7 +118,7 @@ def _first_failing(profile: str) -> Verdict:
 
 
 def _as_told(line: str) -> Plan:
-    """What the command line runs."""
+    """Returns the plan that the command line runs."""
     words = line.split()
     options = dict(zip(words[2::2], words[3::2]))
     plan = draw_plan(

@@ -1,4 +1,4 @@
-"""The actor that changes things: topics made, grown and removed, configs altered, records deleted."""
+"""The administrator: creates, grows and deletes topics, alters configs, deletes records."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.sim.actors.session import Session
 from penstock.sim.checks.history import Deletion, Outcome, TopicChange
 from penstock.sim.plan.plan import FSYNC_SUFFIX
 
-#: Changes that no promise depends on.
-HARMLESS: tuple[tuple[str, tuple[str, ...]], ...] = (
+#: Configs that no guarantee depends on, with the values to choose from.
+CONFIGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("segment.ms", ("2000", "10000", "60000")),
     ("index.interval.bytes", ("64", "1024", "4096")),
     ("flush.ms", ("1000", "30000")),
@@ -86,7 +86,7 @@ class Administrator:
         )
 
     async def _use(self, client: AsyncClient, name: str) -> None:
-        """What is written to a topic that has just been made is as safe as anything."""
+        """Writes to a topic that was just created: the same guarantees hold for it at once."""
         self._writer.options = WriterOptions([(name, index) for index in range(self._own[name])])
         producer = Producer(client, self.session.clock, self._writer.producer_settings())
         try:
@@ -95,7 +95,7 @@ class Administrator:
             await producer.close()
 
     async def _change(self, name: str, partitions: int, ask: Callable[[TopicChange], Awaitable[None]]) -> None:
-        """A refusal after silence may mean that the first attempt was heard: only a plain yes counts."""
+        """Requests a change. Only success is recorded: a refused retry may follow a first attempt that succeeded."""
         session = self.session
         change = TopicChange(name, partitions, session.now)
         session.history.topics.append(change)
@@ -109,7 +109,7 @@ class Administrator:
     async def _alter(self, admin: Admin) -> None:
         random = self.session.random
         topic = random.choice(self.options.partitions)[0]
-        key, values = random.choice(HARMLESS)
+        key, values = random.choice(CONFIGS)
         value = random.choice((*values, None))
         operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
         await admin.alter_configs(ResourceType.TOPIC, topic, [(key, operation, value)])

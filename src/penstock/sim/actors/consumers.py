@@ -1,4 +1,4 @@
-"""Actors that read: readers that jump about, members of groups, and a copier that does both ends exactly once."""
+"""Actors that read: readers that seek at random, group members, and a copier that reads and writes exactly once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class ReaderOptions:
     committed_only: bool = False
     pause_s: float = 0.5
     seek: float = 0.2
-    """How often a reader jumps somewhere else instead of reading on."""
+    """Share of polls after which a reader seeks to a random offset."""
     max_bytes: int = 4_096
     group: str = ""
     target: TopicPartition | None = None
 
 
-def note_reads(session: Session, fetched: Sequence[Fetched], *, committed_only: bool, since: float) -> int:
+def record_reads(session: Session, fetched: Sequence[Fetched], *, committed_only: bool, since: float) -> int:
     count = 0
     for part in fetched:
         partition = (part.topic, part.partition)
@@ -78,22 +78,22 @@ class Reader:
         await consumer.assign(dict.fromkeys(options.partitions, EARLIEST))
         while not session.done:
             fetched = await consumer.poll(1.0)
-            if note_reads(session, fetched, committed_only=options.committed_only, since=since):
+            if record_reads(session, fetched, committed_only=options.committed_only, since=since):
                 session.note(f"reads to {[(part.topic, part.partition, part.next_offset) for part in fetched]}")
             if session.random.random() < options.seek:
                 partition = session.random.choice(options.partitions)
                 since = session.now
-                await consumer.seek({partition: await self._somewhere(client, partition)})
+                await consumer.seek({partition: await self._random_offset(client, partition)})
             await session.think(options.pause_s)
 
-    async def _somewhere(self, client: AsyncClient, partition: TopicPartition) -> int:
+    async def _random_offset(self, client: AsyncClient, partition: TopicPartition) -> int:
         start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
         stop = (await list_offsets(client, {partition: LATEST}))[partition].offset
         return self.session.random.randint(start, max(start, stop))
 
 
 class Member(Reader):
-    """One member of a KIP-848 group."""
+    """A member of a KIP-848 group."""
 
     def __init__(self, session: Session, options: ReaderOptions) -> None:
         super().__init__(session, options)
@@ -112,7 +112,7 @@ class Member(Reader):
                 if await self._heartbeat(client):
                     await self._follow(client, consumer)
                 fetched = await consumer.poll(0.5) if self._assigned else []
-                note_reads(session, fetched, committed_only=options.committed_only, since=since)
+                record_reads(session, fetched, committed_only=options.committed_only, since=since)
                 positions = {(part.topic, part.partition): part.next_offset for part in fetched}
                 if positions:
                     await session.commit(
@@ -125,7 +125,7 @@ class Member(Reader):
             session.note(f"is no longer a member: {error.code.name}")
 
     async def _heartbeat(self, client: AsyncClient) -> bool:
-        """Whether the assignment has changed."""
+        """Sends a heartbeat. Returns True if the assignment has changed."""
         options = self.options
         joining = self._epoch == 0
         topics = list(dict.fromkeys(topic for topic, _ in options.partitions))
@@ -215,7 +215,7 @@ class Copier(Writer):
             for record in part.records():
                 self.count += 1
                 value = copy_of((part.topic, part.partition), record.value or b"")
-                write = self._noted(target, value, transaction)
+                write = self._recorded(target, value, transaction)
                 sent.append((write, await producer.send(target[0], value, partition=target[1])))
         whole = True
         for write, promise in sent:
@@ -224,7 +224,9 @@ class Copier(Writer):
         commits = [Commit(self.reading.group, each, to, session.now) for each, to in positions.items()]
         if not whole:
             await end(session, producer, transaction, commit=False)
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "A copy was lost: from the last commit again.")
+            raise KafkaError(
+                ErrorCode.NETWORK_EXCEPTION, "A copy was lost: the copier starts again at its last commit."
+            )
         session.history.commits.extend(commits)
         for commit in commits:
             commit.transaction = transaction

@@ -1,4 +1,4 @@
-"""The last look: everything that is stored, read the ways a client can read it, once all faults are over."""
+"""The final reader: reads everything that is stored, in every way that a client can, after all faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.sim.actors.session import Session
 from penstock.sim.checks.history import FinalView, History, StoredRecord
 from penstock.sim.plan.plan import Plan
 
-#: How long an open transaction may hold readers of committed records up once its producer is gone.
+#: Within this time every open transaction ends after its producer is gone.
 STABLE_BOUND_S = 60.0
 SPOT_CHECKS = 6
 
@@ -31,7 +31,7 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
         for name, count in view.topics.items():
             for index in range(count):
                 partition = (name, index)
-                look = _PartitionReader(
+                reader = _PartitionReader(
                     session,
                     client,
                     view,
@@ -41,7 +41,7 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
                     deadline,
                     name in compacted,
                 )
-                await look.run()
+                await reader.run()
         asked = [*((each.group, each.partition) for each in history.commits), *history.outlived]
         for group, partition in dict.fromkeys(asked):
             offset = await _group_offset(session, client, view, group, partition, forgotten, deadline)
@@ -79,10 +79,10 @@ class _PartitionReader:
     partition: TopicPartition
     damaged: bool
     forgotten: bool
-    """A power loss may have taken what the coordinator knew of a transaction, and left what the partition knows."""
+    """True if a power loss may have taken the coordinator's state of a transaction and left that of the partition."""
     deadline: float
     compacted: bool
-    """Records may go while it is looked at."""
+    """True if compaction may remove records during the reading."""
 
     def _problem(self, what: str) -> None:
         self.view.problems.append(f"{self.partition[0]}-{self.partition[1]}: {what}")
@@ -97,7 +97,7 @@ class _PartitionReader:
             await self._timestamps()
         except KafkaError as error:
             if not self.damaged:
-                self._problem(f"can't be read: {error.code.name} {error.message}")
+                self._problem(f"cannot be read: {error.code.name} {error.message}")
 
     async def _offset(self, position: int, isolation: int = READ_UNCOMMITTED) -> int:
         found = await list_offsets(self.client, {self.partition: position}, isolation_level=isolation)
@@ -108,11 +108,11 @@ class _PartitionReader:
         self.view.log_end[self.partition] = await self._offset(LATEST)
 
     async def _stable(self) -> bool:
-        """Every transaction ends, by its producer or by its timeout."""
+        """Waits until every transaction has ended, by its producer or by its timeout. Returns False at the deadline."""
         end = self.view.log_end[self.partition]
         while await self._offset(LATEST, READ_COMMITTED) < end:
             if self.session.now > self.deadline:
-                if not self.forgotten and not self.damaged:  # what is cut off there may be a marker
+                if not self.forgotten and not self.damaged:  # recovery may have truncated a marker
                     self._problem(f"a transaction is still open after {STABLE_BOUND_S:.0f} s")
                 return False
             await asyncio.sleep(1)
@@ -132,15 +132,15 @@ class _PartitionReader:
                 for part in await consumer.poll(5.0):
                     for record in part.records():
                         if record.offset in found:
-                            self._problem(f"offset {record.offset} was given twice in one pass")
+                            self._problem(f"offset {record.offset} was returned twice in one pass")
                         found[record.offset] = StoredRecord(record.value or b"", record.timestamp, record.key)
                 position = consumer.position(self.partition)
         return found
 
     async def _spot_checks(self) -> None:
-        """Reading from an offset begins at that offset: what the indexes say is right."""
+        """Checks that a read from an offset begins at that offset, as the indexes say."""
         records = self.view.records[self.partition]
-        if not records or self.damaged:  # an index has no checksum: a wrong bit in one may lead past records
+        if not records or self.damaged:  # an index has no checksum: a flipped bit may lead past records
             return
         offsets = sorted(records)
         async with self._consumer(committed=False, size=500) as consumer:
@@ -153,7 +153,7 @@ class _PartitionReader:
                         continue
                     self._problem(f"reading from {wanted} began at {got[0].offset if got else 'nothing'}")
                 elif got[0].value != records[wanted].value:
-                    self._problem(f"offset {wanted} has another value when it is asked for alone")
+                    self._problem(f"offset {wanted} has another value when it is read alone")
 
     async def _timestamps(self) -> None:
         records = self.view.records[self.partition]
@@ -170,7 +170,7 @@ class _PartitionReader:
                 if error.code is not ErrorCode.CORRUPT_MESSAGE or not self.damaged:
                     raise
                 continue
-            # A transaction's marker has a timestamp too, and may be the first.
+            # A marker has a timestamp too, and may be the first.
             right = found == expected or (
                 found not in records and 0 <= found < (expected if expected >= 0 else found + 1)
             )

@@ -1,4 +1,4 @@
-"""The actor that moves things about in a cluster: replicas to other machines and back, leaders to where they belong."""
+"""The mover: reassigns replicas to other machines, cancels reassignments, and elects preferred leaders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MoverOptions:
     partitions: Sequence[TopicPartition]
     pause_s: float = 3.0
     elects: bool = True
-    """Whether leaders are moved, too."""
+    """True if the mover also elects preferred leaders."""
 
 
 class Mover:
@@ -61,14 +61,14 @@ class Mover:
             replicas = list(info.partitions[index].replicas)
             count = len(replicas)
             if choice < 0.65:
-                wanted = random.sample(replicas, count)  # another one is preferred
+                wanted = random.sample(replicas, count)  # another replica becomes the preferred leader
             else:
                 wanted = random.sample(nodes, min(count, len(nodes)))
-            if len(wanted) == count:  # fewer are known while some are down
+            if len(wanted) == count:  # the client knows fewer nodes while some are down
                 await self._reassign(client, topic, index, wanted)
 
     async def _reassign(self, client: AsyncClient, topic: str, index: int, replicas: list[int] | None) -> None:
-        """None: what is under way is called off."""
+        """Reassigns a partition to these replicas; None cancels a reassignment under way."""
         part = ReassignablePartition(partition_index=index, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
             topics=[ReassignableTopic(name=topic, partitions=[part])], timeout_ms=TIMEOUT_MS

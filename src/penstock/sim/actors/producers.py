@@ -18,7 +18,7 @@ DELIVERY_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """How a producer writes."""
+    """The options of a producer."""
 
     partitions: Sequence[TopicPartition]
     acks: int = ALL
@@ -32,11 +32,11 @@ class WriterOptions:
     abort: float = 0.3
     """Share of transactions that are aborted on purpose."""
     keys: int = 0
-    """Records are about one of so many keys; 0: they have none."""
+    """Number of keys to choose from; 0: records have no key."""
 
 
 class Writer:
-    """Sends records with values of their own and notes what became of each."""
+    """Sends records with unique values and records the outcome of each."""
 
     def __init__(self, session: Session, options: WriterOptions) -> None:
         self.session = session
@@ -76,7 +76,7 @@ class Writer:
             await producer.close()
 
     async def write(self, producer: Producer, count: int, transaction: Transaction | None = None) -> bool:
-        """Writes some records and waits for them. Whether all of them were acknowledged."""
+        """Writes `count` records and awaits their answers. Returns True if all were acknowledged."""
         sent: list[tuple[Write, Sent]] = []
         whole = True
         for _ in range(count):
@@ -96,12 +96,12 @@ class Writer:
         self.count += 1
         name = f"{session.name}:{self.count}:".encode()
         value = name + session.random.randbytes(session.random.randint(0, options.size))
-        write = self._noted(session.random.choice(options.partitions), value, transaction)
+        write = self._recorded(session.random.choice(options.partitions), value, transaction)
         if options.keys:
             write.key = f"k{session.random.randrange(options.keys)}".encode()
         return write
 
-    def _noted(self, partition: TopicPartition, value: bytes, transaction: Transaction | None) -> Write:
+    def _recorded(self, partition: TopicPartition, value: bytes, transaction: Transaction | None) -> Write:
         options = self.options
         idempotent = (options.idempotent and options.acks == ALL) or transaction is not None
         write = Write(
@@ -154,7 +154,7 @@ class TransactionalWriter(Writer):
 
 
 async def end(session: Session, producer: Producer, transaction: Transaction, *, commit: bool) -> None:
-    """Raises KafkaError when nobody knows how it ended."""
+    """Ends a transaction. Raises KafkaError if its result is unknown."""
     transaction.committed = commit
     try:
         if commit:
@@ -162,7 +162,7 @@ async def end(session: Session, producer: Producer, transaction: Transaction, *,
         else:
             await producer.abort()
     except KafkaError as error:
-        session.note(f"transaction {transaction.name} ended, who knows how: {error.code.name}")
+        session.note(f"transaction {transaction.name} ended with an unknown result: {error.code.name}")
         raise
     transaction.outcome = Outcome.DONE
     transaction.ended = session.now

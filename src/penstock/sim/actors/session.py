@@ -1,4 +1,4 @@
-"""What every actor has: a process and a host of its own, a client, a history to write into, and patience."""
+"""Sessions: the client of one incarnation of an actor, which records commits and fetches of offsets in the history."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from penstock.sim.engine.environment import Environment
     from penstock.sim.engine.loop import ProcessLoop
 
-#: Impatient clients meet more of a fault than they would with Kafka's defaults.
+#: Shorter timeouts than Kafka's defaults: clients meet more faults.
 SETTINGS = ConnectionSettings(client_id="sim", connect_timeout_s=3.0, request_timeout_s=5.0)
 RETRY = Retry(attempts=6, first_pause_s=0.05, longest_pause_s=1.0)
 
 _OFFSETS_BY_NAME = 9
-#: Less than actors have to finish in, once everything is healed.
-LONGEST_THOUGHT_S = 40.0
+#: Longest pause of an actor; shorter than the time that actors have to finish after healing.
+LONGEST_PAUSE_S = 40.0
 _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
 
@@ -95,14 +95,15 @@ class Session:
         self.clients.environment.trace.note(self.name, what)
 
     async def think(self, mean_s: float) -> None:
-        await asyncio.sleep(min(self.random.expovariate(1 / mean_s), 20 * mean_s, LONGEST_THOUGHT_S))
+        """Pauses for a random time."""
+        await asyncio.sleep(min(self.random.expovariate(1 / mean_s), 20 * mean_s, LONGEST_PAUSE_S))
 
     # Offsets of groups.
 
     async def commit(
         self, client: AsyncClient, group: str, positions: Mapping[TopicPartition, int], **who: Any
     ) -> bool:
-        """Whether all was committed; every attempt is in the history. Refusals don't raise, silence does."""
+        """Commits offsets and records the attempt. Returns False for a refusal; raises KafkaError without an answer."""
         commits = {partition: Commit(group, partition, offset, self.now) for partition, offset in positions.items()}
         self.history.commits.extend(commits.values())
         topics: dict[str, OffsetCommitRequestTopic] = {}
@@ -126,7 +127,7 @@ class Session:
     async def committed(
         self, client: AsyncClient, group: str, partitions: list[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, int]:
-        """What the group has committed; -1 where nothing. Raises KafkaError."""
+        """Returns the group's committed offsets, -1 for none, and records them. Raises KafkaError."""
         topics: dict[str, list[int]] = {}
         for name, index in partitions:
             topics.setdefault(name, []).append(index)
@@ -148,7 +149,7 @@ class Session:
             self._notice(client, group, codes)
             for code in codes:
                 if code is not ErrorCode.NONE:
-                    raise KafkaError(code, f"Group {group} doesn't tell its offsets.")
+                    raise KafkaError(code, f"The coordinator of group {group} refused to return its offsets.")
             for partition, offset in offsets.items():
                 self.history.committed.append(Committed(group, partition, offset, began, self.now))
             return offsets

@@ -1,8 +1,8 @@
-"""The actor that deletes a topic and makes it again under its name; a group commits offsets in each of them.
+"""The topic recreator: deletes a topic and creates another topic of the same name; a group commits offsets in each.
 
-No two topics of a name get the same offsets, so the last look can tell for which topic an offset was committed. Once a
-deletion was asked for, nothing is judged any more that was written to the topic or committed for it. After a failure
-nobody knows what is left: the actor goes on with another name.
+The topics of one name get different offsets, so the final reader can tell for which topic an offset was committed. Once
+a deletion was requested, records and commits of that topic are no longer judged. After a failure the state of the topic
+is unknown, and the actor goes on with another name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.sim.actors.session import Session
 from penstock.sim.checks.history import Outcome, TopicChange
 
 GROUP = "namesakes"
-#: More than one topic of a name gets.
+#: Size of the range of offsets that is reserved for each topic of a name.
 OFFSETS_EACH = 1_000
 
 
@@ -27,7 +27,7 @@ OFFSETS_EACH = 1_000
 class RecreatorOptions:
     pause_s: float = 1.0
     judge_writes: bool = False
-    """Elsewhere a node that is behind may still take records for the deleted topic."""
+    """False in a cluster: there, a node with old metadata may still accept records for the deleted topic."""
     replication_factor: int = 1
 
 
@@ -63,7 +63,7 @@ class TopicRecreator:
                 await session.commit(client, GROUP, {partition: offset})
             await session.think(self.options.pause_s)
             if session.random.random() < 0.2:
-                return  # this one stays
+                return  # the topic stays
             offsets = self._forget(partition)
             await self._change(client, name, 0)
             session.history.outlived.setdefault((GROUP, partition), set()).update(offsets)
@@ -91,7 +91,7 @@ class TopicRecreator:
                 self._forget_writes(partition)
 
     def _forget(self, partition: TopicPartition) -> set[int]:
-        """Takes what was written and committed out of the history. Returns the offsets."""
+        """Removes the partition's writes and commits from the history. Returns the committed offsets."""
         history = self.session.history
         self._forget_writes(partition)
         offsets = {commit.offset for commit in history.commits if commit.partition == partition}

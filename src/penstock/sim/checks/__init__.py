@@ -1,4 +1,4 @@
-"""Checks: rules that judge the history of a run, the state of the nodes while they run, and their disks at the end.
+"""Checks: the history of a run, the story for its reader, and the rules that judge it.
 
-`docs/guarantees.md` says which promise each rule judges. Checks only read; they never change a run.
+Rules compare what clients were told with what is stored, nodes with each other while they run, and replicas at the end.
 """

@@ -1,4 +1,4 @@
-"""What clients asked for and were told, and what happened to machines meanwhile. Checkers judge from this alone."""
+"""The history of a run: requests of clients, the answers they got, and losses of machines. Rules read nothing else."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def is_copy(value: bytes) -> bool:
 
 class Outcome(Enum):
     UNKNOWN = "unknown"
-    """No answer, or one that doesn't say whether it was done."""
+    """No answer, or an answer that leaves open whether the request was carried out."""
     DONE = "done"
     REFUSED = "refused"
 
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One record that somebody wanted written."""
+    """One record that a producer sent."""
 
     writer: str
-    """One life of one producer: within it, values are sent in order."""
+    """One incarnation of one producer, which sends its values in order."""
     number: int
     partition: TopicPartition
     value: bytes
@@ -53,7 +53,7 @@ class Transaction:
     ended: float = float("inf")
     outcome: Outcome = Outcome.UNKNOWN
     committed: bool = False
-    """What it was told to be, if DONE."""
+    """If DONE: True for a commit, False for an abort."""
     writes: list[Write] = field(default_factory=list)
 
 
@@ -65,13 +65,13 @@ class Read:
     value: bytes
     committed_only: bool
     began: float
-    """When the reader's life or its last seek began: what it was given may be as old as that."""
+    """When the reader started or last sought: the record may have been fetched at any time since."""
     ended: float
 
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """A group's offset, wanted."""
+    """A commit of a group's offset."""
 
     group: str
     partition: TopicPartition
@@ -84,7 +84,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group's offset, told; -1: none."""
+    """A group's committed offset, as a client was told; -1: none."""
 
     group: str
     partition: TopicPartition
@@ -95,7 +95,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Records before `offset` were asked to be deleted."""
+    """A request to delete the records before `offset`."""
 
     partition: TopicPartition
     offset: int
@@ -103,7 +103,7 @@ class Deletion:
 
 @dataclass(slots=True, eq=False)
 class TopicChange:
-    """A topic that was to be made (with so many partitions), grown to so many, or removed (0)."""
+    """A request to create a topic, to grow it to so many partitions, or to delete it (0 partitions)."""
 
     topic: str
     partitions: int
@@ -121,16 +121,16 @@ class History:
     committed: list[Committed] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
     outlived: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
-    """Group and partition → offsets that were committed for topics of this name that were deleted since."""
+    """Group and partition → offsets committed for a topic of this name that was deleted afterwards."""
     power_losses: list[float] = field(default_factory=list)
-    """Those that may have taken what was acknowledged and not synced."""
+    """Times of power losses that may have taken acknowledged records that were not synced."""
     covered_losses: int = 0
-    """Power losses of so few machines that nothing acknowledged may be lost."""
+    """Number of power losses of so few machines that no acknowledged record may be lost."""
     damaged: set[TopicPartition] = field(default_factory=set)
-    """Partitions whose files were damaged behind the node's back."""
+    """Partitions whose files a fault has damaged."""
 
     def deleted_below(self, partition: TopicPartition) -> int:
-        """Up to where anybody asked to delete, answered or not."""
+        """Returns the highest offset of a request to delete records, whether it was answered or not."""
         return max((each.offset for each in self.deletions if each.partition == partition), default=0)
 
     def power_lost_within(self, begin: float, end: float) -> bool:
@@ -139,7 +139,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as the last, quiet reading of everything found it."""
+    """A record, as the final reader found it."""
 
     value: bytes
     timestamp: int
@@ -148,14 +148,14 @@ class StoredRecord:
 
 @dataclass(slots=True)
 class FinalView:
-    """Everything that can be read once all faults are over."""
+    """Everything that the final reader read after all faults."""
 
     records: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)
     committed: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)
     log_start: dict[TopicPartition, int] = field(default_factory=dict)
     log_end: dict[TopicPartition, int] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
-    """Name → partitions."""
+    """Name → number of partitions."""
     group_offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """What could not be read, or was answered wrong."""
+    """Reads that failed, and wrong answers."""

@@ -1,9 +1,9 @@
-"""Judges a history. Which promise holds when is `docs/guarantees.md` in code.
+"""Rules for a history: `docs/guarantees.md` in code.
 
-A killed process loses nothing that was acknowledged. A machine that loses power may lose what was not synced, from some
-offset on, except where acknowledgements wait for fsync: then it loses nothing acknowledged either. Nothing else is an
-excuse, but deletions that were asked for and damage done to files from outside. In a cluster, acks=all survives power
-loss of fewer than min.insync.replicas machines before they have recovered: those are not among `power_losses`.
+A killed process loses no acknowledged record. A machine that loses power may lose unsynced records, all from some
+offset on, except where acknowledgements wait for fsync: there it loses no acknowledged record. Only requested deletions
+and damaged files excuse other losses. In a cluster, acks=all survives power loss of fewer than min.insync.replicas
+machines at a time: such losses are not among `power_losses`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.sim.checks.history import Commit, FinalView, History, Outcome, Wri
 from penstock.sim.checks.story import Violation
 from penstock.sim.plan.plan import Plan
 
-#: Of each rule: the rest is more of the same.
+#: Violations of one rule that are listed; the others are counted.
 SHOWN = 5
 
 
@@ -60,12 +60,12 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _may_be_compacted(plan: Plan, write: Write) -> bool:
-    """Compaction removes the records of an aborted transaction; `transactions_are_whole` judges the others."""
+    """True for transactional records of compacted topics: `transactions_are_whole` judges those."""
     return write.transaction is not None and _compacted(plan, write.partition)
 
 
 def _epoch_used_twice(plan: Plan, history: History, write: Write) -> bool:
-    """A power loss may take the coordinator's last epochs, as Kafka's: given again, new batches look like old ones."""
+    """True if a power loss may have taken the producer's last epoch: given again, it makes new batches duplicates."""
     if write.transaction is None or plan.fsync_everywhere:
         return False
     return any(loss < write.ended for loss in history.power_losses)
@@ -80,13 +80,13 @@ def _survives(write: Write, view: FinalView) -> bool:
     if _superseded(write, view):
         return True
     stored = view.records[write.partition]
-    if write.offset < 0:  # a duplicate whose place the broker no longer knew
+    if write.offset < 0:  # the answer to a duplicate whose offset the broker no longer knew
         return any(each.value == write.value for each in stored.values())
     return _in_place(write, view)
 
 
 def _superseded(write: Write, view: FinalView) -> bool:
-    """Compaction keeps the newest committed record of each key, and no aborted one stands for it."""
+    """True if a later committed record has the same key: compaction may remove the write."""
     if write.key is None:
         return False
     stored = view.committed.get(write.partition, view.records[write.partition])
@@ -106,14 +106,14 @@ def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) 
         there = view.records[write.partition].get(write.offset)
         now = f"{_shown(there.value)} is there" if there else "nothing is there"
         promise = ", with fsync" if plan.fsync(write.partition[0]) else ""
-        yield f"{told} at {write.ended:.3f} s{promise}, and {now}"
+        yield f"{told} at {write.ended:.3f} s{promise}, but {now}"
 
 
 def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """What a power loss takes is everything from some offset on: no holes."""
+    """A power loss takes all records from some offset on: it leaves no holes."""
     by_partition: dict[TopicPartition, list[Write]] = defaultdict(list)
     for write in _acknowledged(plan, history, view):
-        copied = is_copy(write.value)  # the same value may come to the same place a second time
+        copied = is_copy(write.value)  # a retry may write the same value at the same offset
         if write.offset >= _deleted_below(history, write.partition) and not copied:
             by_partition[write.partition].append(write)
     for partition, writes in by_partition.items():
@@ -123,7 +123,7 @@ def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iter
             loss = _first_loss_after(history, gone.began)
             later = [each for each in kept if each.offset > gone.offset and each.ended < loss]
             if later:
-                yield f"{_name(partition)} lost offset {gone.offset} and kept {later[0].offset}, which was there too"
+                yield f"{_name(partition)} lost offset {gone.offset} and kept {later[0].offset}, which is as old"
 
 
 def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
@@ -137,14 +137,14 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
     end = float("inf")
     for partition, records in view.records.items():
         for offset, stored in records.items():
-            seen[partition, offset].append((end, end, stored.value, "the last look"))
+            seen[partition, offset].append((end, end, stored.value, "the final reader"))
     for (partition, offset), told in seen.items():
-        if partition in history.damaged:  # above the recovery point, damage looks like a torn end, and is cut off
+        if partition in history.damaged:  # above the recovery point, damage looks like a torn tail and is truncated
             continue
         told.sort(key=lambda each: each[1])
         for (began, _, before, who), (also_began, ended, after, other) in pairwise(told):
-            # An answer may be as old as its question: what was sent before a power loss arrives after it. Where
-            # acknowledgements promise fsync, readers see only what is on disk, and nothing is an excuse.
+            # An answer may be as old as its request: it may be sent before a power loss and arrive afterwards. Where
+            # acknowledgements promise fsync, readers see only synced records, and no power loss is an excuse.
             lost = history.power_lost_within(min(began, also_began), ended) and not plan.fsync(partition[0])
             if before != after and not lost:
                 yield (
@@ -153,8 +153,8 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
 
 
 def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Nothing of an idempotent producer is there twice, and what it was acknowledged is in the order it was sent."""
-    # A copy has the same value in every attempt; `copies_are_exact` judges those.
+    """No record of an idempotent producer is stored twice, and its acknowledged records are in the order of sending."""
+    # A copier writes the same value in every attempt: `copies_are_exact` judges copies.
     own = (write for write in history.writes if write.idempotent and not is_copy(write.value))
     writes = {write.value: write for write in own}
     for partition, records in view.records.items():
@@ -189,7 +189,7 @@ def transactions_are_whole(plan: Plan, history: History, view: FinalView) -> Ite
             and write.partition not in history.damaged
             and (write.offset < 0 or write.offset >= _deleted_below(history, write.partition))
         ]
-        # Of a copy another attempt may have the same value: its place tells which one is there.
+        # Several attempts of a copier have the same value: the offset tells which attempt is stored.
         there = [
             write
             for write in judged
@@ -218,7 +218,7 @@ def _shown_in_place(write: Write, view: FinalView) -> bool:
 
 
 def _excused(plan: Plan, history: History, since: float, partitions: list[TopicPartition], internal: str) -> bool:
-    """A power loss may have taken a part of it that was not promised to be on disk."""
+    """True if a power loss may have taken records of these partitions that no acknowledgement promised to sync."""
     if not history.power_lost_within(since, float("inf")):
         return False
     return not (plan.fsync_everywhere and all(plan.fsync(topic) for topic, _ in [*partitions, (internal, 0)]))
@@ -244,16 +244,16 @@ def committed_offsets_never_go_back(plan: Plan, history: History, view: FinalVie
     told = [(each.group, each.partition, each.offset, each.began) for each in history.committed]
     told += [(group, each, offset, float("inf")) for (group, each), offset in view.group_offsets.items()]
     for group, partition, offset, began in told:
-        if partition in history.damaged:  # its reader may have had to begin again
+        if partition in history.damaged:  # its reader may have started over
             continue
         if offset < 0 and (group, partition) in history.outlived:
-            continue  # a coordinator that was behind took the commit for the deleted topic of that name
+            continue  # a coordinator with old metadata took the commit for the deleted topic of that name
         attempts = commits[group, partition]
         done = [each for each in attempts if each.outcome is Outcome.DONE and each.ended < began]
         if not done:
             continue
-        # Of commits one after the other the last counts; of those at the same time, any. A reader whose records a power
-        # loss took may have to go back itself. What had no answer, or none yet, may have come in between.
+        # Of sequential commits the last counts; of concurrent ones, any. A commit without an answer may have been
+        # applied at any time. A reader may commit a lower offset itself after a power loss took its records.
         last_began = max(each.began for each in done)
         newest = [each for each in done if each.ended >= last_began]
         others = [each for each in attempts if each.outcome is not Outcome.DONE or each.ended >= began]
@@ -273,7 +273,7 @@ def topics_made_again_start_anew(plan: Plan, history: History, view: FinalView) 
 
 
 def copies_are_exact(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Everything that a copier has committed to have read is copied, once."""
+    """Every record below a copier's committed offset is copied exactly once."""
     copiers = [each for each in plan.actors if each.kind == "copier"]
     if len(copiers) != 1 or (history.power_losses and not plan.fsync_everywhere):
         return
@@ -281,7 +281,7 @@ def copies_are_exact(plan: Plan, history: History, view: FinalView) -> Iterator[
     if target not in view.committed or target in history.damaged or history.deletions:
         return
     counts = Counter(stored.value for stored in view.committed[target].values())
-    there: Counter[bytes] = Counter()  # a plain producer's retry may have written a record twice
+    there: Counter[bytes] = Counter()  # a retry of a plain producer may have written a record twice
     for partition in copiers[0].params["partitions"]:
         for stored in view.committed.get(partition, {}).values():
             there[copy_of(partition, stored.value)] += 1
@@ -300,7 +300,7 @@ def copies_are_exact(plan: Plan, history: History, view: FinalView) -> Iterator[
 def topics_are_as_told(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     last: dict[str, int | None] = {topic.name: topic.partitions for topic in plan.topics}
     for change in history.topics:
-        # After an attempt that may or may not have worked, nothing more is known.
+        # After a request without a clear answer the state of the topic is unknown.
         last[change.topic] = (
             change.partitions if change.outcome is Outcome.DONE and last.get(change.topic, 0) is not None else None
         )

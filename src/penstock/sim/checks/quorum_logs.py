@@ -1,9 +1,9 @@
-"""The metadata logs of all nodes, held against each other while they run.
+"""Compares the metadata logs of all nodes while they run.
 
-    log matching             what two nodes take for committed is the same, batch by batch
-    leader completeness      whoever leads the quorum has everything that anybody has taken for committed
+    log matching             the committed batches of any two nodes are the same
+    leader completeness      the leader of the quorum has everything that any node has taken for committed
 
-Only what has been committed since the last look is read, so that looking costs little.
+Each look reads only batches that were committed since the last look.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class QuorumLogs:
     def __init__(self, machines: Sequence[Machine], violated: Callable[[str, str], None]) -> None:
         self._machines = machines
         self._violated = violated
-        #: Base offset → (checksum of the batch, who had it first).
+        #: Base offset → (checksum of the batch, name of the first node that had it).
         self._batches: dict[int, tuple[int, str]] = {}
-        #: How far each life of a node has been read: a node that comes back is read again from its start.
+        #: (node, incarnation) → end of what was read: the log of a restarted node is read again from its start.
         self._read: dict[tuple[str, int], int] = {}
-        #: What anybody has taken for committed, and the epoch in which that was written.
+        #: Highest offset that any node has taken for committed, and the epoch in which it was written.
         self.committed = 0
         self.epoch = 0
         self._told: set[str] = set()
@@ -40,18 +40,22 @@ class QuorumLogs:
             if broker is None or machine.state is not State.SERVING:
                 continue
             log = broker.metadata.log
-            if log.offline or machine.disk_faults:  # to look must do no harm: a read that fails takes the log offline
+            if log.offline or machine.disk_faults:  # a read that fails would take the log offline
                 continue
             self._read_committed(machine, log)
-            leads = broker.metadata.leading and broker.metadata.leader_epoch >= self.epoch  # or it was deposed
+            leads = (
+                broker.metadata.leading and broker.metadata.leader_epoch >= self.epoch
+            )  # an older leader was deposed
             if leads and log.log_end_offset < self.committed:
-                what = f"{machine.name} leads the quorum, has {log.log_end_offset}, and {self.committed} was committed"
+                what = (
+                    f"{machine.name} leads the quorum with log end {log.log_end_offset}; {self.committed} was committed"
+                )
                 self._broken("leader completeness", what)
 
     def _read_committed(self, machine: Machine, log: Log) -> None:
-        life = (machine.name, machine.incarnation)
+        incarnation = (machine.name, machine.incarnation)
         high = log.high_watermark
-        position = max(self._read.get(life, 0), log.log_start_offset)
+        position = max(self._read.get(incarnation, 0), log.log_start_offset)
         while position < high:
             data = log.read(position, CHUNK_BYTES, upper_bound=high).read_now()
             found = split_batches(data, allow_partial=True)
@@ -62,15 +66,15 @@ class QuorumLogs:
                 position = max(position, header.next_offset)
                 if position > self.committed:
                     self.committed, self.epoch = position, header.partition_leader_epoch
-        self._read[life] = position
+        self._read[incarnation] = position
 
     def _batch(self, name: str, base_offset: int, checksum: int) -> None:
         known, by = self._batches.setdefault(base_offset, (checksum, name))
         if known != checksum:
-            self._broken("log matching", f"offset {base_offset} of the metadata differs between {by} and {name}")
+            self._broken("log matching", f"offset {base_offset} of the metadata log differs between {by} and {name}")
 
     def _broken(self, rule: str, what: str) -> None:
-        """Once for each rule: the rest is more of the same."""
+        """Reports the first violation of each rule."""
         if rule not in self._told:
             self._told.add(rule)
             self._violated(rule, what)

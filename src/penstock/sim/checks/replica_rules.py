@@ -1,7 +1,7 @@
-"""The same log on every machine: replicas compared batch by batch once everything is over, and with their indexes.
+"""Compares the replicas of each partition at the end of a run, batch by batch, and each replica with its indexes.
 
-Log matching: where two replicas have the same offset, they have the same bytes. In a compacted topic each replica
-compacts for itself, so there it is the records that are compared, where both still have them.
+Log matching: two replicas have the same bytes at the same offset. Each replica compacts for itself, so in a compacted
+topic records are compared, where both replicas still have them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 
-#: Where the replicas of each partition start.
+#: Partition → start offsets of its replicas.
 Starts = dict[TopicPartition, set[int]]
 
 
 @dataclass(slots=True)
 class Copy:
-    """What one machine has of one partition."""
+    """All batches that one machine has of one partition."""
 
     name: str
     start: int
@@ -42,7 +42,7 @@ class Copy:
 
 
 def read_copy(name: str, log: Log) -> Copy:
-    """Every stored batch, straight from the files."""
+    """Reads all batches of a replica from its files."""
     batches: dict[int, bytes] = {}
     position = log.log_start_offset
     while position < log.log_end_offset:
@@ -97,7 +97,7 @@ def _records(copy: Copy) -> dict[int, tuple[bytes | None, bytes | None]]:
 
 
 def not_committed(machine: Machine, damaged: set[TopicPartition]) -> str:
-    """A partition that the machine leads and whose end its readers can't see yet, if there is one."""
+    """Names a partition that the machine leads and whose high watermark is below its end; empty if there is none."""
     for partition in machine.broker.partitions if machine.broker is not None else ():
         if not partition.is_leader or not partition.is_open or (partition.topic, partition.index) in damaged:
             continue
@@ -116,14 +116,14 @@ def replica_starts(machines: Sequence[Machine]) -> Starts:
         for partition in broker.partitions:
             try:
                 start = partition.log.log_start_offset
-            except KafkaError:  # its disk failed: it is not among those that lead next
+            except KafkaError:  # its disk failed: it will not be elected
                 continue
             starts.setdefault((partition.topic, partition.index), set()).add(start)
     return starts
 
 
 def _sound(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[tuple[Machine, Partition]]:
-    """Every replica that nobody has damaged from outside."""
+    """Yields every replica whose files no fault has damaged."""
     for machine in machines:
         broker = machine.broker
         if broker is None or not machine.holds_partitions:
@@ -145,18 +145,18 @@ def replicas_agree(machines: Sequence[Machine], compacted: set[str], damaged: se
         yield from compare(f"{topic}-{index}", found, compacted=topic in compacted or topic.startswith("__"))
 
 
-# What each replica says of itself.
+# Rules for a single replica.
 
 
 def indexes_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """Every entry of an index names a batch that is where it says, and no other."""
+    """Every entry of an index points to the start of the batch that it names."""
     for machine, partition in _sound(machines, damaged):
         where = f"{partition.topic}-{partition.index} on {machine.name}"
         try:
             for segment in partition.log.segments:
                 yield from _misleading(where, segment)
         except KafkaError:
-            continue  # its disk failed: it is not among those that are asked
+            continue  # its disk failed: no client reads it
 
 
 def _misleading(where: str, segment: Segment) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _misleading(where: str, segment: Segment) -> Iterator[str]:
 
 
 def aborted_transactions_are_indexed(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """The transaction index covers each aborted transaction of the log, and no entry outlives its marker."""
+    """The transaction index has every aborted transaction of the log, and no entry without a marker."""
     for machine, partition in _sound(machines, damaged):
         where = f"{partition.topic}-{partition.index} on {machine.name}"
         try:
@@ -185,9 +185,9 @@ def aborted_transactions_are_indexed(machines: Sequence[Machine], damaged: set[T
 
 
 def misindexed(where: str, copy: Copy, entries: Iterable[AbortedTransaction]) -> Iterator[str]:
-    """Compares index entries with the transactions that a rebuild from the batches finds.
+    """Compares index entries with the aborted transactions that a rebuild from the batches finds.
 
-    Compaction may have removed a transaction's first batches: an entry may begin earlier than the rebuilt one.
+    Compaction may have removed a transaction's first batches: an entry may begin earlier than the rebuilt transaction.
     """
     producers = ProducerStateManager()
     rebuilt: dict[int, CompletedTxn] = {}
@@ -213,7 +213,7 @@ def misindexed(where: str, copy: Copy, entries: Iterable[AbortedTransaction]) ->
 
 
 def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """A marker may be written again for a transaction that it has ended, and says the same; it ends no other one."""
+    """A repeated marker has the same result as the first, and never ends a later transaction."""
     for machine, partition in _sound(machines, damaged):
         try:
             copy = read_copy(machine.name, partition.log)
@@ -223,7 +223,7 @@ def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartiti
 
 
 def ended_twice(where: str, copy: Copy) -> Iterator[str]:
-    #: Producer → epoch of its last marker, and what that said.
+    #: Producer → epoch of its last marker, and whether that committed.
     ends: dict[int, tuple[int, bool]] = {}
     #: Producers with records since their last marker.
     begun: set[int] = set()

@@ -11,13 +11,13 @@ from penstock.sim.checks.replica_rules import Starts
 def changes_by_restart(
     first: FinalView, again: FinalView, starts: Starts, history: History, compacted: set[str]
 ) -> Iterator[str]:
-    """What a clean restart of everything has changed, and may not.
+    """Yields what a clean restart of all nodes changed and must not change.
 
-    One thing it may: replicas in sync can start at different offsets. A deletion moves each replica's start by itself,
-    and one that was down then, or was killed before it had noted its start, comes back with an older one; leading, it
-    shows again what others have deleted, as Kafka's does. With the next leader those records go. So the start may
-    move forward to where another replica had it before the restart, no further than somebody asked to delete; it
-    never goes back, for a follower in sync has at least its leader's, and what lies behind it stays as it was.
+    One change is allowed. Replicas in sync can have different start offsets: a deletion moves the start of each replica
+    separately, and a replica that was down, or was killed before it wrote its new start down, comes back with an older
+    start. As a leader it shows deleted records again, as Kafka does, until the next leader is elected. So the start may
+    move forward to the start that another replica had before the restart, but not above the offset of a requested
+    deletion. It never moves back: a follower in sync has at least its leader's start. Records above the start stay.
     """
     for partition, records in first.records.items():
         if partition in history.damaged or partition[0] in compacted:

@@ -1,13 +1,12 @@
-"""What nodes believe of each other, held against each other while they run.
+"""Watches leaders, ISRs and high watermarks while nodes run, and checks them against each other.
 
-Everything here looks at machines from outside, between their turns: which node leads what in which epoch, how far the
-high watermark is, and whether everyone in sync has what it covers. Nodes don't know that they are watched.
+The watcher looks at machines from outside, between their turns; nodes don't know that they are watched.
 
-    one leader per epoch     nobody, ever, sees two leaders of one epoch of the quorum or of a partition
-    one state per change     a partition epoch is one set of leader, ISR and replicas for everyone
-    leader completeness      a new leader's log reaches what any leader before it had committed
+    one leader per epoch     no two nodes ever see different leaders of one epoch, of the quorum or of a partition
+    one state per change     all nodes see the same leader, ISR and replicas in a partition epoch
+    leader completeness      a new leader's log reaches the highest offset that any earlier leader committed
     in sync                  every member of the ISR has everything below the high watermark, from the moment it joins
-    within the log           no replica's high watermark is beyond what it has
+    within the log           no replica's high watermark is above its log end
     enough replicas          nothing is committed while fewer than min.insync.replicas are in sync
 """
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.broker.events import QuorumRoleChanged
     from penstock.broker.replicas.partition import Partition
 
-#: Changes of leaders named in one line of the story, at most.
+#: At most this many changes of leaders are named in one line of the story.
 NAMED = 6
 
 Key = tuple[bytes, int]
@@ -35,7 +34,7 @@ Key = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """From this moment on."""
+    """Leader, epoch and ISR of a partition from `time` on."""
 
     time: float
     leader: int
@@ -44,7 +43,7 @@ class Leadership:
 
 
 class Progress(NamedTuple):
-    """How far a partition was."""
+    """High watermark and log end of a leader at `time`."""
 
     time: float
     high_watermark: int
@@ -52,7 +51,7 @@ class Progress(NamedTuple):
 
 
 class _ReplicaState(NamedTuple):
-    """A replica, and all of it that is judged."""
+    """The state of a replica that the rules judge."""
 
     machine: Machine
     partition: Partition
@@ -64,11 +63,11 @@ class _ReplicaState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Excuses:
-    """What may not be held against anybody just now."""
+    """Losses that excuse a violation at this moment."""
 
     all: bool = False
     lost: Sequence[Machine] = ()
-    """Machines that are not back in sync after losing something."""
+    """Machines that lost data and are not back in sync."""
     damaged: AbstractSet[TopicPartition] = frozenset()
 
 
@@ -82,10 +81,10 @@ class Watcher:
     ) -> None:
         self._machines = machines
         self._now = now
-        self._tell = tell
+        self._add_line = tell
         self._violated = violated
         self.excuses: Callable[[], Excuses] = Excuses
-        #: Told of a node that has been elected, and of its epoch.
+        #: Called with the name of each elected node and its epoch.
         self.on_elected: list[Callable[[str, int], None]] = []
         self.quorum_leader = NO_NODE
         self.quorum_epoch = NO_NODE
@@ -96,19 +95,18 @@ class Watcher:
         self._states: dict[tuple[bytes, int, int], PartitionImage] = {}
         self._epochs: dict[Key, int] = {}
         self._committed: dict[Key, tuple[int, int]] = {}
-        self._seen_offset = -1
-        #: How many must be in sync for anything to be committed, where they are as many.
+        #: min.insync.replicas, for partitions with at least as many replicas.
         self.min_insync = 1
         self._too_few: dict[Key, tuple[object, int]] = {}
-        #: What the last look found, and what was excused then.
+        #: The replicas at the last look, and the excuses at that time.
         self._seen: dict[Key, list[_ReplicaState]] = {}
         self._excused: tuple[object, ...] = ()
-        self._told: set[tuple[str, Key]] = set()
+        self._reported: set[tuple[str, Key]] = set()
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Once for each partition: the rest is more of the same."""
-        if (rule, key) not in self._told:
-            self._told.add((rule, key))
+        """Reports the first violation of a rule for each partition."""
+        if (rule, key) not in self._reported:
+            self._reported.add((rule, key))
             self._violated(rule, what)
 
     # The quorum.
@@ -126,14 +124,14 @@ class Watcher:
         if epoch > self.quorum_epoch:
             self.quorum_epoch, self.quorum_leader = epoch, leader
         if event.role == "leader":
-            self._tell(node, f"leads the quorum in epoch {epoch}")
+            self._add_line(node, f"leads the quorum in epoch {epoch}")
             for elected in tuple(self.on_elected):
                 elected(node, epoch)
 
     # Images.
 
     def serves(self, machine: Machine) -> None:
-        """A node has started: what it knows now, and whatever it learns from now on."""
+        """Follows the metadata of a node that has started."""
         broker = machine.broker
         if broker is None:
             return
@@ -153,10 +151,10 @@ class Watcher:
                     moved.append(told)
         if moved:
             more = f" and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
-            self._tell("leaders", ", ".join(moved[:NAMED]) + more)
+            self._add_line("leaders", ", ".join(moved[:NAMED]) + more)
 
     def _partition(self, topic_id: bytes, name: str, index: int, partition: PartitionImage) -> str:
-        """What is new about who leads it, as words."""
+        """Checks a partition that a node has learned. Returns its new leader in words; empty if it is the old one."""
         where = f"{name}-{index}"
         if partition.leader != NO_NODE:
             known = self._leaders.setdefault((topic_id, index, partition.leader_epoch), partition.leader)
@@ -169,7 +167,7 @@ class Watcher:
             self._broken("one state per change", (topic_id, index), what)
         key = (topic_id, index)
         if partition.partition_epoch < self._epochs.get(key, 0) and key in self._epochs:
-            return ""  # somebody who is late
+            return ""  # a node with older metadata
         self._epochs[key] = partition.partition_epoch
         history = self.led.setdefault((name, index), [])
         last = history[-1] if history else None
@@ -189,7 +187,7 @@ class Watcher:
     # Logs.
 
     def _hosted(self, key: Key) -> dict[Machine, Partition]:
-        """Replicas of one partition that are open on machines that serve."""
+        """Returns the open replicas of a partition on serving machines."""
         found: dict[Machine, Partition] = {}
         for machine in self._machines:
             broker = machine.broker
@@ -198,13 +196,13 @@ class Watcher:
             try:
                 partition = broker.partitions.get_by_id(*key)
             except KafkaError:
-                continue  # it isn't there
+                continue  # the machine holds no such replica
             if partition.is_open and not partition.log.offline:
                 found[machine] = partition
         return found
 
     def _joined(self, key: Key, now: PartitionImage, joined: set[int]) -> None:
-        """The ISR has grown, this very moment."""
+        """Checks replicas at the moment at which they join the ISR."""
         excuses = self.excuses()
         replicas = self._hosted(key)
         for machine, partition in replicas.items():
@@ -217,7 +215,7 @@ class Watcher:
                     self._in_sync(key, machine, partition, other, replica)
 
     def look(self, excuses: Excuses) -> None:
-        """How far everybody is, now. What is as it was at the last look has been judged then."""
+        """Checks all replicas that have changed since the last look."""
         hosted: dict[Key, list[_ReplicaState]] = {}
         for machine in self._machines:
             broker = machine.broker
@@ -242,7 +240,7 @@ class Watcher:
         for machine, partition, image, _, high, end in replicas:
             if high > end:
                 what = f"{machine.name} has {end} of {partition.topic}-{partition.index}"
-                self._broken("within the log", key, f"{what} and takes {high} for committed")
+                self._broken("within the log", key, f"{what}, and a high watermark of {high}")
             if image.leader == machine.node_id:
                 name = (partition.topic, partition.index)
                 self.levels.setdefault(name, []).append(Progress(self._now(), high, end))
@@ -251,7 +249,7 @@ class Watcher:
                     self._enough(key, machine, partition)
 
     def _enough(self, key: Key, machine: Machine, partition: Partition) -> None:
-        """Of two looks that find the same few in sync, the second finds no more committed than the first."""
+        """Checks that the high watermark does not move between two looks with the same too small ISR."""
         leading, high = partition.leading, partition.log.high_watermark
         if leading is None or len(leading.isr) >= min(self.min_insync, len(leading.replicas)):
             self._too_few.pop(key, None)
@@ -276,14 +274,14 @@ class Watcher:
         high, by = self._committed.get(key, (0, NO_NODE))
         if epoch > by and log.log_end_offset < high:
             what = f"{machine.name} leads {where} in epoch {epoch}, has {log.log_end_offset}"
-            self._broken("leader completeness", key, f"{what}, and {high} was committed in epoch {by}")
+            self._broken("leader completeness", key, f"{what}, but {high} was committed in epoch {by}")
         if log.high_watermark > high:
             self._committed[key] = (log.high_watermark, epoch)
         for other, replica, *_ in replicas:
             if other.node_id not in partition.image.isr or other is machine or other in lost:
                 continue
             if replica.image.partition_epoch > partition.image.partition_epoch:
-                continue  # it knows of a change that this leader hasn't heard of: it may have been fenced by it
+                continue  # the replica knows a newer partition epoch, in which this leader may be replaced
             self._in_sync(key, machine, partition, other, replica)
 
     def _in_sync(self, key: Key, machine: Machine, partition: Partition, other: Machine, replica: Partition) -> None:
@@ -291,7 +289,7 @@ class Watcher:
         if replica.log.log_end_offset < log.high_watermark:
             where = f"{partition.topic}-{partition.index}"
             what = f"{other.name} has {replica.log.log_end_offset} of {where} and is in the ISR"
-            self._broken("in sync", key, f"{what}, where {machine.name} has committed {log.high_watermark}")
+            self._broken("in sync", key, f"{what}, but {machine.name} has committed {log.high_watermark}")
 
 
 def _essence(partition: PartitionImage) -> tuple[object, ...]:

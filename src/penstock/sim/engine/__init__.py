@@ -1,4 +1,4 @@
-"""Virtual machines: event loops on one timeline, clocks, links, connections, disks, and the machines made of them.
+"""The engine: event loop, network, disk, clock and machines in virtual time, drawn from one seed.
 
-Deterministic: everything random comes from the run's seed. Nothing here knows workloads, faults or rules.
+`Environment` builds them all. The engine knows no workload, no faults and no rules. Called by all other packages.
 """

@@ -1,4 +1,4 @@
-"""The wall clock of one machine: virtual time as this machine believes it, off by some, running at its own rate."""
+"""The wall clock of one machine: virtual time with the error of this clock, at the rate of this clock."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class SimClock:
         return 0
 
     def jump(self, milliseconds: int) -> None:
-        """Somebody set it, forward or back."""
+        """Sets the clock forward, or back if negative."""
         self.offset_ms += milliseconds

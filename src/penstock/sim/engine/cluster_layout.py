@@ -1,7 +1,6 @@
-"""What a cluster is made of: which machines vote, which hold partitions, and how many must have a record.
+"""The layout of a cluster: which machines vote, which hold partitions, and how many replicas must have a record.
 
-Drawn from streams of their own: a cluster of one is what it always was, and a seed's workload is the same for any
-number of machines.
+Layouts are drawn from random streams of their own: a seed's workload is the same for any number of machines.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from random import Random
 from penstock.raft.voters import Voter
 
 CONTROLLER_PORT = 9093
-#: What long runs have: Kafka's own session, and three times its patience with a silent leader of the quorum.
+#: Timeouts of long runs: Kafka's own session timeout, and three times its fetch timeout of the quorum.
 LEAST_LAG_MS = 6_000
 LONG_SESSION_MS = 9_000
 LONG_QUORUM_MS = 6_000
@@ -26,9 +25,9 @@ class ClusterLayout:
     replication_factor: int = 1
     min_insync: int = 1
     dynamic: bool = True
-    """Voters are what the log says (KIP-853), rather than what every node's properties say."""
+    """True: voters are in the metadata log (KIP-853). False: voters are in the properties of every node."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What a cluster adds to a node's settings."""
+    """Settings that the cluster adds to those of each node."""
 
     @property
     def single_node(self) -> bool:
@@ -43,7 +42,7 @@ class ClusterLayout:
         return ",".join(roles)
 
     def voters(self) -> tuple[Voter, ...]:
-        """As they are named when the first disks are formatted."""
+        """Returns the voters with which the first disks are formatted."""
         return tuple(
             Voter(
                 node_id, f"directory of n{node_id:<4}".encode()[:16], (("CONTROLLER", f"n{node_id}", CONTROLLER_PORT),)
@@ -51,8 +50,8 @@ class ClusterLayout:
             for node_id in self.controllers
         )
 
-    def unhurried(self) -> ClusterLayout:
-        """Who has nothing to fetch or to say waits for longer: what is asked in vain is most of a long run."""
+    def with_long_waits(self) -> ClusterLayout:
+        """Returns a layout with longer polls and heartbeats: a long run would otherwise consist of empty requests."""
         if self.single_node:
             return self
         lag_ms = max(LEAST_LAG_MS, int(self.settings["replica.lag.time.max.ms"]))
@@ -66,7 +65,7 @@ class ClusterLayout:
         return replace(self, settings={**self.settings, **{name: str(value) for name, value in waits.items()}})
 
     def node_settings(self, node_id: int, host: str, port: int) -> dict[str, str]:
-        """Properties of one node of several."""
+        """Returns the properties of a node in a cluster of several nodes."""
         listeners = []
         if node_id in self.brokers:
             listeners.append(f"PLAINTEXT://{host}:{port}")
@@ -99,7 +98,7 @@ def replicated(replication_factor: int, min_insync: int) -> dict[str, str]:
 
 
 def simple_layout(nodes: int) -> ClusterLayout:
-    """Everyone does everything, as `penstock up --nodes K` has it."""
+    """Returns the layout of `penstock up --nodes K`: every node is a broker, and the first ones are controllers too."""
     if nodes == 1:
         return ClusterLayout()
     ids = tuple(range(1, nodes + 1))
@@ -126,7 +125,7 @@ def draw_layout(random: Random, nodes: int) -> ClusterLayout:
 
 
 def _timing(random: Random) -> dict[str, str]:
-    """Kafka's defaults or shorter: more happens in a minute."""
+    """Draws timeouts: Kafka's defaults, or shorter ones, so that more happens in a minute."""
     session = random.choice((3_000, 3_000, 9_000))
     return {
         "broker.session.timeout.ms": str(session),

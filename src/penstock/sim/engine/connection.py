@@ -13,7 +13,7 @@ from penstock.sim.engine.links import RETRANSMIT_MAX_S, RETRANSMIT_S, Channel, L
 from penstock.sim.engine.loop import ProcessLoop, Timeline
 from penstock.sim.engine.trace import Trace
 
-#: Bytes on the wire and in the receiver's kernel that nobody has read yet, at most.
+#: At most this many bytes are on the wire or unread in the receiver's kernel.
 WINDOW_BYTES = 256 * 1024
 HIGH_WATER_BYTES = 64 * 1024
 
@@ -53,7 +53,7 @@ class ConnectionFabric(Protocol):
 
 
 class Stream:
-    """One direction: what its sender has not sent yet, and the channel that carries it."""
+    """One direction of a connection: its unsent bytes, and the channel that carries the others."""
 
     __slots__ = (
         "_channel",
@@ -76,7 +76,7 @@ class Stream:
         self.unsent_bytes = 0
         self.window = WINDOW_BYTES
         self.ended: _Signal | None = None
-        #: After so many more bytes the connection breaks, for both ends.
+        #: The connection breaks for both ends after this many more bytes; None: it does not.
         self.cut_after: int | None = None
 
     def write(self, data: bytes) -> None:
@@ -85,7 +85,7 @@ class Stream:
         self.pump()
 
     def pump(self) -> None:
-        """Sends what the window allows."""
+        """Sends as many bytes as the window allows."""
         unsent, split, random = self._unsent, self._fabric.split, self._fabric.random
         while unsent and self.window > 0 and not self.ended:
             head = unsent.popleft()
@@ -111,7 +111,7 @@ class Stream:
         self._channel.send(data, len(data))
 
     def end(self, signal: _Signal) -> None:
-        """Nothing follows `signal`."""
+        """Ends the stream with `signal`; unsent bytes are dropped."""
         if self.ended is RESET or self.ended is signal:
             return
         self.ended = signal
@@ -119,7 +119,7 @@ class Stream:
         self._channel.send(signal)
 
     def hold(self) -> None:
-        """What is on its way stays there, and what is sent joins it."""
+        """Holds back all bytes in flight and all bytes sent from now on, until `release`."""
         self._channel.hold()
 
     def release(self) -> None:
@@ -139,7 +139,7 @@ class Stream:
         self._receiver.receive(item)
 
     def _send_again(self, until: float, pause: float) -> None:
-        """Nobody answers: the sender's kernel tries again and again. A machine that is back knows of no connection."""
+        """Retries as the sender's kernel does while the receiver is off. A machine that is back knows no connection."""
         timeline = self._fabric.timeline
 
         def attempt() -> None:
@@ -153,7 +153,7 @@ class Stream:
         timeline.at(timeline.now + pause, attempt)
 
     def consumed(self, size: int) -> None:
-        """The receiver has read it: the sender learns after a moment."""
+        """Widens the window by bytes that the receiver has read; the sender learns it after the link's delay."""
         self.window += size
         if self._unsent:
             timeline = self._fabric.timeline
@@ -161,7 +161,7 @@ class Stream:
 
 
 class Endpoint(asyncio.Transport):
-    """One end, as the process that has it sees it: an asyncio transport."""
+    """One end of a connection: the asyncio transport of its process."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Endpoint(asyncio.Transport):
     def __repr__(self) -> str:
         return f"<{self.host.name}→{self.get_extra_info('peername')[0]}>"
 
-    # From the network, outside of any process.
+    # Calls from the network, outside any process.
 
     def receive(self, item: bytes | _Signal) -> None:
         if self._closed or self._gone:
@@ -206,7 +206,7 @@ class Endpoint(asyncio.Transport):
             self._schedule_read()
 
     def drained(self) -> None:
-        """Some of what was written is on its way."""
+        """Call when unsent bytes have been sent: closes the end, or resumes its writer."""
         out = self.out
         if self._closing and not out.unsent_bytes and not out.ended:
             out.end(END)
@@ -220,16 +220,16 @@ class Endpoint(asyncio.Transport):
             self.loop.call_soon(self._lost, TimeoutError("the connection timed out"))
 
     def killed(self) -> None:
-        """Its process is gone or has no use for it; the kernel tells the peer."""
+        """Closes the end because its process died or dropped it; the kernel notifies the peer."""
         self._forget()
         self.out.end(RESET if self._received else END)
 
     def vanish(self) -> None:
-        """Its machine lost power."""
+        """Forgets the connection because the machine lost power; the peer is not notified."""
         self._gone = True
         self.out.drop()
 
-    # In the process.
+    # Calls in the process.
 
     def accept(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         if not self._closed and not self._gone:
@@ -261,13 +261,13 @@ class Endpoint(asyncio.Transport):
         if signal is RESET:
             self._lost(ConnectionResetError("the peer reset the connection"))
             return
-        check(self._protocol is not None, "an end is read by its protocol")
+        check(self._protocol is not None, "a signal is read only once the end has a protocol")
         keep = isinstance(self._protocol, asyncio.Protocol | asyncio.BufferedProtocol) and self._protocol.eof_received()
         if not keep:
             self.close()
 
     def _joined(self, first: bytes) -> bytes:
-        """One read may bring what came in several pieces."""
+        """Returns several received pieces as one, at random."""
         received = self._received
         if isinstance(received[0], _Signal) or self._fabric.random.random() >= self._fabric.join:
             return first

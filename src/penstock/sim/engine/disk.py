@@ -1,8 +1,8 @@
-"""The simulated `Disk`: one process's view of its machine's volume, with the time that calls take and their faults.
+"""The simulated `Disk`: one process's view of its machine's volume. Calls take virtual time and may fail.
 
-What a node would do in a thread (an fsync, a cold read, `run`) takes virtual time in which the loop goes on; what it
-does on its loop (`sync_now`) takes time in which the whole process stands still. A view dies with its process: nothing
-that a dead process's leftovers do reaches the volume.
+Work that a node does in a thread (an fsync, a cold read, `run`) takes virtual time in which the loop goes on; a call on
+the loop (`sync_now`) takes time in which the whole process stands still. A view dies with its process: a dead process
+changes nothing on the volume.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TOTAL_BYTES = 1 << 40
-#: What an fsync of a healthy disk takes.
+#: Mean time of an fsync on a healthy disk.
 NORMAL_SYNC_S = 0.002
 
 
@@ -36,21 +36,21 @@ class DiskConditions:
     """How a disk behaves; the nemesis changes it while the node runs."""
 
     sync_s: float = NORMAL_SYNC_S
-    """What an fsync takes, give or take half."""
+    """Mean time of an fsync; each takes between half and one and a half times as long."""
     read_s: float = 0.0003
     cold: float = 0.1
-    """How often data is not in the page cache."""
+    """Share of reads whose data is not in the page cache."""
     sync_volume: bool = True
-    """Whether everything can be synced with one call."""
+    """True if one call can sync the whole volume."""
     stall_until: float = 0.0
-    """Nothing that needs the disk itself ends before this."""
+    """Virtual time until which no call to the disk ends."""
     write_error: float = 0.0
-    """How often a write or an fsync fails with EIO."""
+    """Share of writes and fsyncs that fail with EIO."""
     forget_on_error: bool = False
-    """Whether the kernel drops what it could not write, and a later fsync says nothing of it."""
+    """True if the kernel drops data that it could not write, and a later fsync succeeds nevertheless."""
     read_error: float = 0.0
     broken: str = ""
-    """Everything below this directory fails with EIO."""
+    """A directory in which every call fails with EIO; empty: none."""
 
 
 class SimDisk:
@@ -64,7 +64,7 @@ class SimDisk:
         self.random = random
         self.trace = trace
         self.conditions = conditions
-        #: Called before every change with its kind and path; may end the process, see `Machine`.
+        #: Called before every change with its kind and path. It may kill the process: see `Machine.die_at_change`.
         self.on_change: Callable[[str, str], None] | None = None
         self._locks: list[str] = []
 
@@ -72,10 +72,10 @@ class SimDisk:
 
     def _alive(self, path: str) -> None:
         if self.loop.dead:
-            raise DiskError(errno.EIO, "the process is gone", path)
+            raise DiskError(errno.EIO, "the process is dead", path)
 
     def change(self, kind: str, path: str, size: int = 0) -> None:
-        """Before anything changes. Raises DiskError, or ends the process."""
+        """Call before every change. Raises DiskError, or kills the process."""
         self._alive(path)
         self.trace.note(self.loop.name, f"disk {kind} {path} {size}")
         if self.on_change is not None:
@@ -198,7 +198,7 @@ class SimDisk:
             file.append(data)
 
     def sync_volume(self, path: str) -> bool:
-        """Whether this can be done at all differs from machine to machine."""
+        """Syncs everything. Returns False on a machine that has no such call."""
         if not self.conditions.sync_volume:
             return False
         self.change("sync_volume", path)
@@ -208,7 +208,7 @@ class SimDisk:
     def lock(self, path: str) -> SimLock:
         self._alive(path)
         if path in self.volume.locks:
-            raise DirectoryLockedError(f"Another process uses {path}: stop it first.")
+            raise DirectoryLockedError(f"Another process uses {path}: stop that process first.")
         self.volume.locks.add(path)
         self._locks.append(path)
         return SimLock(self, path)
@@ -219,7 +219,7 @@ class SimDisk:
             self.volume.locks.discard(path)
 
     def release(self) -> None:
-        """The process is gone, and its locks with it."""
+        """Releases the locks of a process that has died."""
         for path in list(self._locks):
             self.unlock(path)
 
@@ -232,7 +232,7 @@ class SimDisk:
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         await asyncio.sleep(self.sync_time())
-        # In a thread, so what it waits for doesn't hold up the loop.
+        # The function runs in a thread: the time that it takes is not the loop's.
         with self.loop.timeline.elsewhere():
             return function(*args, **kwargs)
 
@@ -240,7 +240,7 @@ class SimDisk:
         raise DiskError(errno.ENOSYS, "no other process can see these files", module)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: the disk holds no resources."""
 
 
 class SimLock:
@@ -286,7 +286,7 @@ class SimFile:
         try:
             disk.change("write", self.path, len(data))
         except ProcessKilled:
-            # It dies inside of the call: the kernel has taken some of it.
+            # The process dies inside the call: the kernel has taken a part of the data.
             inode = self._found()
             inode.write(len(inode.data) if offset is None else offset, data[: disk.random.randint(0, len(data))])
             raise
@@ -324,7 +324,7 @@ class SimFile:
             disk.loop.block(disk.sync_time())
 
     async def sync(self) -> None:
-        """What is written while the disk works on it is not part of it."""
+        """Syncs everything written before the call; later writes are not covered."""
         inode = self._found()
         sequence = inode.sequence
         await asyncio.sleep(self._disk.sync_time())

@@ -1,8 +1,8 @@
 """The wires between hosts: one `Link` for each direction, and the ordered `Channel`s that run over it.
 
-TCP hides loss, duplication and reordering of packets. What it lets through is time: a lost packet delays everything
-behind it by a retransmission, a cut wire holds everything until it is mended, and then all of it arrives, late and in
-order, even from senders that have long given up. So that is what a link does.
+TCP hides loss, duplication and reordering of packets, but not delay, and a link simulates the delay: a lost packet
+delays all data behind it by a retransmission; a cut wire holds all data until it is mended, and then everything
+arrives, late and in order, even from senders that have given up.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from penstock.sim.engine.loop import Timeline
 #: TCP's first retransmission timeout and its longest.
 RETRANSMIT_S = 0.2
 RETRANSMIT_MAX_S = 10.0
-#: More in a row and the packet gets through anyway: a wire that loses everything is a cut one.
+#: After so many losses in a row a packet gets through: to lose every packet is what `cut` is for.
 LOSSES_IN_A_ROW = 6
 
 
 @dataclass(slots=True)
 class Conditions:
-    """How a link treats what it carries."""
+    """Delay, loss and bandwidth of a link."""
 
     delay_s: float = 0.0002
     jitter_s: float = 0.0003
     loss: float = 0.0
-    """Share of packets that have to be sent again."""
+    """Share of packets that are lost and sent again."""
     bytes_per_s: float = 0.0
     """0: no limit."""
 
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """From one host to another, one way."""
+    """The wire from one host to another, in one direction."""
 
     source: str
     target: str
@@ -45,7 +45,7 @@ class Link:
     conditions: Conditions = field(default_factory=Conditions)
     cut: bool = False
     _free_at: float = 0.0
-    #: Channels with arrivals that wait for the wire to be mended, and how many.
+    #: Channels with data that waits until the wire is mended, and the number of their arrivals.
     _stalled: dict[Channel, int] = field(default_factory=dict)
 
     def latency(self) -> float:
@@ -80,18 +80,18 @@ class Link:
         return sum(self._stalled.values())
 
     def mend(self) -> None:
-        """Everything that was held goes on its way, each channel's in order."""
+        """Sends on all held data, in the order of each channel."""
         self.cut = False
         stalled, self._stalled = self._stalled, {}
         for channel, count in stalled.items():
-            # The sender has backed off meanwhile: its next attempt comes some time after the wire is whole again.
+            # The sender has backed off meanwhile: its next attempt comes some time after the repair.
             channel.last_arrival = max(channel.last_arrival, self.timeline.now + self.random.uniform(0, RETRANSMIT_S))
             for _ in range(count):
                 self.carry(channel, 0)
 
 
 class Channel:
-    """Things in flight from one host to another; they arrive in the order in which they were sent."""
+    """Data in flight from one host to another; it arrives in the order in which it was sent."""
 
     __slots__ = ("_held", "_in_flight", "_receive", "last_arrival", "link")
 
@@ -100,7 +100,7 @@ class Channel:
         self.last_arrival = 0.0
         self._receive = receive
         self._in_flight: deque[Any] = deque()
-        #: How many arrivals wait for a release; None: it isn't held.
+        #: Number of arrivals that wait for a release; None: the channel is not held.
         self._held: int | None = None
 
     def hold(self) -> None:

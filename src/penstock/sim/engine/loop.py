@@ -1,14 +1,14 @@
 """Event loops in virtual time: one per simulated process, all driven by one `Timeline`.
 
-What asyncio promises holds: callbacks of `call_soon` run in the order they were given, a timer never runs early. What
-it doesn't promise is drawn from the seed: which of several processes goes first, timers and network arrivals that are
-due at the same time, and how long a process takes for a turn (if it takes any time).
+The guarantees of asyncio hold: callbacks of `call_soon` run in the order of the calls, a timer never runs early. All
+else is drawn from the seed: which process runs first, the order of timers and arrivals that are due at the same time,
+and how long a turn of a process takes (if it takes any time).
 
     process   ready ──► picked ──► one turn: everything that was ready when the turn began ──► ready or idle
     time      moves only when no process is ready, to the next timer or arrival
 
-A paused process keeps its timers and what arrives; it finds them all when it goes on, as after SIGSTOP and SIGCONT.
-A dead one drops everything. Threads and real sockets are refused: in a node they are behind `Disk` and `Network`.
+A paused process keeps its timers and its arrivals and handles them when it resumes, as after SIGSTOP and SIGCONT.
+A dead process drops everything. Threads and real sockets are refused: a node has them behind `Disk` and `Network`.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-#: Turns without a moment of time passing: more is a loop that feeds itself.
+#: More turns than this at one moment of virtual time are a livelock.
 LIVELOCK_TURNS = 100_000
-#: How often a coroutine of a dead process may try to wait for something.
-LAST_WORDS = 100
+#: How often a coroutine of a dead process may await something before it is dropped.
+MAX_AWAITS_AFTER_DEATH = 100
 
 
 class SimulationError(Exception):
-    """The run can't go on: nothing left to do, or no end of it."""
+    """The run cannot go on: nothing is left to do, or it does not end."""
 
 
 class ProcessKilled(BaseException):
-    """Unwinds the code of a process that dies in the middle of a call. Not an Exception: nobody may survive it."""
+    """Unwinds the code of a process that dies inside a call. Not an Exception: no handler may catch it."""
 
 
 class ProcessDied(Exception):
-    """The process that was to do it is gone."""
+    """The process died before its work was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception that nobody caught."""
+    """An uncaught exception."""
 
     time: float
     process: str
@@ -63,7 +63,7 @@ class Failure:
 
 
 class _Soon(asyncio.Handle):
-    """A handle without what only debug mode needs: a run makes hundreds of them for each virtual second."""
+    """A handle without the fields of debug mode: a run makes hundreds of handles per virtual second."""
 
     __slots__ = ()
 
@@ -89,12 +89,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.dead = False
         self.stopped = False
         self.on_death: list[Callable[[], None]] = []
-        #: Seconds of virtual time that a turn takes, at most; 0: none.
+        #: Longest virtual time of a turn, in seconds; 0: turns take no time.
         self.turn_cost_s = 0.0
-        #: Until then it is inside a call that takes time.
+        #: Virtual time until which the process is inside a blocking call.
         self.busy_until = 0.0
         self.ready: deque[asyncio.Handle] = deque()
-        #: It is among those that have something to do, or will be when it is no longer busy.
+        #: True if the process is in `runnable`, or returns there at `busy_until`.
         self.queued = False
         self._task_factory: Any = None
         self._exception_handler: Callable[[ProcessLoop, dict[str, Any]], object] | None = None
@@ -137,7 +137,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays in the heap until its time; most are due soon."""
+        """Does nothing: a cancelled timer stays in the heap until it is due."""
 
     # Futures and tasks.
 
@@ -160,13 +160,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def get_task_factory(self) -> Any:
         return self._task_factory
 
-    # What is asked of any loop.
+    # Other methods of an asyncio loop.
 
     def get_debug(self) -> bool:
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Debug mode reads real clocks."""
+        """Does nothing: debug mode reads real clocks."""
 
     def is_running(self) -> bool:
         return not self.dead
@@ -192,17 +192,17 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.default_exception_handler(context)
 
     async def shutdown_asyncgens(self) -> None:
-        """None are tracked."""
+        """Does nothing: async generators are not tracked."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> NoReturn:
-        raise SimulationError(f"{func!r} was to run in a thread: give the work to Disk.run, which the simulator has.")
+        raise SimulationError(f"{func!r} needs a thread, which a simulated process doesn't have: use Disk.run instead.")
 
-    # A process.
+    # The process.
 
     def stop(self) -> None:
-        """As SIGSTOP does."""
+        """Pauses the process, as SIGSTOP does."""
         self.stopped = True
 
     def resume(self) -> None:
@@ -211,15 +211,15 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.timeline.enqueue(self)
 
     def block(self, seconds: float) -> None:
-        """The process is inside a call that takes this long: it runs nothing else meanwhile."""
+        """Blocks the process for so many seconds, as a call that takes this long does."""
         self.busy_until = max(self.busy_until, self.timeline.now + seconds)
 
     def turn(self) -> None:
-        """Everything that is ready now, as one pass of asyncio's loop. The timeline says that this process runs."""
+        """Runs all callbacks that are ready now, as one pass of asyncio's loop does."""
         ready = self.ready
         for _ in range(len(ready)):
             if not ready:
-                break  # it died half way
+                break  # the process died during the turn
             handle = ready.popleft()
             if handle._cancelled:
                 continue
@@ -233,22 +233,22 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.block(self.timeline.random.uniform(0, self.turn_cost_s))
 
     def kill(self) -> None:
-        """Nothing of it runs any more. Its coroutines are closed, in a world that no longer listens to them."""
+        """Kills the process: no callback runs any more, and its coroutines are closed."""
         if self.dead:
             return
         self.dead = True
         self.timeline.alive.pop(self, None)
         self.ready.clear()
-        for tell in self.on_death:
-            tell()
+        for notify in self.on_death:
+            notify()
         self.on_death.clear()
         if self.timeline.running is self:
-            # It dies inside a call of its own: what is on the stack can only be closed once that has unwound.
-            self.timeline.at(self.timeline.now, self._bury)
+            # The process kills itself: coroutines on its stack can be closed only once the stack has unwound.
+            self.timeline.at(self.timeline.now, self._close_tasks)
         else:
-            self._bury()
+            self._close_tasks()
 
-    def _bury(self) -> None:
+    def _close_tasks(self) -> None:
         with self.timeline.inside(self):
             for task in asyncio.all_tasks(self):
                 _silence(task)
@@ -260,18 +260,18 @@ def _silence(task: asyncio.Task[Any]) -> None:
 
 
 def _close(coroutine: Generator[Any, Any, Any] | Coroutine[Any, Any, Any] | None) -> None:
-    """Lets go of its frames now, not whenever the collector comes by. What it does in `finally` reaches nobody."""
+    """Releases the frames of a coroutine now, not at the next garbage collection. Its `finally` blocks run unheard."""
     if coroutine is None:
         return
-    for _ in range(LAST_WORDS):
+    for _ in range(MAX_AWAITS_AFTER_DEATH):
         try:
-            coroutine.throw(ProcessKilled())  # it may wait for something once more on its way out: thrown again
+            coroutine.throw(ProcessKilled())  # a `finally` block may await something: throw again
         except BaseException:
             return
 
 
 class Timeline:
-    """Virtual time, and who does something next."""
+    """Virtual time, and the order in which processes run."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -283,7 +283,7 @@ class Timeline:
         self._draw = random.random
         self._sequence = 0
         self._events: list[tuple[float, float, int, ProcessLoop | None, Any]] = []
-        #: Processes that have something to do.
+        #: Processes with callbacks that are ready.
         self.runnable: list[ProcessLoop] = []
 
     def process(self, name: str) -> ProcessLoop:
@@ -292,18 +292,18 @@ class Timeline:
         return loop
 
     def end(self) -> None:
-        """The run is over: whatever is left of any process is let go here, not whenever the collector comes by."""
+        """Kills all processes at the end of a run, so that none is left for the garbage collector."""
         for loop in list(self.alive):
             loop.kill()
 
-    # What happens when.
+    # Timers and events.
 
     def add_timer(self, when: float, loop: ProcessLoop, timer: asyncio.TimerHandle) -> None:
         self._sequence += 1
         heappush(self._events, (when, self._draw(), self._sequence, loop, timer))
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Outside of any process: the network's and the disks' own events."""
+        """Calls back at a time, outside any process: for events of the network and of disks."""
         self._sequence += 1
         heappush(self._events, (when, self._draw(), self._sequence, None, callback))
 
@@ -328,7 +328,7 @@ class Timeline:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Work that a process has given to a thread: the time that it takes is not the loop's."""
+        """For work that a process does in a thread: blocking calls inside don't block the loop."""
         before, self.running = self.running, None
         try:
             yield
@@ -348,16 +348,16 @@ class Timeline:
                 if self.now > last:
                     idle_turns, last = 0, self.now
                     if last > until:
-                        raise SimulationError(f"The run has not ended at {until:.0f} s.")
+                        raise SimulationError(f"The run did not end within its bound of {until:.0f} s of virtual time.")
                 idle_turns += 1
                 if idle_turns > LIVELOCK_TURNS:
-                    raise SimulationError(f"Time stands still at {self.now:.3f} s: callbacks call each other for ever.")
+                    raise SimulationError(f"Livelock at {self.now:.3f} s: callbacks schedule each other without end.")
         finally:
             events._set_running_loop(outer)
         return task.result()
 
     def step(self) -> None:
-        """One turn of one process, or the next moment at which something happens."""
+        """Runs one turn of one process; if none is ready, moves time to the next event."""
         outer = events._get_running_loop()
         try:
             self._step()
@@ -365,11 +365,13 @@ class Timeline:
             events._set_running_loop(outer)
 
     def _step(self) -> None:
-        """Whose turn it is stays the running loop afterwards: setting it twice a turn costs as much as the turn."""
+        """Leaves asyncio's running loop set afterwards: setting it twice per turn would double the cost of a turn."""
         runnable = self.runnable
         if not runnable:
             if not self._events:
-                raise SimulationError(f"Nothing is left to happen at {self.now:.3f} s, and the run is not over.")
+                raise SimulationError(
+                    f"Deadlock at {self.now:.3f} s: no timer and no event is left, and the run is not over."
+                )
             self.now = max(self.now, self._events[0][0])
         self._bring_due()
         if not runnable:
@@ -378,7 +380,7 @@ class Timeline:
         if runnable and (slot := int(self._draw() * (len(runnable) + 1))) < len(runnable):
             loop, runnable[slot] = runnable[slot], loop
         if loop.stopped or loop.dead:
-            loop.queued = False  # resuming puts it back
+            loop.queued = False  # `resume` enqueues it again
             return
         if loop.busy_until > self.now:
             self.at(loop.busy_until, partial(runnable.append, loop))
@@ -395,7 +397,7 @@ class Timeline:
             self.enqueue(loop)
 
     def _bring_due(self) -> None:
-        """What is due now happens, or is put before the process that it belongs to."""
+        """Calls the events that are due, and hands due timers to their processes."""
         due, now = self._events, self.now
         while due and due[0][0] <= now:
             _, _, _, owner, event = heappop(due)
@@ -409,9 +411,9 @@ class Timeline:
 
 @contextmanager
 def collected_by_hand() -> Iterator[None]:
-    """No garbage collection in the middle of a run: what dead processes leave behind would have its last words then.
+    """Turns automatic garbage collection off for a run: it would run finalizers of dead processes at random moments.
 
-    Coroutines that they had made and not begun complain of it, to nobody's use.
+    Warnings about coroutines that were never awaited are dropped: killed processes leave such coroutines behind.
     """
     was_on, hook = gc.isenabled(), sys.unraisablehook
     gc.disable()
@@ -419,8 +421,8 @@ def collected_by_hand() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            gc.collect()  # what the run before this one has left: frozen, it would stay for good
-            gc.freeze()  # modules and layouts are no garbage: looking through them took longer than all the rest
+            gc.collect()  # frozen garbage of the run before would stay for ever
+            gc.freeze()  # collections need not scan what was there before the run
             yield
             gc.collect()
     finally:
@@ -431,12 +433,12 @@ def collected_by_hand() -> Iterator[None]:
 
 
 async def run_in(loop: ProcessLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` in another process and waits for it from this one. Raises ProcessDied if that process dies first."""
+    """Runs `work` in the process of `loop` and awaits its result. Raises ProcessDied if that process dies first."""
     here = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = here.create_future()
 
     def finished(task: asyncio.Task[T]) -> None:
-        def tell() -> None:
+        def settle() -> None:
             if outcome.done():
                 return
             if task.cancelled():
@@ -446,14 +448,14 @@ async def run_in(loop: ProcessLoop, work: Coroutine[Any, Any, T]) -> T:
             else:
                 outcome.set_result(task.result())
 
-        here.call_soon(tell)
+        here.call_soon(settle)
 
     def died() -> None:
-        def tell() -> None:
+        def settle() -> None:
             if not outcome.done():
                 outcome.set_exception(ProcessDied(f"{loop.name} died."))
 
-        here.call_soon(tell)
+        here.call_soon(settle)
 
     if loop.dead:
         work.close()

@@ -1,11 +1,11 @@
-"""A machine with one node on it: its disk and clock stay, its process comes and goes.
+"""A machine with one node: its disk and clock stay, its process starts and dies.
 
     off ──power on──► up, no process ──start──► starting ──► serving ──stop──► up, no process
                           ▲                        │             │
                           └─────── kill ◄──────────┴─────────────┘          power loss from anywhere: off
 
-A kill leaves the page cache, a power loss does not. Both may be set to happen at the n-th change of the disk from now,
-in the middle of whatever the node is doing.
+A kill leaves the page cache, a power loss does not. Either can be set to happen inside the n-th change of the disk from
+now.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Machine:
         self.volume = Volume(clock.wall_ms)
         self.conditions = DiskConditions()
         self.turn_cost_s = 0.0
-        #: Faults of the disk that are under way: what fails meanwhile may fail.
+        #: Number of disk faults under way: a start that fails meanwhile is no violation.
         self.disk_faults = 0
         self.state = State.DOWN
-        #: Whether its next disk is formatted for a quorum that is there already.
+        #: True if the next disk is formatted to join an existing quorum.
         self.joins = layout.dynamic and not self.votes
         self.incarnation = 0
         self.node: Node | None = None
@@ -86,7 +86,7 @@ class Machine:
         self.on_node_event: Callable[[Machine, NodeEvent], None] = lambda machine, event: None
         #: Notified when the node has started.
         self.on_serving: Callable[[Machine], None] = lambda machine: None
-        #: A start that failed though its disk did nothing wrong, or a stop that failed at all.
+        #: Notified of a start that failed without a disk fault, and of every stop that failed.
         self.on_failure: Callable[[Machine, Exception], None] = lambda machine, error: None
         fabric.host(self.name)
 
@@ -103,18 +103,18 @@ class Machine:
 
     @property
     def offline(self) -> bool:
-        """Whether the node has given up a directory, or all of them."""
+        """True if the node has taken a log directory offline."""
         broker = self.broker
         return broker is not None and any(each.offline for each in broker.logs.all_dirs)
 
     @property
     def broker(self) -> Broker | None:
-        """The parts of the node that runs there, once it has them."""
+        """The broker of the running node; None before it is built."""
         return None if self.node is None else self.node.broker_or_none
 
     @property
     def image(self) -> MetadataImage | None:
-        """What the node that serves here knows of the cluster."""
+        """The metadata of the node that serves here; None if none serves."""
         broker = self.broker
         return broker.metadata.image if broker is not None and self.state is State.SERVING else None
 
@@ -136,10 +136,10 @@ class Machine:
             own |= {"metadata.log.dir": META, **self.layout.node_settings(self.node_id, self.name, PORT)}
         return Settings({**ALONE, **own, **self.overrides})
 
-    # Coming and going.
+    # Starting and stopping.
 
     async def start(self) -> bool:
-        """Starts the process and waits until it serves. False if it died or gave up meanwhile."""
+        """Starts the process and waits until it serves. Returns False if it died or gave up meanwhile."""
         if self.state is State.OFF:
             self.fabric.power_back(self.name)
         self.incarnation += 1
@@ -159,7 +159,7 @@ class Machine:
                     self.on_failure(self, error)
             return False
         if self.loop is not loop:
-            return False  # it gave up in the very moment in which it was ready
+            return False  # it gave up just as it was ready
         self._enter(State.SERVING, "serves")
         self.on_serving(self)
         return True
@@ -186,7 +186,7 @@ class Machine:
             self.on_node_event(self, event)
 
     def _format(self, node: Node) -> None:
-        """As an operator does with each new disk."""
+        """Formats new directories, as an operator does with each new disk."""
         directories = [path for path in (DATA, META) if read_meta_properties(node.disk, path) is None]
         if directories:
             plan = FormatPlan(
@@ -202,7 +202,7 @@ class Machine:
             format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
 
     def _fatal(self, loop: ProcessLoop, error: Exception) -> None:
-        """The node can't go on: the process ends, as a service manager would see it."""
+        """Ends the process of a node that cannot go on."""
 
         def leave() -> None:
             if self.loop is loop:
@@ -212,7 +212,7 @@ class Machine:
         timeline.at(timeline.now, leave)
 
     async def stop(self) -> bool:
-        """A clean stop."""
+        """Stops the node cleanly. Returns False if it was not serving or died meanwhile."""
         if self.node is None or self.loop is None or self.state is not State.SERVING:
             return False
         loop = self.loop
@@ -223,7 +223,7 @@ class Machine:
         except ProcessDied:
             return False
         except Exception as error:
-            what = f"could not stop as it should: {type(error).__name__}: {error}"
+            what = f"could not stop cleanly: {type(error).__name__}: {error}"
             self.on_failure(self, error)
         if self.loop is loop:
             self._leave(what)
@@ -254,7 +254,7 @@ class Machine:
         self._enter(State.OFF, f"loses power, and with it {entries} changes of directories and {changes} of files")
 
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
-        """The process ends inside of the `count`-th change of its disk from now; `how` says what becomes of it."""
+        """Kills the process inside the `count`-th change of its disk from now, then calls `how`."""
         disk = self.disk
         if disk is None:
             return
@@ -265,7 +265,7 @@ class Machine:
             left -= 1
             if left <= 0:
                 disk.on_change = None
-                self.trace.note(self.name, f"dies inside of {kind} {path}")
+                self.trace.note(self.name, f"dies inside {kind} {path}")
                 disk.loop.kill()
                 timeline = self.fabric.timeline
                 timeline.at(timeline.now, how)
@@ -284,7 +284,7 @@ class Machine:
             self._notify("goes on")
 
     def heal(self) -> None:
-        """Nothing more goes wrong from here on; what has gone wrong stays."""
+        """Ends all faults of the machine; damage that is done stays."""
         self.conditions.sync_s = NORMAL_SYNC_S
         self.conditions.stall_until = 0.0
         self.conditions.write_error = self.conditions.read_error = 0.0
@@ -296,12 +296,12 @@ class Machine:
         self.resume()
 
     def voter_directory(self) -> bytes | None:
-        """By which the quorum tells this disk from another one in the same machine."""
+        """The directory id with which the quorum distinguishes this disk from another disk of the machine."""
         broker = self.broker
         return broker.metadata.voter.directory_id if broker is not None else None
 
     def wipe(self, *, votes_too: bool = False) -> None:
-        """A new disk in the old machine. A machine that votes has its votes on a disk of their own, and keeps that."""
+        """Replaces the disk by an empty disk. A voter keeps its votes, on a disk of their own, unless `votes_too`."""
         if votes_too:
             self.joins = True
         if self.votes and not self.layout.single_node and not votes_too:

@@ -1,8 +1,8 @@
-"""A simulated `Network`: hosts, listeners and TCP-like connections over links that the nemesis bends.
+"""A simulated `Network`: hosts, listeners and TCP-like connections over links that faults change.
 
-What a process sees is what the kernel would show it: a connection that is refused, never answered, reset in the middle
-of a frame, or half open because the other machine lost power; bytes in pieces of any size; a peer that doesn't read, by
-`pause_writing`. Data that is on its way when its sender gives up still arrives.
+A process sees what a kernel shows: a connection that is refused, never answered, reset in the middle of a frame, or
+half open because the other machine lost power; bytes in pieces of any size; `pause_writing` for a peer that doesn't
+read. Data in flight still arrives after its sender has given up.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Fabric:
         self.trace = trace
         self.hosts: dict[str, Host] = {}
         self.links: dict[tuple[str, str], Link] = {}
-        #: The conditions of links that have none of their own.
+        #: The conditions of links without faults.
         self.normal = Conditions()
-        #: How often a write is cut into pieces, and how often pieces are read together.
+        #: Share of writes that are cut into pieces, and share of reads that join pieces.
         self.split = 0.1
         self.join = 0.3
-        #: How long TCP tries to reach a machine that doesn't answer.
+        #: Seconds after which TCP gives up on a machine that doesn't answer.
         self.give_up_s = 120.0
-        #: Told of everything that is written, by the end that writes it and before it is on its way.
+        #: Called with every write, by the end that writes, before the bytes are sent.
         self.taps: list[Tap] = []
 
     def host(self, name: str) -> Host:
@@ -88,7 +88,7 @@ class Fabric:
         return self.link(one, other), self.link(other, one)
 
     def mend_all(self) -> None:
-        """Whole wires, and normal conditions on all of them."""
+        """Mends all links and resets their conditions."""
         for link in self.links.values():
             link.conditions = self.normal
             if link.cut:
@@ -97,7 +97,7 @@ class Fabric:
     # Machines.
 
     def process_died(self, name: str, loop: ProcessLoop) -> None:
-        """The kernel closes what the process had open."""
+        """Closes all listeners and connections of a process, as its kernel does."""
         host = self.host(name)
         for listening in [each for each in host.listeners.values() if each.loop is loop]:
             listening.close()
@@ -105,7 +105,7 @@ class Fabric:
             endpoint.killed()
 
     def power_lost(self, name: str) -> None:
-        """Nobody is told."""
+        """Drops all listeners and connections of a host; no peer is notified."""
         host = self.host(name)
         host.up = False
         host.listeners.clear()
@@ -117,11 +117,11 @@ class Fabric:
         self.host(name).up = True
 
     def connections(self) -> list[Endpoint]:
-        """The ends that connected, of all open connections."""
+        """Returns the connecting end of every open connection."""
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:
-        """Whether everything has come to a machine that others than its peers sent, to its end."""
+        """True if no connection from a host other than `peers` is open: everything that clients sent has arrived."""
         return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.
@@ -131,7 +131,7 @@ class Fabric:
 
 
 class Handshake:
-    """SYN and its answer."""
+    """A SYN and its answer."""
 
     def __init__(self, fabric: Fabric, source: Host, loop: ProcessLoop, target: Host, port: int) -> None:
         self._fabric = fabric
@@ -144,20 +144,20 @@ class Handshake:
         Channel(fabric.link(source.name, target.name), self._arrived).send(None)
         fabric.timeline.at(fabric.timeline.now + fabric.give_up_s, self._give_up)
 
-    def _tell(self, error: OSError) -> None:
-        def tell() -> None:
+    def _fail(self, error: OSError) -> None:
+        def fail() -> None:
             if not self.outcome.done():
                 self.outcome.set_exception(error)
 
-        self._loop.call_soon(tell)
+        self._loop.call_soon(fail)
 
     def forget(self) -> None:
-        """Whoever asked has gone away, maybe just as the connection came up."""
+        """Closes the connection if it came up just as its process cancelled the request for it."""
         if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
             self.outcome.result().killed()
 
     def _give_up(self) -> None:
-        self._tell(TimeoutError(errno.ETIMEDOUT, "the connection timed out"))
+        self._fail(TimeoutError(errno.ETIMEDOUT, "the connection timed out"))
 
     def _arrived(self, _: None) -> None:
         fabric, target = self._fabric, self._target
@@ -181,24 +181,24 @@ class Handshake:
             return
         if self._loop.dead:
             if client is not None:
-                client.killed()  # the kernel knows of nobody who has asked, and says so
+                client.killed()  # the process has died: its kernel refuses the connection
             return
         if client is None:
-            self._tell(ConnectionRefusedError(errno.ECONNREFUSED, "the connection was refused"))
+            self._fail(ConnectionRefusedError(errno.ECONNREFUSED, "the connection was refused"))
             return
         self._source.endpoints[client] = None
 
-        def tell() -> None:
+        def hand_over() -> None:
             if self.outcome.done():
-                client.killed()  # whoever asked has gone away
+                client.killed()  # the process has cancelled its request
             else:
                 self.outcome.set_result(client)
 
-        self._loop.call_soon(tell)
+        self._loop.call_soon(hand_over)
 
 
 class SimNetwork:
-    """The network as one process has it."""
+    """The network, as one process uses it."""
 
     max_connections: int = UNLIMITED
 
@@ -218,7 +218,7 @@ class SimNetwork:
     ) -> Listening:
         port = port or self._host.free_port()
         if port in self._host.listeners:
-            raise OSError(errno.EADDRINUSE, "the port is taken")
+            raise OSError(errno.EADDRINUSE, "the port is in use")
         listening = SimListening(self._host, port, self._loop, factory)
         self._host.listeners[port] = listening
         return listening
@@ -228,7 +228,7 @@ class SimNetwork:
     ) -> None:
         target = self._fabric.hosts.get(host)
         if target is None:
-            raise OSError(errno.EHOSTUNREACH, f"there is no host {host}")
+            raise OSError(errno.EHOSTUNREACH, f"no host {host} in this network")
         handshake = self._fabric.handshake(self._host, self._loop, target, port)
         try:
             endpoint = await handshake.outcome

@@ -1,4 +1,7 @@
-"""What happened, in order: hashed always, kept as text when asked for. Two runs of a seed have the same hash."""
+"""The trace: a line for everything that happens in a run. It is always hashed, and kept as text on request.
+
+Two runs of a seed have the same hash.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from hashlib import blake2b
 
 from penstock.sim.engine.loop import Timeline
 
-#: How many are hashed at once.
+#: Number of lines that are hashed at once.
 DIGEST_LINES = 1000
 
 
@@ -15,7 +18,7 @@ class Trace:
     def __init__(self, timeline: Timeline, *, keep: bool = False) -> None:
         self._timeline = timeline
         self._digest = blake2b(digest_size=8)
-        self._undigested: list[str] = []
+        self._unhashed: list[str] = []
         self._keep = keep
         self.count = 0
         self.lines: list[str] = []
@@ -24,20 +27,20 @@ class Trace:
 
     def note(self, who: str, what: str) -> None:
         line = f"{self._timeline.now:.6f} {who} {what}"
-        self._undigested.append(line)
-        if len(self._undigested) >= DIGEST_LINES:
-            self._digest_them()
+        self._unhashed.append(line)
+        if len(self._unhashed) >= DIGEST_LINES:
+            self._hash_lines()
         self.count += 1
         if self._keep:
             self.lines.append(line)
         if self.listener is not None:
             self.listener(line)
 
-    def _digest_them(self) -> None:
-        self._digest.update("".join(self._undigested).encode())
-        self._undigested.clear()
+    def _hash_lines(self) -> None:
+        self._digest.update("".join(self._unhashed).encode())
+        self._unhashed.clear()
 
     @property
     def digest(self) -> str:
-        self._digest_them()
+        self._hash_lines()
         return self._digest.hexdigest()

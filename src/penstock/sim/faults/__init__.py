@@ -1,4 +1,5 @@
-"""Faults: the nemesis and its planned, aimed and cluster-wide faults, machines that lost data, and planted bugs.
+"""Faults: the nemesis carries out the planned faults, and planted bugs check that the rules find something.
 
-Faults act on the engine's machines and links; planted bugs replace one rule of the node's code by a wrong one.
+Faults act on a `FaultTarget`: machines, links and actors of a run. `lost_machines` bounds how much may be lost at a
+time; `supervisor` starts machines again. A planted bug replaces one rule of the node's code by a wrong one.
 """

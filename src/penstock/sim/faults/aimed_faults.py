@@ -1,15 +1,16 @@
-"""Faults that wait for their moment: a request of a certain kind, an election. What chance rarely brings together.
+"""Faults that wait for their moment, a certain request or an election, which random faults rarely meet.
 
-    late isr change          a leader asks for a follower in the ISR that is back and, its connection lost, asks again;
-                             the follower falls behind and leaves the ISR; only then does the first request arrive
-    isr change of the dead   … and before the request arrives, the follower has died and come back without it all
-    late marker              a transaction's marker is sent again and written; when the producer has begun its next
-                             transaction, the first one arrives
-    elected alone            in the moment in which a controller is elected, it is cut off, and those who voted die
-    majority forgets         something is committed while one voter hears nothing; the leader is cut off, the others who
-                             have it lose power, and the one who doesn't have it is back to elect with them
+    late isr change          a leader's request to add a follower to the ISR is held back, and its retry is accepted;
+                             the follower falls behind and leaves the ISR; then the first request arrives
+    isr change of the dead   the same, but the follower dies and comes back without its records before the request
+                             arrives
+    late marker              a transaction's marker is held back, and its retry is written; the marker arrives when the
+                             producer has begun its next transaction
+    elected alone            at the moment of its election a controller is cut off, and its voters die
+    majority forgets         a record is committed while one voter is cut off; then the leader is cut off, the other
+                             voters with the record lose power, and the voter without it is back for the election
 
-Each step is bounded in time: other faults go on meanwhile, and what has come to nothing is given up.
+Each step has a time bound: other faults go on meanwhile, and a fault whose moment does not come is given up.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
 
 SIZE_BYTES = 4
-#: How long a follower may take to leave the ISR, and to come back.
+#: Bounds for a follower to leave the ISR, and to come back.
 ISR_BOUND_S = 15.0
 CATCH_BOUND_S = 12.0
-#: How long one that hears nothing of its leader may take to fall behind.
+#: Bound for a follower that is cut off to fall behind.
 BEHIND_BOUND_S = 8.0
 MARKER_BOUND_S = 8.0
 ELECTION_BOUND_S = 10.0
-LOOK_S = 0.02
-#: What was let go has arrived, and whoever watches has looked.
+POLL_S = 0.02
+#: After this, a released request has arrived and the watcher has looked.
 ARRIVED_S = 0.6
-#: Machines that were killed or switched off come back after this.
+#: Time after which killed machines and machines without power come back.
 BACK_S = 0.2
 
 TRANSACTIONAL = ("transactional", "copier")
@@ -60,7 +61,7 @@ Fault = Callable[[FaultPlan, Random], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class CaughtRequest:
-    """A request that is held back on its way, with everything behind it on its connection."""
+    """A request that is held back in flight, with everything behind it on its connection."""
 
     sender: Machine
     receiver: Machine
@@ -68,7 +69,7 @@ class CaughtRequest:
     request: Any
 
     def lose_connection(self) -> None:
-        """For its sender alone, who asks again over another one."""
+        """Breaks the connection for the sender alone, which retries over another connection."""
         self.end.receive(RESET)
 
     def release(self) -> None:
@@ -76,7 +77,7 @@ class CaughtRequest:
 
 
 def request_in(data: bytes, api_key: int) -> Any:
-    """The request of this API that the bytes begin with; None if they begin with something else."""
+    """Returns the request of this API at the beginning of the bytes; None if there is another."""
     frame = data[SIZE_BYTES:]
     if len(frame) < SIZE_BYTES or int.from_bytes(frame[:2], "big") != api_key:
         return None
@@ -88,20 +89,20 @@ def request_in(data: bytes, api_key: int) -> Any:
 class AimedFaults:
     def __init__(self, target: FaultTarget) -> None:
         self._target = target
-        #: Two that need a machine or all of them would spoil each other's aim.
+        #: Faults that kill or isolate machines run one at a time: two at once would spoil each other's moment.
         self._aiming = asyncio.Lock()
         self.by_kind: dict[str, Fault] = {
-            "late isr change": self._alone(self._late_isr_change),
-            "isr change of the dead": self._alone(self._isr_change_of_the_dead),
+            "late isr change": self._one_at_a_time(self._late_isr_change),
+            "isr change of the dead": self._one_at_a_time(self._isr_change_of_the_dead),
             "late marker": self._late_marker,
-            "elected alone": self._alone(self._elected_alone),
-            "majority forgets": self._alone(self._majority_forgets),
+            "elected alone": self._one_at_a_time(self._elected_alone),
+            "majority forgets": self._one_at_a_time(self._majority_forgets),
         }
 
-    def _alone(self, does: Fault) -> Fault:
+    def _one_at_a_time(self, fault_at: Fault) -> Fault:
         async def in_turn(fault: FaultPlan, random: Random) -> None:
             async with self._aiming:
-                await does(fault, random)
+                await fault_at(fault, random)
 
         return in_turn
 
@@ -112,13 +113,13 @@ class AimedFaults:
         while not holds():
             if self._target.timeline.now >= deadline:
                 return False
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         return True
 
     async def _catch(
         self, api_key: int, wanted: Callable[[Machine, Machine, Any], bool], within_s: float
     ) -> CaughtRequest | None:
-        """The next such request between two machines, held back as it is sent."""
+        """Holds back the next such request between two machines. Returns None if there is none within the bound."""
         target = self._target
         machines = {machine.name: machine for machine in target.machines}
         found: asyncio.Future[CaughtRequest] = asyncio.get_running_loop().create_future()
@@ -138,7 +139,7 @@ class AimedFaults:
             await self._until(found.done, within_s)
         except asyncio.CancelledError:
             if found.done():
-                found.result().release()  # nobody else would
+                found.result().release()  # the caller doesn't get it
             raise
         finally:
             target.fabric.taps = [each for each in target.fabric.taps if each is not tap]
@@ -173,7 +174,7 @@ class AimedFaults:
         return partition if partition.is_open else None
 
     def _behind(self, machine: Machine, key: Key) -> bool:
-        """It is no member of the ISR, and has not all that is committed."""
+        """True if the machine is not in the ISR and lacks committed records."""
         image = self._partition(key)
         if image is None or machine.node_id in image.isr:
             return False
@@ -183,7 +184,7 @@ class AimedFaults:
         return led is not None and own is not None and own.log.log_end_offset < led.log.high_watermark
 
     async def _rejoining(self, fault: FaultPlan, machine: Machine) -> CaughtRequest | None:
-        """Drives a machine out of the ISRs, and catches the request that takes it in again."""
+        """Kills a machine until it has left all ISRs, and catches the request that adds it to one again."""
         machine.kill()
         self._target.restart(machine, BACK_S)
         out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)
@@ -193,9 +194,9 @@ class AimedFaults:
 
         caught = await self._catch(AlterPartitionRequest.API_KEY, wanted, CATCH_BOUND_S) if out else None
         if caught is None:
-            self._target.note(fault, f"finds nobody who asks for {machine.name} in an ISR")
+            self._target.note(fault, f"finds no request to add {machine.name} to an ISR")
         else:
-            self._target.note(fault, f"holds back {caught.sender.name}'s request for {machine.name} in an ISR")
+            self._target.note(fault, f"holds back {caught.sender.name}'s request to add {machine.name} to an ISR")
         return caught
 
     def _rejoined(self, machine: Machine, request: AlterPartitionRequest) -> Iterator[Key]:
@@ -235,18 +236,18 @@ class AimedFaults:
     async def _release_behind(
         self, fault: FaultPlan, caught: CaughtRequest, machine: Machine, keys: Sequence[Key]
     ) -> None:
-        """The request goes on once the machine, which it takes for one in sync, no longer is."""
+        """Releases the request once the machine that it adds to the ISR is out of sync."""
         await self._until(lambda: any(self._behind(machine, key) for key in keys), BEHIND_BOUND_S)
-        self._target.note(fault, "lets the request go")
+        self._target.note(fault, "releases the request")
         caught.release()
         await asyncio.sleep(ARRIVED_S)
 
     def _apart(self, one: Machine, other: Machine) -> AbstractContextManager[None]:
-        """They don't hear each other; everyone else hears both."""
+        """Cuts two machines off from each other only."""
         return self._cut([(one.name, other.name), (other.name, one.name)])
 
-    def _off(self, machine: Machine) -> AbstractContextManager[None]:
-        """No other machine hears it, and it hears none."""
+    def _isolated(self, machine: Machine) -> AbstractContextManager[None]:
+        """Cuts a machine off from all other machines."""
         return self._cut(isolated(machine.name, [each.name for each in self._target.machines]))
 
     @contextmanager
@@ -280,7 +281,7 @@ class AimedFaults:
             caught.release()
 
     def _switch_off(self, fault: FaultPlan, machine: Machine) -> None:
-        """As far as something is promised then; else its process alone."""
+        """Takes the power of a machine; kills only its process if acknowledged records would not survive that."""
         target = self._target
         if target.losses.covered(machine, POWER):
             target.lose_power(machine, fault.params["severity"], BACK_S)
@@ -295,7 +296,7 @@ class AimedFaults:
         within_s = MARKER_BOUND_S if transactions else 0.0
         caught = await self._catch(WriteTxnMarkersRequest.API_KEY, lambda *_: True, within_s)
         if caught is None:
-            self._target.note(fault, "finds no markers on their way")
+            self._target.note(fault, "finds no markers in flight")
             return
         ends = [
             (marker.producer_id, topic.name, index)
@@ -306,14 +307,18 @@ class AimedFaults:
         self._target.note(fault, f"holds back markers from {caught.sender.name} to {caught.receiver.name}")
         try:
             caught.lose_connection()
-            await self._until(lambda: not any(self._open(caught.receiver, *end) for end in ends), MARKER_BOUND_S)
-            await self._until(lambda: any(self._open(caught.receiver, *end) for end in ends), MARKER_BOUND_S)
-            self._target.note(fault, "lets the markers go")
+            await self._until(
+                lambda: not any(self._has_open_transaction(caught.receiver, *end) for end in ends), MARKER_BOUND_S
+            )
+            await self._until(
+                lambda: any(self._has_open_transaction(caught.receiver, *end) for end in ends), MARKER_BOUND_S
+            )
+            self._target.note(fault, "releases the markers")
         finally:
             caught.release()
 
-    def _open(self, machine: Machine, producer_id: int, topic: str, index: int) -> bool:
-        """Whether the producer has a transaction open there."""
+    def _has_open_transaction(self, machine: Machine, producer_id: int, topic: str, index: int) -> bool:
+        """True if the producer has an open transaction in the partition."""
         broker = machine.broker
         if broker is None or machine.state is not State.SERVING:
             return False
@@ -337,7 +342,7 @@ class AimedFaults:
                 elections.append(machine)
                 if len(elections) > 1:
                     return
-                until_over.enter_context(self._off(machine))
+                until_over.enter_context(self._isolated(machine))
                 self._target.note(
                     fault, f"cuts {name} off as it is elected in epoch {epoch}; the others lose power or die"
                 )
@@ -347,7 +352,7 @@ class AimedFaults:
                     elif other is not machine:
                         self._switch_off(fault, other)
 
-            until_over.enter_context(self._told_of_elections(elected))
+            until_over.enter_context(self._notified_of_elections(elected))
             first.kill()
             target.restart(first, ELECTION_BOUND_S)
             until_over.callback(target.restart, first, BACK_S)
@@ -355,7 +360,7 @@ class AimedFaults:
             await asyncio.sleep(ARRIVED_S)
 
     @contextmanager
-    def _told_of_elections(self, elected: Callable[[str, int], None]) -> Iterator[None]:
+    def _notified_of_elections(self, elected: Callable[[str, int], None]) -> Iterator[None]:
         listeners = self._target.watcher.on_elected
         listeners.append(elected)
         try:
@@ -372,15 +377,17 @@ class AimedFaults:
         late = random.choice(others)
         elections: list[str] = []
         with ExitStack() as until_over:
-            with self._off(late):
+            with self._isolated(late):
                 target.quorum_logs.look()
                 before = target.quorum_logs.committed
                 await self._until(lambda: target.quorum_logs.committed > before, ISR_BOUND_S)
-                self._target.note(fault, f"cuts {leader.name} off; who has what {late.name} lacks loses power or dies")
-                until_over.enter_context(self._off(leader))
+                self._target.note(
+                    fault, f"cuts {leader.name} off; voters with the record that {late.name} lacks lose power or die"
+                )
+                until_over.enter_context(self._isolated(leader))
                 for other in others:
                     if other is not late:
                         self._switch_off(fault, other)
-            until_over.enter_context(self._told_of_elections(lambda name, epoch: elections.append(name)))
+            until_over.enter_context(self._notified_of_elections(lambda name, epoch: elections.append(name)))
             await self._until(lambda: bool(elections), 2 * ELECTION_BOUND_S)
             await asyncio.sleep(ARRIVED_S)

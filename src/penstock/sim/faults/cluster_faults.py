@@ -1,4 +1,4 @@
-"""Faults that need several machines: networks that fall apart in every layout, and trouble for whoever leads."""
+"""Faults that need several machines: partitioned networks, and faults of machines that lead."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HELD_CONNECTIONS = 3
 
 
 def split(names: Sequence[str], random: Random) -> list[Pair]:
-    """Two camps, of any sizes, that don't hear each other."""
+    """Returns the links to cut so that two groups of machines, of any sizes, don't reach each other."""
     shuffled = random.sample(names, len(names))
     at = random.randint(1, len(names) - 1)
     return _both_ways((one, other) for one in shuffled[:at] for other in shuffled[at:])
 
 
 def ring(names: Sequence[str], random: Random) -> list[Pair]:
-    """Everyone hears their neighbours only: of three in a row, the ends don't hear each other."""
+    """Returns the links to cut so that each machine reaches its two neighbours only; of three, the ends are cut."""
     order = random.sample(names, len(names))
     apart = [
         (order[one], order[other])
@@ -52,7 +52,7 @@ def _both_ways(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 class ClusterFaults:
-    """What the nemesis can do once there are several machines."""
+    """The faults by kind."""
 
     def __init__(self, target: FaultTarget) -> None:
         self._target = target
@@ -80,7 +80,7 @@ class ClusterFaults:
         return [machine.name for machine in self._target.machines]
 
     def _leader(self, random: Random) -> Machine:
-        """Of some partition, or of the quorum; anybody where nobody leads."""
+        """Returns a machine that leads some partition; any machine if none leads."""
         target = self._target
         image = target.environment.newest_image
         leaders = sorted(
@@ -94,7 +94,7 @@ class ClusterFaults:
         leads = target.watcher.quorum_leader
         return next((machine for machine in target.machines if machine.node_id == leads), target.machines[0])
 
-    # The network falls apart.
+    # Network partitions.
 
     async def _part(self, fault: FaultPlan, pairs: list[Pair], what: str) -> None:
         links = [link for link in (self._target.fabric.link(*pair) for pair in pairs) if not link.cut]
@@ -121,7 +121,7 @@ class ClusterFaults:
 
     async def _cut_off(self, fault: FaultPlan, machine: Machine, direction: str) -> None:
         pairs = isolated(machine.name, self._names + self._clients(fault), direction)
-        how = {"both": "", "out": ", which hears and isn't heard", "in": ", which is heard and doesn't hear"}
+        how = {"both": "", "out": ", in its outgoing direction", "in": ", in its incoming direction"}
         from_whom = " and from clients" if fault.params["whole"] else ""
         await self._part(fault, pairs, f"cuts {machine.name} off from the others{from_whom}{how[direction]}")
 
@@ -159,7 +159,7 @@ class ClusterFaults:
                 link.conditions = fabric.normal
 
     async def _hold(self, fault: FaultPlan, random: Random) -> None:
-        """What some connections between machines carry stays on the way; the rest of the wire works."""
+        """Holds back the bytes of some connections between machines; other connections work."""
         names = set(self._names)
         ends = [
             end

@@ -1,4 +1,4 @@
-"""Commands of scenarios that hold one request back on its way: it may arrive long after its sender has asked again."""
+"""Commands of scenarios that hold one request back in flight: it may arrive long after its sender has retried."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class HeldRequest:
         }
 
     async def hold(self, sender: str, api: str, skip: str = "0") -> str:
-        """The next request of this API that a machine sends stays on its way, with everything behind it.
+        """Holds back the next request of this API from a machine, and everything behind it on its connection.
 
-        `skip` requests are let through before it.
+        `skip` requests pass before it.
         """
         key, still_to_skip = KEYS[api], int(skip)
         self._end = None
@@ -59,7 +59,7 @@ class HeldRequest:
         return f"{self._end.host.name} has asked {self._end.get_extra_info('peername')[0]}"
 
     async def lose_connection(self) -> str:
-        """For the sender alone, which asks again over another one."""
+        """Breaks the connection for the sender alone, which retries over another connection."""
         assert self._end is not None
         self._end.receive(RESET)
         return ""

@@ -1,8 +1,8 @@
-"""Which machines have lost what was not synced, or their disk, and are not yet back in sync.
+"""Machines that have lost unsynced data or their disk and are not back in sync.
 
-What is acknowledged survives power loss of fewer than min.insync.replicas machines before they have recovered. The
-nemesis asks here before it goes further than that. A machine has recovered when it has registered again since, and is
-in sync with everything it holds; not while its disk goes on failing.
+Acknowledged records survive the loss of fewer than min.insync.replicas machines at a time; the nemesis asks here before
+it exceeds that. A machine has recovered when it has registered again and is in sync with all its partitions, unless its
+disk still fails.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from penstock.sim.plan.plan import Plan
 
 POWER = "power"
 WIPE = "wipe"
-#: A disk that fails is trusted as little as one that was replaced, whatever may still be on it.
+#: A failing disk counts as a lost disk, whatever is still on it.
 DISK = "disk"
 
 
 def out_of_sync(image: MetadataImage, node_id: int, damaged: set[TopicPartition]) -> list[str]:
-    """Partitions that the node holds and is not in sync with."""
+    """Returns the partitions of a node with which it is not in sync."""
     return [
         f"{topic.name}-{index}"
         for topic in image.topics.values()
@@ -50,14 +50,14 @@ class LostMachines:
         return not out_of_sync(image, machine.node_id, self._damaged)
 
     def open(self) -> dict[Machine, str]:
-        """Machines that have not recovered, and from what."""
+        """Returns the machines that have not recovered, each with the kind of its loss."""
         for machine, (_, epoch) in list(self._lost.items()):
             if self._recovered(machine, epoch):
                 del self._lost[machine]
         return {machine: kind for machine, (kind, _) in self._lost.items()}
 
     def covered(self, machine: Machine, kind: str) -> bool:
-        """Whether everything acknowledged survives this one, too."""
+        """True if acknowledged records survive the loss of this machine as well."""
         if not machine.holds_partitions and kind == POWER:
             return True  # metadata is always synced
         if kind == POWER and self._plan.fsync_everywhere:
@@ -66,12 +66,12 @@ class LostMachines:
         return len({*counted, machine}) <= self._plan.losses_covered
 
     def spared(self, machine: Machine) -> None:
-        """The fault is over, and the node never noticed."""
+        """Removes a disk fault that ended before the node noticed it."""
         if self._lost.get(machine, ("", 0))[0] == DISK:
             del self._lost[machine]
 
     def note(self, machine: Machine, kind: str) -> None:
-        """It has happened."""
+        """Adds a loss that has just happened."""
         image = newest_image(self._machines)
         broker = image.brokers.get(machine.node_id) if image is not None else None
         before = self._lost.get(machine)

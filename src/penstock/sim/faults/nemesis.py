@@ -1,4 +1,4 @@
-"""Does the planned faults, one by one and on top of each other, and undoes them again."""
+"""The nemesis: begins each planned fault at its time and ends it again; faults may overlap."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Nemesis:
 
     async def _restart(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
-        # A stop that has begun ends, though the time of faults may be over by then.
+        # A stop that has begun is not cancelled when the time of faults is over.
         if await asyncio.shield(asyncio.ensure_future(machine.stop())):
             self._target.restart(machine, fault.lasts)
 
@@ -84,7 +84,7 @@ class Nemesis:
             self._target.lose_power(machine, fault.params["severity"], fault.lasts)
 
     def _may_lose_power(self, fault: FaultPlan, machine: Machine) -> bool:
-        """Beyond what is promised there is nothing to see, where anything is promised at all."""
+        """True if acknowledged records survive this power loss, or none are promised to survive any."""
         target = self._target
         allowed = not target.plan.losses_covered or target.losses.covered(machine, POWER)
         if not allowed:
@@ -121,7 +121,7 @@ class Nemesis:
     # Links.
 
     def _links(self, fault: FaultPlan, random: Random) -> list[Link]:
-        """Between a machine and some of the clients, or all."""
+        """Returns the links between a machine and one client, or all clients."""
         target = self._target
         machine = self._machine(random)
         hosts = [actor.host for actor in target.actors]
@@ -186,7 +186,7 @@ class Nemesis:
         machine.conditions.sync_s = NORMAL_SYNC_S
 
     def _may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
-        """A disk that fails is a loss of its machine's, where losses are counted."""
+        """Counts a disk fault as a loss of its machine. Returns False if acknowledged records would not survive it."""
         target = self._target
         if not target.plan.losses_covered:
             return True
@@ -200,20 +200,20 @@ class Nemesis:
         machine = self._machine(random)
         if not self._may_fail(fault, machine):
             return
-        life = machine.incarnation
+        incarnation = machine.incarnation
         machine.disk_faults += 1
         machine.volume.free_bytes = fault.params["free_bytes"]
         self._target.note(fault, f"{machine.name} has {fault.params['free_bytes']} bytes left for {fault.lasts:g} s")
         await asyncio.sleep(fault.lasts)
         machine.volume.free_bytes = None
         machine.disk_faults -= 1
-        self._repaired(machine, life)
+        self._repaired(machine, incarnation)
 
     async def _errors(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
         if not self._may_fail(fault, machine):
             return
-        life = machine.incarnation
+        incarnation = machine.incarnation
         machine.disk_faults += 1
         kind = "write_error" if fault.kind == "write errors" else "read_error"
         setattr(machine.conditions, kind, fault.params["error"])
@@ -221,14 +221,14 @@ class Nemesis:
         await asyncio.sleep(fault.lasts)
         setattr(machine.conditions, kind, 0.0)
         machine.disk_faults -= 1
-        self._repaired(machine, life)
+        self._repaired(machine, incarnation)
 
-    def _repaired(self, machine: Machine, life: int) -> None:
-        """The disk works again; a node that has taken it offline needs a restart to see that."""
-        if machine.state is State.SERVING and machine.incarnation == life and not machine.offline:
+    def _repaired(self, machine: Machine, incarnation: int) -> None:
+        """Restarts a node that has taken its disk offline, now that the disk works again."""
+        if machine.state is State.SERVING and machine.incarnation == incarnation and not machine.offline:
             self._target.losses.spared(machine)
         if machine.state is State.SERVING and machine.offline:
-            self._target.story.add(machine.name, "is restarted, now that its disk works again")
+            self._target.story.add(machine.name, "is restarted: its disk works again")
             machine.kill()
             self._target.restart(machine, RESTART_S)
 

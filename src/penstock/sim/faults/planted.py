@@ -1,7 +1,7 @@
-"""Known bugs, put into a node on purpose: a checker that never fires proves nothing.
+"""Planted bugs: known bugs that are put into a node on purpose, because a rule that never fires proves nothing.
 
-Each plant replaces a function of the node for as long as its context lasts, in this process only. Nothing of it is in
-the node's own code. `SEEDS` of its profile must find it; with no plant, the same seeds must find nothing.
+Each plant replaces a function of the node while its context lasts, in this process only; the node's own code has no
+trace of it. The first `SEEDS` seeds of its profile must find the bug, and find nothing without it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
 from penstock.transactions.shard import TransactionShard
 
-#: Runs that a planted bug may survive, at most.
+#: A planted bug must be found within this many seeds.
 SEEDS = 30
 
-#: A seed that finds it, and within how many seconds: those of `SEEDS` that are tried first.
+#: Bug → a seed that finds it, and the length of that run in seconds. This seed is tried first.
 FOUND_BY: dict[str, tuple[int, float]] = {
     "ack-before-fsync": (8, 8),
     "directory-entry-not-synced": (23, 25),
@@ -83,7 +83,7 @@ class Plant:
     about: str
     profile: str
     replacements: Replacements
-    """(owner, name, what makes the new one of the old one)"""
+    """(owner, name, function that returns the wrong code for the right code)"""
     seconds: float = 25.0
     nodes: int = 1
 
@@ -92,7 +92,10 @@ class Plant:
         before = [(owner, name, owner.__dict__[name]) for owner, name, _ in self.replacements]
         for owner, name, make in self.replacements:
             code = owner.__dict__[name]
-            check(callable(code) or isinstance(code, property | staticmethod), f"{name} is code")
+            check(
+                callable(code) or isinstance(code, property | staticmethod),
+                f"only code can be replaced, and {name} is not code",
+            )
             setattr(owner, name, make(owner.__dict__[name]))
         try:
             yield
@@ -247,52 +250,52 @@ def _append_later(old: Any) -> Any:
 
 PLANTS: dict[str, Plant] = {
     "ack-before-fsync": Plant(
-        "a write is acknowledged before it is on disk, where that was promised",
+        "a write is acknowledged before its fsync, where fsync is promised",
         "power",
         ((GroupCommit, "_sync_records", _no_fsync),),
     ),
     "directory-entry-not-synced": Plant(
-        "the entry of a new log's directory is not synced with the log",
+        "the directory entry of a new log is not synced with the log",
         "power",
         ((GroupCommit, "_sync_directories", _no_parent_sync),),
     ),
     "watermark-before-fsync": Plant(
-        "coordinators answer before their records are on disk, where that was promised",
+        "coordinators answer before the fsync of their records, where fsync is promised",
         "power",
         ((Partition, "follow_disk", _watermark_at_once),),
     ),
     "recovery-point-before-flush": Plant(
-        "the recovery point moves up without the flush that it stands for",
+        "the recovery point moves without a flush",
         "power",
         ((GroupCommit, "sync", _no_sync),),
     ),
     "torn-tail-kept": Plant(
-        "recovery leaves the torn end of a segment in its file",
+        "recovery keeps the torn end of a segment",
         "power",
         ((loading, "_recover_segment", _tail_kept),),
     ),
     "clean-mark-stays": Plant(
-        "the mark of a clean stop is still there after a crash, so nothing is checked",
+        "the mark of a clean stop is not removed at the start: recovery is skipped after a crash",
         "power",
         ((LogDir, "take_clean_mark", _mark_stays),),
     ),
     "producer-snapshot-not-restored": Plant(
-        "a start loads the place of the newest producer snapshot, and not its producers",
+        "a start loads the offset of the newest producer snapshot, but not its producers",
         "crash",
         ((SnapshotFiles, "load_latest", _empty_snapshot),),
     ),
     "producers-forgotten": Plant(
-        "a restart forgets all producers: a batch that is sent again is written again",
+        "a restart forgets all producers: a retried batch is written twice",
         "crash",
         ((loading, "rebuild_producers", _nothing_rebuilt),),
     ),
     "duplicates-written": Plant(
-        "a batch that is sent again is written again",
+        "a retried batch is written twice",
         "network",
         ((ProducerStateManager, "admit", _no_duplicates_known),),
     ),
     "duplicate-told-wrong-offset": Plant(
-        "a batch that is sent again is answered with another place than it has",
+        "the answer to a retried batch has a wrong offset",
         "network",
         ((Log, "_duplicate", _wrong_place),),
     ),
@@ -302,39 +305,39 @@ PLANTS: dict[str, Plant] = {
         ((Coordinator, "run", _reply_first), (Coordinator, "_flush", _append_later)),
     ),
     "metadata-before-fsync": Plant(
-        "changes of metadata are published and answered before they are on disk",
+        "metadata changes are published and answered before their fsync",
         "power",
         ((QuorumFiles, "flush", unsynced),),
     ),
     "aborted-not-indexed": Plant(
-        "aborted transactions are not noted, so their records are shown",
+        "aborted transactions are not indexed: their records are visible",
         "calm",
         ((Segment, "append_aborted", _nothing),),
     ),
     "open-transactions-shown": Plant(
-        "readers of committed records see those of open transactions",
+        "read_committed consumers see records of open transactions",
         "calm",
         ((Log, "last_stable_offset", _stable_at_once),),
     ),
     "markers-not-resumed": Plant(
-        "a coordinator that comes up does not finish the transactions that were decided",
+        "a coordinator that loads does not finish decided transactions",
         "crash",
         ((TransactionShard, "loaded", _nothing),),
-        seconds=60.0,  # it has to die between the decision and the last marker
+        seconds=60.0,  # the coordinator has to die between the decision and the last marker
     ),
     "compaction-keeps-the-oldest": Plant(
-        "compaction drops the newest value of a key instead of the older ones",
+        "compaction removes the newest value of a key instead of older values",
         "calm",
         ((OffsetMap, "superseded", _oldest_kept),),
     ),
     "compaction-beyond-the-stable-offset": Plant(
-        "compaction rewrites the segment in which the last stable offset lies",
+        "compaction rewrites the segment with the last stable offset",
         "calm",
         ((Cleaner, "first_uncleanable_offset", _cleaned_to_the_stable_offset),),
         seconds=40.0,
     ),
     "offsets-outlive-their-topic": Plant(
-        "a topic that is made again under its name has the committed offsets of the one before",
+        "a recreated topic has the committed offsets of the deleted topic of its name",
         "calm",
         ((shard, "forget_topics", _nothing), (GroupShard, "topic_id", _no_topic_id)),
     ),

@@ -1,4 +1,4 @@
-"""Known bugs of clusters: what goes wrong when a leader, a follower, the controller or a voter forgets one rule."""
+"""Planted bugs of clusters: a leader, a follower, the controller or a voter breaks one rule."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _not_stale(old: Any) -> Any:
     return lambda broker_id, partition, wish: ErrorCode.NONE
 
 
-def _any_life(old: Any) -> Any:
+def _any_incarnation(old: Any) -> Any:
     return lambda image, broker_id, epoch: broker_id in image.brokers
 
 
@@ -105,7 +105,7 @@ def _follower_notes_nothing(old: Any) -> Any:
 
 def _vote_forgotten(old: Any) -> Any:
     def save_state(self: QuorumFiles, state: Any) -> None:
-        """In memory only."""
+        """Saves nothing to disk."""
 
     return save_state
 
@@ -128,7 +128,7 @@ def _any_marker(old: Any) -> Any:
 
 
 def _checkpoint_believed(old: Any) -> Any:
-    """What the checkpoint says, though a power loss may have taken that from the log."""
+    """Trusts the checkpoint, although a power loss may have taken records below it."""
 
     def update_high_watermark(self: Log, offset: int) -> int:
         if offset > self.high_watermark:
@@ -160,7 +160,7 @@ def _index_stays(old: Any) -> Any:
 
 
 def _shrunk_at_once(old: Any) -> Any:
-    """The smaller set counts before the controller has agreed."""
+    """Uses the smaller ISR before the controller has accepted it."""
 
     def submit(self: IsrChanges, partition: Partition) -> None:
         leading = partition.leading
@@ -191,7 +191,7 @@ def _epoch_not_noted(old: Any) -> Any:
 #: name → (about, profile, replacements)
 CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
     "watermark-without-followers": (
-        "the high watermark moves with the leader's log, whatever its followers have",
+        "the high watermark follows the leader's log and ignores the followers",
         "crash",
         ((Leading, "high_watermark", _followers_not_asked),),
     ),
@@ -201,12 +201,12 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
         ((Partition, "when_committed", _nobody_waits),),
     ),
     "truncate-to-watermark": (
-        "a follower of a new leader drops what is above its high watermark, instead of asking where logs part",
+        "a follower truncates to its high watermark instead of to the point of divergence",
         "crash",
         ((ReplicaFetcher, "add", _cut_at_watermark),),
     ),
     "divergence-not-asked": (
-        "a follower doesn't say of which epoch its last record is, so nobody tells it that logs have parted",
+        "a follower's fetch leaves out its last epoch: the leader cannot detect divergence",
         "network",
         ((ReplicaFetcher, "_position", _epochs_unknown),),
     ),
@@ -216,22 +216,22 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
         ((Leading, "may_join", _joins_early),),
     ),
     "isr-shrunk-at-once": (
-        "a leader counts with a smaller ISR before the controller has agreed to it",
+        "a leader uses a smaller ISR before the controller has accepted it",
         "network",
         ((IsrChanges, "submit", _shrunk_at_once),),
     ),
     "stale-isr-accepted": (
-        "the controller accepts an ISR that a leader has wished for in the past",
+        "the controller accepts an ISR change with an old partition epoch",
         "late",
         ((alter_partition_module, "_stale", _not_stale),),
     ),
     "dead-replica-in-sync": (
-        "the controller takes a replica into the ISR for what an earlier life of its broker had",
+        "the controller adds a replica to the ISR for records that an earlier incarnation of its broker had",
         "late",
-        ((alter_partition_module, "is_eligible", _any_life), (Leading, "is_eligible", _any_follower)),
+        ((alter_partition_module, "is_eligible", _any_incarnation), (Leading, "is_eligible", _any_follower)),
     ),
     "unclean-leader": (
-        "whoever is alive is made leader",
+        "any live replica is elected leader",
         "crash",
         ((partition_change, "choose_leader", _any_replica),),
     ),
@@ -241,47 +241,47 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
         ((Leading, "is_under_min_isr", _no), (Partition, "check_replicas", _nothing_checked)),
     ),
     "followers-forget-producers": (
-        "followers don't note who wrote what: after a failover a batch that is sent again is written again",
+        "followers keep no producer state: a batch retried after a failover is written twice",
         "crash",
         ((Log, "append_as_follower", _follower_notes_nothing),),
     ),
     "vote-forgotten": (
-        "a vote is not on disk before it is given: after a restart a voter gives it to another one",
+        "a vote is not saved: a restarted voter votes twice in an epoch",
         "elections",
         ((QuorumFiles, "save_state", _vote_forgotten),),
     ),
     "vote-not-synced": (
-        "a vote is not synced before it is given: after a power loss a voter gives it to another one",
+        "a vote is not synced: after a power loss a voter votes twice in an epoch",
         "elections",
         ((QuorumFiles, "save_state", _vote_unsynced),),
     ),
     "marker-written-twice": (
-        "a transaction's marker that arrives a second time is written a second time, and ends what has begun since",
+        "a repeated marker is written again, and ends the next transaction",
         "late",
         ((producers_module, "_check_marker", _any_marker),),
     ),
     "watermark-beyond-the-log": (
-        "a start believes the checkpoint of the high watermark, though the log ends before it",
+        "a start restores a high watermark above the log end",
         "power",
         ((Log, "update_high_watermark", _checkpoint_believed),),
     ),
     "metadata-not-synced": (
-        "a voter says that it has records which are not on its disk",
+        "a voter acknowledges metadata records before their fsync",
         "power",
         ((QuorumFiles, "flush", unsynced),),
     ),
     "index-not-truncated": (
-        "a log is cut and its index is not",
+        "truncation of a log does not truncate its index",
         "network",
         ((Segment, "truncate_to", _index_stays),),
     ),
     "epoch-not-noted": (
-        "only the first leader epoch of a log is written down",
+        "only the first leader epoch of a log is recorded",
         "network",
         ((LeaderEpochCache, "assign", _epoch_not_noted),),
     ),
     "watermark-of-the-end": (
-        "a replica takes everything it has for committed",
+        "a replica sets its high watermark to its log end",
         "network",
         ((Log, "update_high_watermark", _watermark_of_the_end),),
     ),

@@ -1,8 +1,9 @@
-"""A voter of the quorum loses its disk, its votes with it, and an operator puts it back: out with the old one, in with
-the new one, as `penstock quorum remove-voter` and `add-voter` do.
+"""A voter of the quorum loses its disk with its votes, and an operator replaces the voter.
 
-Only where the voters are what the log says (KIP-853): by their directories a voter with a new disk is told from the one
-that has voted. One at a time, and while a majority of the others has its disk: more is not promised.
+The operator removes the old voter and adds the new one, as `penstock quorum remove-voter` and `add-voter` do.
+
+Only dynamic voters (KIP-853) can be replaced: their directory ids distinguish the new disk from the old one. One voter
+is replaced at a time, while a majority of the others has its disk: more is not promised.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock.sim.faults.lost_machines import WIPE
 from penstock.sim.faults.target import FaultTarget
 from penstock.sim.plan.plan import FaultPlan
 
-#: With fewer, nobody is left to agree on taking the lost one out.
+#: With fewer voters, no majority is left to remove the lost one.
 FEWEST_VOTERS = 3
 TRY_AGAIN_S = 0.5
 
@@ -48,9 +49,9 @@ class VoterReplacement:
 
     def _spared(self, machine: Machine, voters: list[Machine]) -> str:
         if not self._target.plan.layout.dynamic or len(voters) < FEWEST_VOTERS:
-            return "nobody could put it back"
+            return "no majority could replace it"
         if self._replacing is not None:
-            return f"{self._replacing.name} is not back yet"
+            return f"{self._replacing.name} has not been replaced yet"
         if machine.holds_partitions and not self._target.losses.covered(machine, WIPE):
             return "too many have not recovered yet"
         return ""
@@ -65,7 +66,7 @@ class VoterReplacement:
 
 
 async def put_back(session: Session, machine: Machine) -> None:
-    """Until it is done: what is refused or lost is tried again."""
+    """Replaces the voter of a machine; retries until it is done."""
     while True:
         try:
             async with session.client() as client:
@@ -78,10 +79,10 @@ async def put_back(session: Session, machine: Machine) -> None:
 
 
 async def _step(admin: ClusterAdmin, machine: Machine) -> bool:
-    """Whether the machine votes with its new disk."""
+    """Takes the next step. Returns True if the machine votes with its new disk."""
     directory = machine.voter_directory()
     if directory is None:
-        return False  # it is down: nobody knows yet which disk it has
+        return False  # the machine is down: the id of its new disk is not known yet
     part = (await admin.describe_quorum()).topics[0].partitions[0]
     voter = next((each for each in part.current_voters if each.replica_id == machine.node_id), None)
     if voter is not None and voter.replica_directory_id == directory:

@@ -1,8 +1,8 @@
-"""What a seed means: the cluster's settings, who does what, and which faults come when. Drawn before anything runs.
+"""Draws the plan of a seed: the cluster's settings, the actors, and the faults with their times.
 
 Swarm testing: each seed draws which kinds of faults and actors take part at all, and how the cluster is set up, so that
-kinds that would hide each other get runs without each other. Everything is drawn from streams of their own, by name:
-leaving out one actor or fault changes nothing about the others, which is what lets a failing run be shrunk.
+kinds that would hide each other get runs without each other. Each actor and each fault is drawn from a random stream of
+its own: leaving one out changes nothing about the others, so a failing run can be shrunk.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from penstock.sim.plan.plan import ActorPlan, FaultPlan, Plan, TopicPlan
 from penstock.sim.plan.profiles import PROFILES, Profile
 
 DEFAULT_DURATION_S = 60.0
-#: Runs of a cluster up to this long are dense. What takes minutes, as expiry does, is for longer ones, where clients
-#: think for longer, and some for much longer.
+#: In runs of a cluster up to this long, clients pause briefly. In longer runs, for faults that take minutes such as
+#: expiry, they pause for longer.
 DENSE_S = 120.0
 LONG_PACES = (3.0, 10.0, 10.0)
-#: Theirs come after all others.
+#: Index of the first aimed fault, above the indexes of all other faults.
 FIRST_AIMED = 1_001
-#: Kinds of actors that came after the first seeds were noted: the numbers of the others stay as they were.
+#: Index of the first actor of a kind that was added later: actors of recorded seeds keep their indexes.
 FIRST_LATER_ACTOR = 101
 TABLE_TRANSACTIONS = "table transactional"
 CLUSTER_PACE = 2.0
@@ -36,7 +36,7 @@ def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s
     random = _stream(seed, "setup")
     layout = draw_layout(_stream(seed, f"shape/{nodes}"), nodes)
     if duration_s > DENSE_S:
-        layout = layout.unhurried()
+        layout = layout.with_long_waits()
     fsync_everywhere = random.random() < 0.35
     topics = _topics(_stream(seed, "topics"), fsync_everywhere)
     return Plan(
@@ -119,7 +119,7 @@ def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
 def _actors(
     seed: int, topics: tuple[TopicPlan, ...], layout: ClusterLayout, duration_s: float
 ) -> tuple[ActorPlan, ...]:
-    """Their first is always an idempotent producer: without a writer there is nothing to see."""
+    """Draws the actors. The first is always an idempotent producer: a run without a writer checks nothing."""
     kinds = ["idempotent"]
     for kind, (share, most, _) in ACTORS.items():
         random = _stream(seed, f"actors/{kind}")
@@ -132,13 +132,13 @@ def _actors(
         ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
         for index, kind in enumerate(kinds, 1)
     )
-    actors += (*_table_transactions(seed), *_remaker(seed, layout))
+    actors += (*_table_transactions(seed), *_topic_recreator(seed, layout))
     pace = CLUSTER_PACE * (1.0 if duration_s <= DENSE_S else _stream(seed, "pace").choice(LONG_PACES))
-    return actors if layout.single_node else tuple(_unhurried(actor, pace) for actor in actors)
+    return actors if layout.single_node else tuple(_with_pace(actor, pace) for actor in actors)
 
 
 def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
-    """Transactions on the compacted topic. The first actor's are long: others begin and end while they are open."""
+    """Draws writers of transactions to the compacted topic. The first has long ones: others end while it is open."""
     random = _stream(seed, f"actors/{TABLE_TRANSACTIONS}")
     count = random.randint(2, 3) if random.random() < 0.4 else 0
     return tuple(
@@ -158,7 +158,7 @@ def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
     )
 
 
-def _remaker(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
+def _topic_recreator(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
     random = _stream(seed, "actors/made again")
     if random.random() >= 0.3:
         return ()
@@ -166,8 +166,8 @@ def _remaker(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
     return (ActorPlan(FIRST_LATER_ACTOR + 100, "remaker", params),)
 
 
-def _unhurried(actor: ActorPlan, pace: float) -> ActorPlan:
-    """Faults of a cluster last longer, and so do their runs."""
+def _with_pace(actor: ActorPlan, pace: float) -> ActorPlan:
+    """Returns the actor with longer pauses: faults of a cluster last longer, and so do its runs."""
     return replace(actor, params={**actor.params, "pause_s": pace * actor.params["pause_s"]})
 
 
@@ -248,7 +248,7 @@ def _table(random: Random, partitions: Partitions, index: int) -> dict[str, Any]
     return _writing(random, [("table", 0)], keys=random.choice((3, 20)), burst=random.choice((5, 20)))
 
 
-#: Kind → how many seeds have it, how many of it at most, and how one is drawn.
+#: Kind → share of seeds that have it, largest number of such actors, and the function that draws one.
 ACTORS: dict[str, tuple[float, int, Callable[[Random, Partitions, int], dict[str, Any]]]] = {
     "plain": (0.6, 2, _plain),
     "idempotent": (0.5, 1, _idempotent),
@@ -263,7 +263,7 @@ ACTORS: dict[str, tuple[float, int, Callable[[Random, Partitions, int], dict[str
 
 
 def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple[FaultPlan, ...]:
-    kinds = profile.faults if nodes == 1 else profile.faults + profile.among
+    kinds = profile.faults if nodes == 1 else profile.faults + profile.cluster_faults
     on = [kind for kind in kinds if _stream(seed, f"swarm/{kind}").random() < 0.5]
     random = _stream(seed, "faults")
     every_s = profile.every_s * random.choice((0.6, 1.0, 2.0) if nodes == 1 else (0.4, 0.7, 1.2))
@@ -274,7 +274,7 @@ def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple
     while at < duration_s and on:
         index = len(faults) + 1
         fault = _fault(_stream(seed, f"fault/{index}"), index, on[int(random.random() * len(on))], at)
-        if nodes > 1:  # what is over before anybody notices is over
+        if nodes > 1:  # a cluster needs longer to notice a fault
             fault = replace(fault, lasts=_stream(seed, f"lasts/{index}").choice(LASTING_S))
         faults.append(fault)
         at += random.expovariate(1 / every_s)
@@ -284,12 +284,12 @@ def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple
 
 
 def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
-    """From a stream of their own: seeds without them are what they were."""
+    """Draws aimed faults from a stream of their own: they don't change the other faults of a seed."""
     random = _stream(seed, "aimed")
     found: list[FaultPlan] = []
     if random.random() >= profile.aimed_share:
         return found
-    kinds = random.sample(profile.aimed, len(profile.aimed))  # by turns
+    kinds = random.sample(profile.aimed, len(profile.aimed))  # in turns
     at = random.expovariate(1 / profile.aimed_every_s)
     while at < duration_s:
         index = FIRST_AIMED + len(found)
@@ -299,7 +299,7 @@ def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
 
 
 def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:
-    """Everything a fault may need is drawn, whether its kind uses it or not: kinds don't shift each other."""
+    """Draws all parameters that any kind may need, so that the kinds don't shift each other's numbers."""
     params = {
         "draw": random.random(),
         "changes": random.randint(1, 40),

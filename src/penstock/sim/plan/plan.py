@@ -11,7 +11,7 @@ from typing import Any
 from penstock.sim.engine.cluster_layout import ClusterLayout
 from penstock.sim.engine.links import Conditions
 
-#: Topics that actors make for themselves with acknowledgements that promise fsync are named so.
+#: Suffix of topics that actors create with acknowledgements that promise fsync.
 FSYNC_SUFFIX = "-fsync"
 
 
@@ -21,9 +21,9 @@ class TopicPlan:
     partitions: int
     configs: Mapping[str, str]
     fsync: bool
-    """Whether an acknowledgement promises that the record is on disk."""
+    """True if an acknowledgement promises that the record is on disk."""
     mixed: bool = True
-    """Whether all kinds of actors use it; else it is some actor's own."""
+    """True if all kinds of actors use the topic; False if it belongs to one kind."""
 
     @property
     def compacted(self) -> bool:
@@ -62,28 +62,28 @@ class Plan:
     network: Conditions = field(default_factory=Conditions)
     split: float = 0.1
     fsync_everywhere: bool = False
-    """Internal topics promise what fsync topics do."""
+    """True if acknowledgements of all topics, internal topics included, promise fsync."""
     turn_cost_s: float = 0.0
     skew_ms: int = 0
     drift: float = 1.0
     layout: ClusterLayout = field(default_factory=ClusterLayout)
     clocks: tuple[tuple[int, float], ...] = ()
-    """Skew and drift of the second machine and those after it."""
+    """Skew and drift of the clocks of the second and all later machines."""
 
     def clock(self, node_id: int) -> tuple[int, float]:
         return (self.skew_ms, self.drift) if node_id == 1 else self.clocks[node_id - 2]
 
     @property
     def losses_covered(self) -> int:
-        """How many machines may lose their page cache or their disk at the same time, and nothing acknowledged goes."""
+        """How many machines may lose page cache or disk at the same time without losing acknowledged records."""
         return self.layout.min_insync - 1
 
     def promises(self, acks: int) -> bool:
-        """Whether an answer to a write says that it stays. With acks=1, only its leader has it: alone that is all."""
+        """True if an acknowledgement promises that the record stays; for acks=1, only if there is one replica."""
         return acks == -1 or (acks == 1 and self.layout.replication_factor == 1)
 
     def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:
-        """The same run with these faults and actors and no others."""
+        """Returns the same plan with only these faults and actors; None keeps all."""
         kept_faults = self.faults if faults is None else tuple(each for each in self.faults if each.index in faults)
         kept_actors = self.actors if actors is None else tuple(each for each in self.actors if each.index in actors)
         return replace(self, faults=kept_faults, actors=kept_actors)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Kinds of faults that a run may have, and how often one comes."""
+    """The kinds of faults that a run may have, and the mean time between two."""
 
     about: str
     faults: tuple[str, ...] = ()
     every_s: float = 6.0
-    among: tuple[str, ...] = ()
-    """What a cluster of several machines may have on top."""
+    cluster_faults: tuple[str, ...] = ()
+    """Additional kinds in a cluster of several machines."""
     aimed: tuple[str, ...] = ()
-    """What a share of its seeds has besides, now and then."""
+    """Additional kinds that wait for their moment, in a share of the seeds."""
     aimed_share: float = 0.0
     aimed_every_s: float = 15.0
 
@@ -25,12 +25,12 @@ PROCESS = ("kill", "kill in write", "restart", "pause", "client kill")
 POWER = ("power", "power in write")
 DISK = ("stall", "slow sync", "full", "write errors", "read errors", "rot")
 CLOCK = ("clock jump",)
-#: Between machines, or about the one that leads something.
+#: Faults between machines, or of a machine that leads.
 SPLITS = ("isolate", "isolate one way", "isolate a leader", "split", "ring", "cut two", "cut two one way", "hold")
 WIRES = ("slow two", "lossy two")
 LEADERS = ("kill a leader", "kill the controller", "pause a leader", "rolling restart", "kill all")
 LOSSES = ("wipe",)
-#: What waits for its moment: see `aiming`.
+#: Faults that wait for their moment: see `aimed_faults`.
 LATE = ("late isr change", "isr change of the dead", "late marker")
 ALONE = ("elected alone",)
 VOTERS = ("lose a voter",)
@@ -41,7 +41,7 @@ PROFILES: dict[str, Profile] = {
     "network": Profile("links that are cut, slow or lossy, connections that break", NETWORK, 4.0, (*SPLITS, *WIRES)),
     "crash": Profile("processes that are killed, paused and restarted", (*PROCESS, "reset"), 4.0, LEADERS),
     "power": Profile(
-        "machines that lose power, at any moment",
+        "machines that lose power at any moment",
         (*POWER, "kill", "restart"),
         5.0,
         ("kill a leader", *LOSSES),
@@ -50,7 +50,7 @@ PROFILES: dict[str, Profile] = {
     ),
     "disk": Profile("disks that stall, fill up, fail and rot", (*DISK, "kill"), 5.0, ("kill a leader",)),
     "elections": Profile(
-        "controllers that die and are cut off in the middle of elections",
+        "controllers that die or are cut off during elections",
         ("kill in write", "power in write"),
         1.2,
         ("kill the controller", "isolate a leader", "kill all", "split"),
@@ -59,7 +59,7 @@ PROFILES: dict[str, Profile] = {
         8.0,
     ),
     "late": Profile(
-        "requests that arrive when they have long been given up, at the worst of times",
+        "requests that arrive late, long after their senders gave up",
         ("client kill", "reset"),
         8.0,
         aimed=LATE,

@@ -1,4 +1,4 @@
-"""Runs: what a seed means, one run from power-on to verdict, scenario scripts, shrinking and the report page.
+"""Runs: the simulation of a plan, scenario scripts, `SimCluster` for user code, shrinking and the report page.
 
-The only package of `sim` that knows all the others. Called by `cli`, `testing` and the tests.
+The top package of `sim`: it imports all others. Called by `cli`, `testing` and the tests.
 """

@@ -1,4 +1,4 @@
-"""A simulated cluster for anybody's asyncio code: virtual time, machines that die on request, wires that can be cut.
+"""A simulated cluster for a user's asyncio code: virtual time, machines to kill, links to cut.
 
     def test_orders_survive_a_power_loss() -> None:
         async def app(cluster: SimCluster) -> None:
@@ -10,9 +10,9 @@
 
         SimCluster(seed=1).run(app)
 
-`SimCluster(nodes=3)` has three machines n1, n2 and n3 with three replicas of everything, of which two must be in sync.
-The code runs in a process of its own on the host `app`. An hour of sleep takes no time, and the same seed gives the
-same run. `faults` are the broker's own rules, by API, topic, partition and count.
+`SimCluster(nodes=3)` has machines n1, n2 and n3; every partition has three replicas, two of which must be in sync.
+The code runs in a process of its own on the host `app`. An hour of sleep takes no real time, and the same seed gives
+the same run. `faults` are fault rules of a broker, by API, topic, partition and count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.sim.faults.cluster_faults import isolated
 T = TypeVar("T")
 
 APP = "app"
-#: A week: code that waits longer for something waits for ever.
+#: A week of virtual time: code that waits longer is taken to hang.
 LONGEST_RUN_S = 7 * 86_400.0
 MOST_NODES = 7
 
@@ -71,7 +71,7 @@ class SimCluster:
 
     @property
     def now_s(self) -> float:
-        """Seconds of virtual time since the cluster was made."""
+        """Seconds of virtual time since the cluster was built."""
         return self.timeline.now
 
     @property
@@ -80,7 +80,7 @@ class SimCluster:
 
     @property
     def network(self) -> SimNetwork:
-        """For clients of one's own making; they live on the host `app`."""
+        """The network of the host `app`, for clients other than `client()`."""
         return self.environment.network(APP, self._app)
 
     def client(self, settings: ConnectionSettings | None = None, retry: Retry | None = None) -> AsyncClient:
@@ -92,20 +92,20 @@ class SimCluster:
         return self.environment.machine(f"n{node_id}")
 
     def faults(self, node_id: int = 1) -> Faults:
-        """Rules for the requests of the node that runs there now; a restart forgets them."""
+        """The fault rules of the running node; a restart drops them."""
         node = self.machine(node_id).node
-        check(node is not None, "faults are rules of a node that runs")
+        check(node is not None, "fault rules need a running node: start the machine first")
         assert node is not None
         return node.broker.faults
 
     def cut(self, node_id: int = 1, *, towards: str = "both") -> None:
-        """The wire between the app and a machine: `towards` is "machine", "app" or "both"."""
+        """Cuts the link between the app and a machine: `towards` is "machine", "app" or "both"."""
         there, back = self.fabric.between(APP, self.machine(node_id).name)
         there.cut = there.cut or towards in ("machine", "both")
         back.cut = back.cut or towards in ("app", "both")
 
     def leader(self, topic: str, partition: int = 0) -> Machine | None:
-        """The machine whose node leads a partition, as the newest metadata has it. None while nobody does."""
+        """Returns the machine that leads a partition in the newest metadata; None without a leader."""
         image = self.environment.newest_image
         found = image.partition(topic, partition) if image is not None else None
         if found is None or found.leader < 0:
@@ -118,4 +118,5 @@ class SimCluster:
             self.fabric.link(*pair).cut = True
 
     def mend(self) -> None:
+        """Mends all links."""
         self.fabric.mend_all()

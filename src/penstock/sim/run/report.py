@@ -1,8 +1,7 @@
-"""A run as a page: one lane for each machine, partition, fault and actor over virtual time, and the verdict above.
+"""The report page of a run: the verdict, and one lane for each machine, partition, fault and actor over virtual time.
 
-A partition's lane has a bar for each leader, in its colour, and the high watermark as a line that climbs over it.
-
-The page is one file without scripts or anything to fetch; what a bar or a dot stands for is its tooltip.
+A partition's lane has a bar for each leader, in the leader's colour, and a line for the high watermark. The page is one
+file without scripts and without external resources; tooltips explain bars and dots.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class _Lanes:
         )
 
     def climb(self, top: float, shares: list[tuple[float, float]], title: str) -> None:
-        """Steps from the lower edge of a lane to its upper one; heights are shares, each from its time on."""
+        """Draws a step line in a lane: each share of the lane's height holds from its time on."""
         points = shares[:1]
         for (_, before), (time, share) in pairwise(shares):
             points += [(time, before), (time, share)]
@@ -92,7 +91,7 @@ class _Lanes:
 
 
 def _machine_bars(story: list[StoryLine], name: str, end: float) -> Iterable[tuple[float, float, str, str]]:
-    """(start, stop, colour, title) of each state that a machine was in."""
+    """Yields (start, stop, colour, title) of each state of a machine."""
     start, colour, title = 0.0, "down", "not started"
     for line in story:
         if line.who == name and line.state is not None and line.state is not State.STOPPING:
@@ -111,7 +110,7 @@ def _partition_lanes(lanes: _Lanes, watcher: Watcher, end: float) -> None:
                 what = f"{each.time:.3f} s: n{each.leader} leads in epoch {each.epoch}, in sync {in_sync}"
                 lanes.bar(top, each.time, stop, f"n{each.leader}", what)
             else:
-                lanes.bar(top, each.time, stop, "bad", f"{each.time:.3f} s: nobody leads, in sync {in_sync}")
+                lanes.bar(top, each.time, stop, "bad", f"{each.time:.3f} s: no leader, in sync {in_sync}")
         levels = watcher.levels.get((topic, index), [])
         highest = max((level.high_watermark for level in levels), default=0)
         if highest:

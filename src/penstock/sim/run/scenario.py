@@ -1,4 +1,4 @@
-"""Scenarios as text: commands with what they answer, in virtual time, where the script is the explanation.
+"""Runs scenario scripts: commands to a simulated cluster, with their answers, in virtual time.
 
     > topic t penstock.acks.fsync=true
     created
@@ -69,7 +69,7 @@ def run_script(
 
 
 class Participant:
-    """Somebody in the script: a process with a client, and a producer if it is one."""
+    """A client process of the script, with a producer if it writes."""
 
     def __init__(self, clients: Clients, name: str, kind: str = "idempotent", transactional_id: str = "") -> None:
         self.name = name
@@ -111,7 +111,7 @@ class ScenarioRunner:
         self.machines = self.environment.machines
         self.loop = self.timeline.process("stage")
         self.roles: dict[str, Participant] = {}
-        self.heard: list[str] = []
+        self.warnings: list[str] = []
         self._commands: dict[str, Callable[..., Awaitable[str]]] = {
             name.removeprefix("do_").replace("_", "-"): getattr(self, name)
             for name in dir(self)
@@ -147,7 +147,7 @@ class ScenarioRunner:
         options = dict(word.split("=", 1) for word in shlex.split(line) if "=" in word)
         command = self._commands.get(words[0])
         if command is None:
-            return f"there is no command {words[0]}"
+            return f"no command {words[0]}"
         try:
             return await command(*words[1:], **options)
         except KafkaError as error:
@@ -171,7 +171,7 @@ class ScenarioRunner:
     # Topics, records, transactions and offsets.
 
     async def do_topic(self, name: str, partitions: str = "1", replicas: str = "", **configs: str) -> str:
-        """`replicas=2,1,3` puts its one partition there, the first being preferred as its leader."""
+        """Creates a topic. `replicas=2,1,3` assigns its one partition; the first replica is the preferred leader."""
         wanted = [[int(each) for each in replicas.split(",")]] if replicas else []
         factor = self.machines[0].layout.replication_factor
 
@@ -219,7 +219,7 @@ class ScenarioRunner:
         return await self._as(by, work)
 
     async def do_later(self, *words: str, by: str = "p") -> str:
-        """Begins a command and doesn't wait for it."""
+        """Begins a command and doesn't wait for its answer; `finish` does."""
         role = self.role(by)
         line = shlex.join(words) + f" by={by}"
         role.pending = asyncio.ensure_future(self._do(line))
@@ -227,7 +227,7 @@ class ScenarioRunner:
 
     async def do_finish(self, name: str = "p") -> str:
         pending, self.role(name).pending = self.role(name).pending, None
-        return "nothing was begun" if pending is None else await pending
+        return "no command was begun" if pending is None else await pending
 
     async def do_read(self, place: str, what: str = "all", by: str = "reader") -> str:
         partition = _partition(place)
@@ -293,13 +293,13 @@ class ScenarioRunner:
 
         return await self._as("member", work)
 
-    # Machines, wires, disks and time.
+    # Machines, links, disks and time.
 
     def _machine(self, name: str) -> Machine:
         return self.environment.machine(name)
 
     async def do_nodes(self, count: str) -> str:
-        """How many machines there are; they have started when the script begins."""
+        """Sets the number of machines; only as the first command. They have started before the script begins."""
         return ""
 
     async def do_kill(self, *names: str) -> str:
@@ -316,12 +316,12 @@ class ScenarioRunner:
         return "\n".join(f"{name} {'serves' if done else 'could not start'}" for name, done in zip(chosen, started))
 
     async def do_power(self, what: str = "everything", name: str = "n1") -> str:
-        """Takes what was not synced: everything or nothing of it."""
+        """Takes the power of a machine, with everything or nothing of its unsynced data."""
         self._machine(name).lose_power(Severity.EVERYTHING if what == "everything" else Severity.NOTHING)
         return ""
 
     async def do_wipe(self, name: str, what: str = "records") -> str:
-        """A new disk, in a machine that is down; with `votes`, also for what it has as a voter."""
+        """Replaces the disk of a machine that is down; with `votes`, also the disk with its votes."""
         self._machine(name).wipe(votes_too=what == "votes")
         return ""
 
@@ -372,35 +372,35 @@ class ScenarioRunner:
         return ""
 
     async def do_log(self) -> str:
-        """What the node has warned of since the last time."""
-        heard, self.heard = self.heard, []
-        return "\n".join(heard)
+        """Shows the warnings that nodes have logged since the last time."""
+        warnings, self.warnings = self.warnings, []
+        return "\n".join(warnings)
 
-    # A cluster.
+    # Clusters.
 
     async def do_isolate(self, name: str, direction: str = "both") -> str:
-        """From the other machines; clients still reach it."""
+        """Cuts a machine off from the other machines; clients still reach it."""
         for pair in isolated(name, self.environment.names, direction):
             self.fabric.link(*pair).cut = True
         return ""
 
     async def do_leader(self, place: str) -> str:
-        """Who leads a partition, by the newest metadata of any machine."""
+        """Shows the leader of a partition in the newest metadata of any machine."""
         topic, index = _partition(place)
         image = self.environment.newest_image
         found = image.partition(topic, index) if image is not None else None
         if found is None:
-            return "nobody knows"
+            return "no such partition"
         leader = "nobody" if found.leader < 0 else f"n{found.leader}"
         said = f"{leader} in epoch {found.leader_epoch}, in sync {_ids(found.isr)}"
         return said + (f", eligible {_ids(found.elr)}" if found.elr else "")
 
     async def do_has(self, name: str, place: str) -> str:
-        """What a machine has of a partition, as it is in its log, and how much of it counts."""
+        """Shows the records in a machine's log of a partition, and its high watermark."""
         topic, index = _partition(place)
         broker = self._machine(name).broker
         if broker is None:
-            return "it doesn't run"
+            return "not running"
         try:
             log = broker.partitions.get(topic, index).log
             batches = read_copy(name, log).batches.values()
@@ -419,13 +419,13 @@ class ScenarioRunner:
         return self._machine(f"n{found.leader if found is not None else 1}")
 
     async def do_controller(self) -> str:
-        """Who leads the quorum, as most machines that run have it."""
+        """Shows the leader of the quorum, as most running machines know it."""
         brokers = [machine.broker for machine in self.machines if machine.serving]
         leaders = [broker.metadata.quorum().leader_id for broker in brokers if broker is not None]
         return f"n{max(leaders, key=leaders.count)}" if leaders else "nobody"
 
     async def do_voters(self) -> str:
-        """Who votes, by what clients are told; `?` stands for a disk that is not the one in the machine."""
+        """Shows the voters, as clients are told; `?` marks a voter whose directory is not on the machine's disk."""
 
         async def work(role: Participant) -> str:
             part = (await ClusterAdmin(await role.connected()).describe_quorum()).topics[0].partitions[0]
@@ -438,7 +438,7 @@ class ScenarioRunner:
         return await self._as("admin", work)
 
     async def do_put_back(self, name: str) -> str:
-        """As an operator does: the voter of the old disk out, that of the new one in."""
+        """Removes the voter of the old disk and adds the voter of the new one, as an operator does."""
 
         async def work(role: Participant) -> str:
             await put_back(role.session, self._machine(name))
@@ -447,7 +447,7 @@ class ScenarioRunner:
         return await self._as("admin", work)
 
     async def do_refuse(self, name: str, api: str) -> str:
-        """A node closes the connections on which it is asked for this."""
+        """Makes a node close every connection on which it gets a request of this API."""
         broker = self._machine(name).broker
         assert broker is not None
         broker.faults.add(api=api, close=True)
@@ -492,4 +492,4 @@ class _WarningCollector(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         running: Any = self._runner.timeline.running
         if running is not None and not running.dead:
-            self._runner.heard.append(f"{record.levelname.lower()}: {record.getMessage()}")
+            self._runner.warnings.append(f"{record.levelname.lower()}: {record.getMessage()}")

@@ -1,7 +1,7 @@
-"""Makes a failing run smaller: fewer nodes, faults and actors, less time, as long as the same rule is broken.
+"""Shrinks a failing run: fewer nodes, faults and actors, and less time, as long as the run breaks the same rule.
 
-Fewer nodes are another cluster of the same seed: whether it fails alike is tried first, with everything that the seed
-has there, because all that follows is quicker then.
+Fewer nodes come first, because all further attempts are faster then. A smaller cluster has its own faults and actors of
+the same seed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from penstock.sim.plan.plan import Plan
 from penstock.sim.run.simulation import Verdict, run_plan
 
 ATTEMPTS = 60
-#: What comes after the last fault and may still matter.
+#: Time after the last fault that a shortened run keeps.
 AFTERMATH_S = 8.0
 
 Run = Callable[[Plan], Verdict]
 
 
 def shrink(failing: Verdict, *, attempts: int = ATTEMPTS, run: Run = run_plan) -> Verdict:
-    """The smallest failing run found within so many attempts; `failing` itself if nothing can go."""
+    """Returns the smallest failing run found within so many attempts; `failing` itself if none is smaller."""
     return _Shrinking(failing, attempts, run).result()
 
 
 def whole(plan: Plan) -> Plan:
-    """Everything that its seed has for so many nodes and so much time."""
+    """Returns the plan of the same seed, nodes and time with all faults and actors."""
     return draw_plan(plan.seed, plan.profile, nodes=plan.nodes, duration_s=plan.duration_s)
 
 
@@ -62,19 +62,19 @@ class _Shrinking:
         return False
 
     def _fewer_nodes(self) -> None:
-        """The fewest that fail alike: of the seed's faults and actors those that are left, or all there are."""
+        """Tries fewer nodes, with the remaining faults and actors, or with all if none were left out."""
         plan = self._best.plan
         original = whole(plan)
         faults = None if plan.faults == original.faults else frozenset(fault.index for fault in plan.faults)
         actors = None if plan.actors == original.actors else frozenset(actor.index for actor in plan.actors)
         for nodes in range(1, plan.nodes):
             smaller = draw_plan(plan.seed, plan.profile, nodes=nodes, duration_s=plan.duration_s)
-            # One machine alone has faults of its own.
+            # The faults of a single machine have other indexes.
             if self._fails(smaller.only(faults if nodes > 1 else None, actors)):
                 return
 
     def _reduce(self, items: list[int], plan_with: Callable[[list[int]], Plan]) -> None:
-        """Leaves out ever smaller parts."""
+        """Leaves out ever smaller parts of the items while the run fails."""
         size = len(items)
         while size >= 1 and items and self._left > 0:
             start = 0
@@ -87,7 +87,7 @@ class _Shrinking:
             size //= 2
 
     def _shorten(self) -> None:
-        """As the seed has it for less time: in a shorter run its clients may think less."""
+        """Tries the plan of the seed for less time; its actors may have shorter pauses there."""
         plan = self._best.plan
         last = max((fault.at + fault.lasts for fault in plan.faults), default=0.0)
         faults = frozenset(fault.index for fault in plan.faults)
@@ -98,7 +98,7 @@ class _Shrinking:
 
 
 def command(plan: Plan) -> str:
-    """The line that runs it again."""
+    """Returns the command line that repeats the run."""
     words = [f"penstock sim --seed {plan.seed} --profile {plan.profile} --seconds {plan.duration_s:g}"]
     if plan.nodes != 1:
         words.append(f"--nodes {plan.nodes}")

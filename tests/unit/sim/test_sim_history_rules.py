@@ -1,4 +1,4 @@
-"""The rules, on histories made by hand: each fires on what it forbids, and not on what is excused."""
+"""The rules for histories: each finds the violation that it forbids, and accepts what is excused."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def rules(plan: Plan, history: History, found: FinalView) -> list[str]:
     return sorted({violation.rule for violation in judge(plan, history, found)})
 
 
-def test_everything_where_it_was_acknowledged_is_fine() -> None:
+def test_records_at_their_acknowledged_offsets_break_no_rule() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1)])
     assert rules(PLAN, history, view("w:1:", "w:2:")) == []
 
@@ -64,23 +64,23 @@ def test_a_power_loss_does_not_excuse_a_hole() -> None:
     assert "losses are at the end" in rules(PLAN, history, view("w:1:", "other", "w:3:"))
 
 
-def test_deletions_that_were_asked_for_are_no_losses() -> None:
+def test_requested_deletions_are_no_losses() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1)], deletions=[Deletion(P, 1)])
     assert rules(PLAN, history, view("w:2:", start=1)) == []
 
 
-def test_compaction_may_drop_a_record_whose_key_has_a_later_one() -> None:
+def test_compaction_may_remove_a_record_whose_key_has_a_later_record() -> None:
     history = History(writes=[wrote(1, 0, key=b"k"), wrote(2, 1, key=b"k")])
     newest = {1: StoredRecord(b"w:2:", 0, b"k")}
     found = FinalView({P: newest}, {P: newest}, {P: 0}, {P: 2}, {"t": 1})
     assert rules(PLAN, history, found) == []
-    found.committed[P] = {}  # an aborted record stands for nothing
+    found.committed[P] = {}  # an aborted record does not supersede another
     assert "nothing acknowledged is lost" in rules(PLAN, history, found)
     found.records[P] = {}
     assert rules(PLAN, history, found) == ["nothing acknowledged is lost"]
 
 
-def test_compaction_may_drop_aborted_records_and_superseded_ones_of_a_transaction() -> None:
+def test_compaction_may_remove_aborted_and_superseded_records_of_a_transaction() -> None:
     plan = replace(PLAN, topics=(TopicPlan("t", 1, {"cleanup.policy": "compact"}, fsync=False),))
     aborted, whole = Transaction("a", 1.0, 2.0, Outcome.DONE, False), Transaction("c", 1.0, 2.0, Outcome.DONE, True)
     aborted.writes, whole.writes = [wrote(1, 0, key=b"k")], [wrote(2, 1, key=b"k"), wrote(3, 2, key=b"other")]
@@ -95,7 +95,7 @@ def test_compaction_may_drop_aborted_records_and_superseded_ones_of_a_transactio
     assert rules(plan, history, FinalView({P: left}, {P: left}, {P: 0}, {P: 5}, {"t": 1})) == ["transactions are whole"]
 
 
-def test_an_offset_that_was_committed_for_a_deleted_topic_of_the_name_is_found() -> None:
+def test_an_offset_committed_for_a_deleted_topic_of_the_same_name_is_found() -> None:
     history = History(commits=[Commit("g", P, 2000, 1.0, 1.1, Outcome.DONE)], outlived={("g", P): {1000}})
     shown = view("a")
     for offset, found in (
@@ -118,13 +118,13 @@ def test_an_offset_with_two_values_is_found() -> None:
     assert rules(PLAN, history, view("other")) == []
 
 
-def test_a_duplicate_of_an_idempotent_producer_is_found_and_of_a_plain_one_not() -> None:
+def test_duplicates_are_violations_for_idempotent_producers_only() -> None:
     for idempotent in (True, False):
         history = History(writes=[wrote(1, 0, idempotent=idempotent)])
         assert rules(PLAN, history, view("w:1:", "w:1:")) == (["idempotence"] if idempotent else [])
 
 
-def test_acknowledged_records_of_a_producer_are_in_the_order_they_were_sent() -> None:
+def test_acknowledged_records_out_of_sending_order_are_found() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 0)])
     assert rules(PLAN, history, view("w:2:", "w:1:")) == ["idempotence"]
 
@@ -135,7 +135,7 @@ def transaction(outcome: Outcome, *, committed: bool, writes: int = 2) -> tuple[
     return History(writes=list(found.writes), transactions=[found]), found
 
 
-def test_an_aborted_record_that_is_shown_is_found() -> None:
+def test_a_visible_aborted_record_is_found() -> None:
     history, _ = transaction(Outcome.DONE, committed=False)
     shown = view("w:1:", "w:2:")
     assert rules(PLAN, history, shown) == ["transactions are whole"]
@@ -143,14 +143,14 @@ def test_an_aborted_record_that_is_shown_is_found() -> None:
     assert rules(PLAN, history, shown) == []
 
 
-def test_a_committed_record_that_is_not_shown_is_found() -> None:
+def test_an_invisible_committed_record_is_found() -> None:
     history, _ = transaction(Outcome.DONE, committed=True)
     shown = view("w:1:", "w:2:")
     del shown.committed[P][1]
     assert rules(PLAN, history, shown) == ["transactions are whole"]
 
 
-def test_a_transaction_that_nobody_knows_the_end_of_is_still_whole_or_not_there() -> None:
+def test_a_transaction_with_an_unknown_result_is_visible_as_a_whole_or_not_at_all() -> None:
     history, _ = transaction(Outcome.UNKNOWN, committed=True)
     shown = view("w:1:", "w:2:")
     assert rules(PLAN, history, shown) == []
@@ -160,7 +160,7 @@ def test_a_transaction_that_nobody_knows_the_end_of_is_still_whole_or_not_there(
     assert rules(PLAN, history, shown) == []
 
 
-def test_what_was_read_as_committed_stays_committed() -> None:
+def test_a_record_read_as_committed_stays_committed() -> None:
     history = History(reads=[read(0, "a", committed=True)])
     shown = view("a")
     assert rules(PLAN, history, shown) == []
@@ -172,7 +172,7 @@ def committed(offset: int, *, at: float = 1.0, outcome: Outcome = Outcome.DONE) 
     return Commit("g", P, offset, at, at + 0.1, outcome)
 
 
-def test_a_group_that_is_told_an_older_offset_is_found() -> None:
+def test_a_committed_offset_that_goes_back_is_found() -> None:
     history = History(commits=[committed(5), committed(8, at=2.0)], committed=[Committed("g", P, 5, 3.0, 3.1)])
     assert rules(PLAN, history, view()) == ["committed offsets never go back"]
     history.power_losses.append(2.5)
@@ -180,13 +180,13 @@ def test_a_group_that_is_told_an_older_offset_is_found() -> None:
     assert rules(EVERYWHERE, history, view()) == ["committed offsets never go back"]
 
 
-def test_a_commit_without_an_answer_may_come_late() -> None:
+def test_a_commit_without_an_answer_may_be_applied_later() -> None:
     late = committed(5, outcome=Outcome.UNKNOWN)
     history = History(commits=[late, committed(8, at=2.0)], committed=[Committed("g", P, 5, 3.0, 3.1)])
     assert rules(PLAN, history, view()) == []
 
 
-def test_a_topic_that_was_made_is_there_and_one_that_was_removed_is_not() -> None:
+def test_created_topics_exist_and_deleted_topics_do_not() -> None:
     history = History(topics=[TopicChange("a", 2, 1.0, Outcome.DONE), TopicChange("b", 1, 1.0, Outcome.DONE)])
     history.topics.append(TopicChange("b", 0, 2.0, Outcome.DONE))
     found = view()
@@ -199,6 +199,6 @@ def test_a_topic_that_was_made_is_there_and_one_that_was_removed_is_not() -> Non
     assert rules(PLAN, history, found) == []
 
 
-def test_damage_from_outside_excuses_its_partition() -> None:
+def test_damaged_files_excuse_their_partition() -> None:
     history = History(writes=[wrote(1, 0)], damaged={P})
     assert rules(PLAN, history, view()) == []

@@ -1,4 +1,4 @@
-"""Who leads what, held against what everyone else believes; and replicas held against each other."""
+"""The watcher of leaders and ISRs, and the comparison of replicas."""
 
 from dataclasses import replace
 
@@ -18,12 +18,12 @@ FIRST = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch
 
 class Watched:
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self.broken: list[str] = []
         self.watcher = Watcher(
             [],
             lambda: 1.0,
-            lambda who, what: self.told.append(f"{who}: {what}"),
+            lambda who, what: self.lines.append(f"{who}: {what}"),
             lambda rule, what: self.broken.append(rule),
         )
 
@@ -37,19 +37,19 @@ def image(partition: PartitionImage) -> MetadataImage:
     return MetadataImage(offset=5, version=1, topics={"t": topic}, topics_by_id={TOPIC: topic})
 
 
-def test_changes_of_leaders_are_told() -> None:
+def test_the_story_has_changes_of_leaders() -> None:
     watched = Watched()
     watched.learn(FIRST, replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1, isr=(2, 3)))
-    assert watched.told == ["leaders: t-0 n1", "leaders: t-0 n2"]
+    assert watched.lines == ["leaders: t-0 n1", "leaders: t-0 n2"]
     assert [each.leader for each in watched.watcher.led["t", 0]] == [1, 2]
     assert not watched.broken
 
 
-def test_a_node_that_is_late_is_neither_news_nor_wrong() -> None:
+def test_a_node_with_older_metadata_breaks_no_rule() -> None:
     watched = Watched()
     later = replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1)
     watched.learn(FIRST, later, FIRST)
-    assert watched.told == ["leaders: t-0 n1", "leaders: t-0 n2"]
+    assert watched.lines == ["leaders: t-0 n1", "leaders: t-0 n2"]
     assert not watched.broken
 
 
@@ -87,13 +87,13 @@ def copy(name: str, *values: bytes, start: int = 0) -> Copy:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_replicas_that_have_the_same_agree_also_where_one_begins_later(compacted: bool) -> None:
+def test_equal_replicas_with_different_starts_agree(compacted: bool) -> None:
     copies = [copy("n1", b"a", b"b", b"c"), copy("n2", b"a", b"b", b"c", start=1)]
     assert list(compare("t-0", copies, compacted=compacted)) == []
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_another_value_at_the_same_offset_is_found(compacted: bool) -> None:
+def test_different_values_at_the_same_offset_are_found(compacted: bool) -> None:
     copies = [copy("n1", b"a", b"b"), copy("n2", b"a", b"x")]
     assert list(compare("t-0", copies, compacted=compacted)) == ["t-0 offset 1 differs between n1 and n2"]
 
@@ -104,7 +104,7 @@ def test_a_replica_that_ends_earlier_is_found() -> None:
     ]
 
 
-def test_what_only_one_has_compacted_away_is_no_difference() -> None:
+def test_a_record_that_one_replica_has_compacted_away_is_no_difference() -> None:
     thin = copy("n2", b"a", b"b", b"c")
     del thin.batches[1]
     assert list(compare("t-0", [copy("n1", b"a", b"b", b"c"), thin], compacted=True)) == []
@@ -119,24 +119,24 @@ def marker(epoch: int, *, committed: bool = True) -> bytes:
     return build_end_txn(EndTxn(committed, 0), producer_id=7, producer_epoch=epoch, timestamp=1)
 
 
-def test_a_marker_that_is_written_again_ends_nothing_more() -> None:
+def test_a_repeated_marker_outside_a_transaction_is_allowed() -> None:
     batches = [transactional(0), marker(1), marker(1), transactional(1), marker(2, committed=False)]
     assert list(ended_twice("t-0", Copy("n1", 0, 5, dict(enumerate(batches))))) == []
 
 
-def test_a_marker_that_comes_again_within_the_next_transaction_is_found() -> None:
+def test_a_repeated_marker_that_ends_the_next_transaction_is_found() -> None:
     batches = [transactional(0), marker(1), transactional(1), marker(1), marker(2)]
     assert list(ended_twice("t-0", Copy("n1", 0, 5, dict(enumerate(batches))))) == [
         "t-0: producer 7's marker of epoch 1 ends two transactions, at 3"
     ]
 
 
-def test_a_marker_that_says_something_else_the_second_time_is_found() -> None:
+def test_a_repeated_marker_with_another_result_is_found() -> None:
     batches = [transactional(0), marker(1), marker(1, committed=False)]
     assert len(list(ended_twice("t-0", Copy("n1", 0, 3, dict(enumerate(batches)))))) == 1
 
 
-def test_an_aborted_transaction_without_its_index_entry_is_found_and_an_entry_without_its_marker() -> None:
+def test_aborted_transactions_without_index_entry_and_entries_without_marker_are_found() -> None:
     data = build_batch(
         [(1, b"k", b"v", ())], base_offset=1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
@@ -144,7 +144,7 @@ def test_an_aborted_transaction_without_its_index_entry_is_found_and_an_entry_wi
     found = Copy("n1", 0, 3, {1: data, 2: end})
     entry = AbortedTransaction(7, 1, 2, 3)
     assert list(misindexed("t-0", found, [entry])) == []
-    assert list(misindexed("t-0", found, [entry._replace(first_offset=0)])) == [], "its first batch was removed"
+    assert list(misindexed("t-0", found, [entry._replace(first_offset=0)])) == [], "compaction removed its first batch"
     assert len(list(misindexed("t-0", found, []))) == 1
     assert len(list(misindexed("t-0", found, [entry._replace(first_offset=2)]))) == 1
     del found.batches[2]

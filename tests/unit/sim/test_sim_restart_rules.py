@@ -1,4 +1,4 @@
-"""What a clean restart may change, and what not."""
+"""The rules for a clean restart of all nodes."""
 
 from penstock.sim.checks.history import Deletion, FinalView, History, StoredRecord
 from penstock.sim.checks.restart_rules import changes_by_restart
@@ -12,42 +12,44 @@ def look(start: int, offsets: range, *, other: int | None = None) -> FinalView:
 
 
 def found(first: FinalView, again: FinalView, *deleted: int, starts: set[int] | None = None) -> list[str]:
-    """`starts`: where the replicas started at the first look; unless told, wherever the two looks found one."""
+    """Returns the violations. `starts`: starts of the replicas before the restart; by default those of both views."""
     history = History(deletions=[Deletion(PART, offset) for offset in deleted])
     had = {PART: {*first.log_start.values(), *again.log_start.values()} if starts is None else starts}
     return list(changes_by_restart(first, again, had, history, set()))
 
 
-def test_the_same_before_and_after_is_fine() -> None:
+def test_an_unchanged_partition_breaks_no_rule() -> None:
     assert found(look(2, range(2, 9)), look(2, range(2, 9)), 2) == []
 
 
-def test_deleted_records_that_a_replica_brought_back_may_go_with_the_next_leader() -> None:
-    """Seed 128, hostile, three nodes: a deletion before 11 was answered when n2 and n3 had moved their starts. n2 was
-    killed before it had noted its own, came back with 0 and led: 0 to 10 could be read. After the restart n3 led.
+def test_deleted_records_of_a_stale_leader_may_disappear_with_the_next_leader() -> None:
+    """Seed 128, hostile, three nodes: a deletion before 11 was answered when n2 and n3 had moved their starts.
+
+    n2 was killed before it wrote its new start down, came back with 0 and led: 0 to 10 could be read. After the restart
+    n3 led.
     """
     assert found(look(0, range(20)), look(11, range(11, 20)), 11) == []
 
 
-def test_an_earlier_deletion_that_a_replica_has_seen_may_show() -> None:
+def test_the_start_may_move_to_an_earlier_deletion_of_another_replica() -> None:
     assert found(look(0, range(20)), look(8, range(8, 20)), 8, 11) == []
 
 
-def test_without_another_replica_that_had_deleted_them_records_stay() -> None:
+def test_the_start_may_not_move_to_an_offset_that_no_replica_had() -> None:
     assert found(look(0, range(20)), look(11, range(11, 20)), 11, starts={0}) == [
         "t-0 started at 0 and starts at 11 after a clean restart",
         "t-0 changed with a clean restart",
     ]
 
 
-def test_records_that_nobody_asked_to_delete_may_not_go() -> None:
+def test_records_disappear_only_on_request() -> None:
     assert found(look(0, range(20)), look(11, range(11, 20))) == [
         "t-0 started at 0 and starts at 11 after a clean restart",
         "t-0 changed with a clean restart",
     ]
 
 
-def test_a_deletion_excuses_nothing_above_it() -> None:
+def test_a_deletion_excuses_no_change_above_its_offset() -> None:
     assert found(look(0, range(20)), look(12, range(12, 20)), 11) == [
         "t-0 started at 0 and starts at 12 after a clean restart",
         "t-0 changed with a clean restart",
@@ -58,7 +60,7 @@ def test_a_deletion_excuses_nothing_above_it() -> None:
     assert found(look(0, range(20)), look(11, range(11, 20), other=15), 11) == ["t-0 changed with a clean restart"]
 
 
-def test_a_deletion_excuses_no_hole_where_the_start_has_not_moved() -> None:
+def test_a_deletion_excuses_no_hole_above_an_unchanged_start() -> None:
     assert found(look(0, range(20)), look(0, range(5, 20)), 11) == ["t-0 changed with a clean restart"]
 
 
@@ -69,13 +71,13 @@ def test_deleted_records_do_not_come_back_with_a_clean_restart() -> None:
     ]
 
 
-def test_a_start_that_goes_back_is_found_though_no_record_shows_it() -> None:
+def test_a_start_that_moves_back_is_found_even_without_records() -> None:
     assert found(look(11, range(0)), look(9, range(0)), 11) == [
         "t-0 started at 11 and starts at 9 after a clean restart"
     ]
 
 
-def test_a_partition_that_can_not_be_read_again_has_changed() -> None:
+def test_a_partition_that_is_unreadable_after_the_restart_is_found() -> None:
     assert found(look(0, range(3)), FinalView(), 11) == ["t-0 changed with a clean restart"]
 
 

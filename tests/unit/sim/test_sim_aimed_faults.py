@@ -1,4 +1,4 @@
-"""Faults that aim: what is on a wire is recognised, and a request that is held back arrives late."""
+"""Aimed faults: a request in flight is recognised, and a request that is held back arrives late."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def frame(request: AlterPartitionRequest, version: int) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def test_a_request_is_known_by_the_bytes_that_it_begins_with() -> None:
+def test_a_request_is_recognised_by_its_first_bytes() -> None:
     request = AlterPartitionRequest(broker_id=3, broker_epoch=7, topics=[])
     found = request_in(frame(request, 3), 56)
     assert (found.broker_id, found.broker_epoch) == (3, 7)
@@ -28,7 +28,7 @@ def test_a_request_is_known_by_the_bytes_that_it_begins_with() -> None:
     assert request_in(b"", 56) is None
 
 
-def test_a_request_whose_connection_is_lost_arrives_all_the_same_when_it_is_let_go() -> None:
+def test_a_held_request_arrives_after_its_release_though_its_sender_lost_the_connection() -> None:
     async def app(cluster: SimCluster) -> list[str]:
         held: list[Endpoint] = []
 

@@ -1,4 +1,4 @@
-"""Networks that fall apart: who hears whom in each shape."""
+"""Network partitions between machines, and the layouts of clusters."""
 
 from itertools import permutations
 from random import Random
@@ -16,7 +16,7 @@ NAMES = ["n1", "n2", "n3", "n4", "n5"]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_split_leaves_two_camps_that_hear_themselves_and_not_each_other(seed: int) -> None:
+def test_a_split_cuts_all_links_between_two_groups_and_none_within_them(seed: int) -> None:
     cut = set(split(NAMES, Random(seed)))
     assert cut
     assert all((other, one) in cut for one, other in cut)
@@ -26,25 +26,25 @@ def test_a_split_leaves_two_camps_that_hear_themselves_and_not_each_other(seed: 
 
 
 @pytest.mark.parametrize(("count", "neighbours"), [(4, 2), (5, 2), (7, 2)])
-def test_in_a_ring_everyone_hears_two_others(count: int, neighbours: int) -> None:
+def test_in_a_ring_each_machine_reaches_two_neighbours(count: int, neighbours: int) -> None:
     names = [f"n{number}" for number in range(1, count + 1)]
     cut = set(ring(names, Random(3)))
     for name in names:
         assert sum((name, other) not in cut for other in names if other != name) == neighbours
 
 
-def test_of_three_the_two_ends_do_not_hear_each_other() -> None:
+def test_a_ring_of_three_cuts_one_pair_and_a_ring_of_two_cuts_none() -> None:
     assert len(ring(NAMES[:3], Random(1))) == 2
     assert ring(NAMES[:2], Random(1)) == []
 
 
-def test_a_machine_can_be_cut_off_one_way() -> None:
+def test_a_machine_can_be_isolated_in_one_direction() -> None:
     assert isolated("n1", NAMES[:3], "out") == [("n1", "n2"), ("n1", "n3")]
     assert isolated("n1", NAMES[:3], "in") == [("n2", "n1"), ("n3", "n1")]
     assert len(isolated("n1", NAMES[:3])) == 4
 
 
-def test_what_is_held_back_arrives_in_order_after_the_release() -> None:
+def test_held_items_arrive_in_order_after_the_release() -> None:
     timeline = Timeline(Random(1))
     link = Link("n1", "n2", timeline, Random(2))
     got: list[object] = []
@@ -64,7 +64,7 @@ def test_what_is_held_back_arrives_in_order_after_the_release() -> None:
 
 
 @pytest.mark.parametrize("nodes", range(1, 8))
-def test_every_shape_has_enough_brokers_for_its_replicas(nodes: int) -> None:
+def test_every_layout_has_enough_brokers_for_its_replicas(nodes: int) -> None:
     for seed in range(40):
         layout = draw_layout(Random(seed), nodes)
         assert layout.nodes == tuple(range(1, nodes + 1))
@@ -73,7 +73,7 @@ def test_every_shape_has_enough_brokers_for_its_replicas(nodes: int) -> None:
     assert simple_layout(nodes).nodes == tuple(range(1, nodes + 1))
 
 
-def test_some_clusters_have_controllers_of_their_own() -> None:
+def test_some_layouts_have_separate_controllers() -> None:
     layouts = [draw_layout(Random(seed), 6) for seed in range(40)]
     separate = [layout for layout in layouts if not set(layout.brokers) & set(layout.controllers)]
     assert separate
@@ -82,15 +82,15 @@ def test_some_clusters_have_controllers_of_their_own() -> None:
     assert separate[0].roles(separate[0].brokers[0]) == "broker"
 
 
-def test_only_clusters_have_faults_among_machines() -> None:
+def test_only_clusters_have_cluster_faults_and_aimed_faults() -> None:
     kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, "hostile", nodes=1).faults}
     for profile in PROFILES.values():
-        assert not kinds & {*profile.among, *profile.aimed}
+        assert not kinds & {*profile.cluster_faults, *profile.aimed}
     kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, "hostile", nodes=3, duration_s=120).faults}
-    assert kinds >= {*PROFILES["hostile"].among, *PROFILES["hostile"].aimed}
+    assert kinds >= {*PROFILES["hostile"].cluster_faults, *PROFILES["hostile"].aimed}
 
 
-def test_faults_that_aim_change_nothing_about_the_others_and_some_seeds_have_none() -> None:
+def test_aimed_faults_do_not_renumber_other_faults_and_some_seeds_have_none() -> None:
     plans = [draw_plan(seed, "hostile", nodes=3, duration_s=60) for seed in range(20)]
     aimed = [sum(fault.index >= FIRST_AIMED for fault in plan.faults) for plan in plans]
     assert 0 < aimed.count(0) < len(aimed)
@@ -99,7 +99,7 @@ def test_faults_that_aim_change_nothing_about_the_others_and_some_seeds_have_non
         assert others == list(range(1, len(others) + 1))
 
 
-def test_more_machines_do_not_change_what_a_seed_does_with_one() -> None:
+def test_a_seed_has_the_same_topics_and_actors_for_any_number_of_machines() -> None:
     alone, three = draw_plan(5, "hostile"), draw_plan(5, "hostile", nodes=3)
     assert [actor.kind for actor in alone.actors] == [actor.kind for actor in three.actors[: len(alone.actors)]]
     assert alone.topics == three.topics
@@ -107,11 +107,11 @@ def test_more_machines_do_not_change_what_a_seed_does_with_one() -> None:
     assert not three.layout.single_node
 
 
-def test_in_a_long_run_whoever_has_nothing_to_say_waits_for_longer() -> None:
+def test_long_runs_have_longer_heartbeat_intervals_and_fetch_waits() -> None:
     for seed in range(20):
         short, long = (draw_plan(seed, "calm", nodes=3, duration_s=seconds).layout.settings for seconds in (60, 600))
         for wait in ("broker.heartbeat.interval.ms", "replica.fetch.wait.max.ms"):
             assert int(long[wait]) >= int(short[wait])
-        assert int(long["controller.quorum.fetch.timeout.ms"]) > 2000  # Kafka's, which short runs have
+        assert int(long["controller.quorum.fetch.timeout.ms"]) > 2000  # Kafka's default, which short runs have
         assert 3 * int(long["broker.heartbeat.interval.ms"]) < int(long["broker.session.timeout.ms"])
         assert 2 * int(long["replica.fetch.wait.max.ms"]) < int(long["replica.lag.time.max.ms"])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from penstock.log.log import Log
-    from penstock.log.producers import AppendOrigin
+    from penstock.log.producers import AppendOrigin, BatchMetadata, Verification
     from penstock.log.segment import Segment
     from penstock.records.control import EndTxn
     from penstock.records.header import BatchHeader
@@ -40,6 +40,40 @@ class Prepared(NamedTuple):
     marker: EndTxn | None
 
 
+def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
+    """The answer to a batch that was appended before; as in Kafka, its append time is the original's timestamp."""
+    return AppendInfo(
+        batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
+    )
+
+
+def larger_than_segment(log: Log, size: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        f"The batch has {size} bytes and a segment {log.config.segment_bytes}: send smaller batches.",
+    )
+
+
+def check_verified(log: Log, header: BatchHeader, verification: Verification | None) -> None:
+    """Refuses a transactional batch whose coordinator has not confirmed the transaction (KIP-890)."""
+    if not log.producers.is_verified(header, verification):
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE,
+            f"Producer {header.producer_id} has no open transaction on this partition: add the partition first.",
+        )
+
+
+def check_producer_room(log: Log, now_ms: int) -> None:
+    """Refuses a batch of a new producer id once all logs together remember as many as they may."""
+    producer_ids = log.environment.producer_ids
+    if not producer_ids.grant(1, now_ms):
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The broker remembers penstock.max.producer.ids={producer_ids.limit} producers: wait "
+            "until some are older than producer.id.expiration.ms, or raise it.",
+        )
+
+
 def append_own(
     log: Log, batches: list[LeaderBatch], origin: AppendOrigin, now_ms: int, transaction_version: int
 ) -> AppendInfo:
@@ -52,7 +86,7 @@ def append_own(
                 marker = read_end_txn(b"".join((batch.head, batch.tail)))
             log.producers.validate(header, origin, marker=marker, transaction_version=transaction_version)
         if header.size > log.config.segment_bytes:
-            raise log.larger_than_segment(header.size)
+            raise larger_than_segment(log, header.size)
         prepared.append(Prepared(header, (batch.head, batch.tail), marker))
     append_prepared(log, prepared, now_ms)
     last = batches[-1].header
@@ -93,7 +127,7 @@ def append_prepared(log: Log, batches: list[Prepared], now_ms: int) -> None:
     start = 0
     while start < len(batches):
         header = batches[start].header
-        segment = log.active
+        segment = log.segments.active
         if log.must_roll(segment, header.size, header.max_timestamp, header.last_offset, now_ms):
             segment = log.roll(header.last_offset, now_ms)
         room = log.config.segment_bytes - segment.size - header.size

@@ -83,7 +83,7 @@ class Cleaner:
         clean_bytes = dirty_bytes = 0
         overdue = False
         for slot, segment in enumerate(log.segments[:-1]):
-            if log.bases[slot + 1] <= first_dirty:
+            if log.segments.bases[slot + 1] <= first_dirty:
                 clean_bytes += segment.size
             elif segment.base_offset < uncleanable:
                 dirty_bytes += segment.size
@@ -100,11 +100,11 @@ class Cleaner:
     def clean_until(self, log: Log) -> int:
         offset = log.cleaned_offset
         # A log whose beginning was deleted past this point starts over, and one whose checkpoint can't be right.
-        return offset if log.log_start_offset <= offset <= log.active.base_offset else log.log_start_offset
+        return offset if log.log_start_offset <= offset <= log.segments.active.base_offset else log.log_start_offset
 
     def first_uncleanable_offset(self, log: Log, now_ms: int) -> int:
         """The base offset of the first segment that must stay as it is: a segment is rewritten whole or not at all."""
-        bound = log.segments_from(min(log.active.base_offset, log.last_stable_offset))[0].base_offset
+        bound = log.segments.starting_at(min(log.segments.active.base_offset, log.last_stable_offset))[0].base_offset
         lag_ms = log.config.min_compaction_lag_ms
         if lag_ms > 0:
             for segment in log.segments[:-1]:
@@ -128,7 +128,7 @@ class Cleaner:
                 return None
             await self._swap_in(log, job, result)
             if log.truncations == due.truncations:
-                log.cleaned_offset = result.end_offset
+                log.note_compacted(result.end_offset)
                 await self._logs.save_checkpoints([self._logs.directory_of(log)])
         except (CorruptBatchError, KafkaError, OSError) as error:
             if not self._is_overtaken(due, sources):
@@ -168,7 +168,7 @@ class Cleaner:
             config.segment_index_bytes,
             config.index_interval_bytes,
             self._max_keys,
-            [(*each,) for each in log.aborted_transactions(log.bases[0], due.first_uncleanable_offset)],
+            [(*each,) for each in log.aborted_transactions(log.segments.bases[0], due.first_uncleanable_offset)],
             {
                 entry.producer_id: (entry.last_offset if entry.batches else None, entry.producer_epoch)
                 for entry in log.producers

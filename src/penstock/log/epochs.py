@@ -13,11 +13,13 @@ UNDEFINED = -1
 
 
 class LeaderEpochCache:
-    __slots__ = ("changed", "epochs", "starts")
+    __slots__ = ("changed", "epochs", "latest_epoch", "starts")
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
         self.starts: list[int] = []
+        #: The last of `epochs`, kept apart: every append compares it with its own.
+        self.latest_epoch: int | None = None
         #: Set by every change; whoever writes the file clears it.
         self.changed = False
 
@@ -28,10 +30,6 @@ class LeaderEpochCache:
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self.epochs, self.starts))
 
-    @property
-    def latest_epoch(self) -> int | None:
-        return self.epochs[-1] if self.epochs else None
-
     def assign(self, epoch: int, start_offset: int) -> bool:
         """`epoch` begins at `start_offset`, if that is news. Whatever contradicts it goes."""
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
@@ -41,7 +39,7 @@ class LeaderEpochCache:
             self.starts.pop()
         self.epochs.append(epoch)
         self.starts.append(start_offset)
-        self.changed = True
+        self._changed()
         return True
 
     def epoch_for_offset(self, offset: int) -> int:
@@ -62,7 +60,7 @@ class LeaderEpochCache:
         while self.starts and self.starts[-1] >= end_offset:
             self.epochs.pop()
             self.starts.pop()
-            self.changed = True
+            self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that lie wholly below; the one that spans `start_offset` begins there now."""
@@ -78,7 +76,11 @@ class LeaderEpochCache:
         if self.epochs:
             self.epochs.clear()
             self.starts.clear()
-            self.changed = True
+            self._changed()
+
+    def _changed(self) -> None:
+        self.latest_epoch = self.epochs[-1] if self.epochs else None
+        self.changed = True
 
     def to_bytes(self) -> bytes:
         return render_lines(f"{epoch} {start}" for epoch, start in zip(self.epochs, self.starts))
@@ -96,4 +98,5 @@ class LeaderEpochCache:
                 raise CheckpointError(f"epochs out of order at {line!r}")
             cache.epochs.append(epoch)
             cache.starts.append(start)
+            cache.latest_epoch = epoch
         return cache

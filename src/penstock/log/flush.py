@@ -47,20 +47,78 @@ async def sync_to_end(log: Log) -> None:
 
 async def make_countable(log: Log) -> None:
     """Syncs to the end where fsync is promised; where it is not any more, removes the mark that says so."""
-    await (sync_to_end(log) if log.config.fsync_before_ack else log.remove_mark())
+    await (sync_to_end(log) if log.config.fsync_before_ack else log.durability.remove_mark())
 
 
-class GroupCommit:
-    __slots__ = ("_log", "_running", "_synced_bases", "_waiters")
+class Durability:
+    """How much of a log is on disk, who waits for more of it, and the syncs that bring it there."""
 
-    def __init__(self, log: Log) -> None:
+    __slots__ = (
+        "_log",
+        "_running",
+        "_synced_bases",
+        "_unsynced_files",
+        "_waiters",
+        "flushed_bytes",
+        "flushed_offset",
+        "last_flush_ms",
+        "mark",
+        "recovery_point",
+    )
+
+    def __init__(self, log: Log, recovery_point: int, mark: Mark) -> None:
         self._log = log
+        #: Everything below is on disk with its indexes; a crash costs a scan from here.
+        self.recovery_point = recovery_point
+        #: Record bytes below are on disk; never less than the recovery point.
+        self.flushed_offset = recovery_point
+        #: What `appended_bytes` of the log was when the last flush began.
+        self.flushed_bytes = 0
+        self.last_flush_ms = 0
+        self.mark = mark
+        #: Side files (snapshots, epochs, metadata) written since the last flush.
+        self._unsynced_files: set[str] | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._running: asyncio.Task[None] | None = None
         #: Base offsets of segments whose directory entry is known to be on disk.
-        self._synced_bases: set[int] = set()
+        self._synced_bases: frozenset[int] = frozenset()
+
+    # State.
+
+    def note_unsynced(self, path: str) -> None:
+        """The next flush has to sync this side file."""
+        if self._unsynced_files is None:
+            self._unsynced_files = set()
+        self._unsynced_files.add(path)
+
+    @property
+    def is_behind(self) -> bool:
+        """True if the recovery point can move up, or side files wait for their sync."""
+        log = self._log
+        return self.recovery_point < log.log_end_offset or log.epochs.changed or bool(self._unsynced_files)
+
+    def flush_is_overdue(self, now_ms: int) -> bool:
+        """True if records were appended and the last flush is flush.ms ago."""
+        log = self._log
+        return log.appended_bytes > self.flushed_bytes and now_ms - self.last_flush_ms >= log.config.flush_ms
+
+    def lower_recovery_point(self, offset: int) -> int:
+        """The log is about to be cut at `offset`. Returns the recovery point before."""
+        before, self.recovery_point = self.recovery_point, min(self.recovery_point, offset)
+        return before
+
+    def restore_recovery_point(self, before: int) -> None:
+        """The cut did not happen."""
+        self.recovery_point = before
+
+    def restart_at(self, offset: int) -> None:
+        """The log is empty and starts at `offset`."""
+        self.recovery_point = self.flushed_offset = offset
+
+    # Group commit.
 
     async def wait(self, offset: int) -> None:
+        """Returns when the records below `offset` are on disk, or when another round has to tell."""
         self._log.check_writable()
         if offset > self._log.log_end_offset:
             raise TruncatedError(offset)
@@ -93,7 +151,8 @@ class GroupCommit:
 
         A segment that begins there later is a new file.
         """
-        self._synced_bases = {base for base in self._synced_bases if base < end_offset}
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self._synced_bases = frozenset(base for base in self._synced_bases if base < end_offset)
         waiting, self._waiters = self._waiters, []
         for offset, future in waiting:
             if offset <= end_offset:
@@ -102,6 +161,7 @@ class GroupCommit:
                 future.set_exception(TruncatedError(offset))
 
     async def settle(self) -> None:
+        """Waits for a group commit that is under way."""
         if self._running is not None:
             await asyncio.wait([self._running])
 
@@ -115,19 +175,33 @@ class GroupCommit:
         """The mark becomes what the config promises; records that someone waits for are synced. Returns their end."""
         log = self._log
         promised = log.config.fsync_before_ack
-        if promised and log.mark is not Mark.PRESENT:
-            await synced_mark.write(log, self._sync_records)
-        elif not promised and log.mark is not Mark.ABSENT:
-            await synced_mark.remove(log)
-        if any(offset > log.flushed_offset for offset, _ in self._waiters):
+        if promised and self.mark is not Mark.PRESENT:
+            await self._write_mark()
+        elif not promised and self.mark is not Mark.ABSENT:
+            await self._erase_mark()
+        if any(offset > self.flushed_offset for offset, _ in self._waiters):
             await self._sync_records()
-        return log.flushed_offset
+        return self.flushed_offset
+
+    async def _write_mark(self) -> None:
+        """Syncs the records that counted without fsync, then writes the mark: from here on only synced ones count."""
+        disk = self._log.environment.disk
+        self.mark = Mark.CHANGING
+        await self._sync_records()
+        await disk.run(synced_mark.write_file, disk, self._log.path)
+        self.mark = Mark.PRESENT
+
+    async def _erase_mark(self) -> None:
+        disk = self._log.environment.disk
+        self.mark = Mark.CHANGING
+        await disk.run(synced_mark.remove_file, disk, self._log.path)
+        self.mark = Mark.ABSENT
 
     async def _sync_records(self) -> None:
         """Records that the log had at the call are on disk when it returns, or truncated."""
         log = self._log
         while True:
-            goal, truncations, bases = log.log_end_offset, log.truncations, set(log.bases)
+            goal, truncations, bases = log.log_end_offset, log.truncations, frozenset(log.segments.bases)
             for segment in self._dirty_segments():
                 size = segment.size
                 await segment.file.sync()
@@ -137,32 +211,32 @@ class GroupCommit:
                 await log.environment.disk.run(self._sync_directories)
             if log.truncations == truncations:
                 self._synced_bases = bases
-                log.flushed_offset = max(log.flushed_offset, goal)
+                self.flushed_offset = max(self.flushed_offset, goal)
                 return
 
     def _dirty_segments(self) -> list[Segment]:
         return [segment for segment in self._log.segments if segment.synced_size < segment.size]
 
     def begin(self) -> FlushGoal:
-        """Write out what is only in memory; returns what has to be synced for the recovery point to move."""
+        """Writes out what is only in memory. Returns what has to be synced for the recovery point to move."""
         log = self._log
         log.check_writable()
         try:
             log.store()
-            if log.unsynced_bytes >= log.environment.unflushed_bytes:
+            if log.appended_bytes - self.flushed_bytes >= log.environment.unflushed_bytes:
                 snapshot = log.snapshots.take(log.producers)
                 if snapshot is not None:
-                    log.note_unsynced(snapshot)
+                    self.note_unsynced(snapshot)
         except OSError as error:
             raise log.failed(error) from error
         paths: list[str] = []
-        for segment in log.segments_from(log.recovery_point):
+        for segment in log.segments.starting_at(self.recovery_point):
             paths.extend(segment.path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
             if segment.has_aborted:
                 paths.append(segment.path(TXN_INDEX_SUFFIX))
-        paths.extend(sorted(log.unsynced_files or ()))
-        log.unsynced_files = None
-        log.unsynced_bytes = 0
+        paths.extend(sorted(self._unsynced_files or ()))
+        self._unsynced_files = None
+        self.flushed_bytes = log.appended_bytes
         sizes = [(segment, segment.size) for segment in self._dirty_segments()]
         return FlushGoal(log.log_end_offset, log.truncations, sizes, paths)
 
@@ -179,7 +253,7 @@ class GroupCommit:
     def _missed(self, goal: FlushGoal) -> None:
         """What wasn't synced is for the next flush: the disk may not be to blame, and the log goes on."""
         for path in goal.paths:
-            self._log.note_unsynced(path)
+            self.note_unsynced(path)
 
     def finish(self, goal: FlushGoal) -> None:
         """Everything that belongs to the goal is on disk."""
@@ -188,9 +262,16 @@ class GroupCommit:
             return
         for segment, size in goal.sizes:
             segment.synced_size = max(segment.synced_size, size)
-        log.recovery_point = max(log.recovery_point, goal.offset)
-        log.flushed_offset = max(log.flushed_offset, goal.offset)
-        log.last_flush_ms = log.environment.clock.wall_ms()
+        self.recovery_point = max(self.recovery_point, goal.offset)
+        self.flushed_offset = max(self.flushed_offset, goal.offset)
+        self.last_flush_ms = log.environment.clock.wall_ms()
+
+    async def end(self, goal: FlushGoal, *, synced: bool) -> None:
+        """Ends a flush that `begin` began. `synced`: all that was written before `begin` is on disk already."""
+        if synced:
+            self.finish(goal)
+        else:
+            await self.sync(goal)
 
     async def flush(self) -> None:
         self._log.check_writable()
@@ -210,7 +291,7 @@ class GroupCommit:
         except OSError as error:
             self._missed(goal)
             raise log.failed(error) from error
-        self._synced_bases = set(log.bases)
+        self._synced_bases = frozenset(log.segments.bases)
         self.finish(goal)
 
     def _sync_files(self, paths: list[str]) -> None:
@@ -222,7 +303,7 @@ class GroupCommit:
 
     async def remove_mark(self) -> None:
         """Fsync is not promised any more: returns when all records count, or when fsync is promised again."""
-        while self._log.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
+        while self.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
             await self.wait(0)
 
     def _sync_directories(self) -> None:

@@ -30,6 +30,7 @@ from penstock.log.segment import (
 )
 from penstock.log.snapshot_files import SNAPSHOT_SUFFIX, SnapshotFiles
 from penstock.log.swap import finish_swaps
+from penstock.log.synced_mark import Mark
 from penstock.log.txn_index import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -138,10 +139,11 @@ def open_log(
         snapshots.remove_all()
         return _start_over(environment, place, config, log_start_offset, found)
     start = max(log_start_offset, segments[0].base_offset)
+    mark = synced_mark.find(disk, place.path, found.names, damaged=damaged)
+    producers = ProducerStateManager()
     log = _assemble(
-        environment, place, config, segments, epochs, snapshots, ProducerStateManager(), start, end, recovery_point
+        environment, place, config, segments, epochs, snapshots, producers, start, end, recovery_point, mark
     )
-    synced_mark.find(log, found.names, damaged=damaged)
     _restore_epochs(log, recovered if epochs_whole else None, recovery_point if epochs_whole else start)
     # A snapshot above the recovery point may describe records that are gone.
     if snapshots.remove_above(recovery_point):
@@ -149,7 +151,7 @@ def open_log(
     if not clean and recovery_point in snapshots.offsets:
         # Older ones were synced before the recovery point passed them. Of this one nobody knows, and no other is taken
         # if the log doesn't grow: a clean stop has to sync it, for the start after that believes what it finds.
-        log.note_unsynced(snapshots.path(recovery_point))
+        log.durability.note_unsynced(snapshots.path(recovery_point))
     if snapshots.offsets or not clean:
         aborted = rebuild_producers(log, recovered)
         if not clean:
@@ -162,7 +164,7 @@ def open_log(
 def _start_over(environment: LogEnvironment, place: LogPlace, config: LogConfig, start: int, found: Found) -> Log:
     log = create_log(environment, place, config, start)
     environment.disk.sync_dir(place.path)
-    synced_mark.find(log, found.names, damaged=True)
+    synced_mark.find(environment.disk, place.path, found.names, damaged=True)  # removes it: the records are gone
     return log
 
 
@@ -177,6 +179,7 @@ def _assemble(
     start: int,
     end: int,
     recovery_point: int,
+    mark: Mark = Mark.ABSENT,
 ) -> Log:
     return Log(
         environment,
@@ -193,6 +196,7 @@ def _assemble(
         log_start_offset=start,
         log_end_offset=end,
         recovery_point=recovery_point,
+        mark=mark,
     )
 
 
@@ -345,7 +349,7 @@ def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
 
 def _restore_aborted(log: Log, rebuilt: dict[int, list[AbortedTransaction]]) -> None:
     """Transaction indexes above the recovery point are as the markers in the log say."""
-    for segment in log.segments_from(log.recovery_point):
+    for segment in log.segments.starting_at(log.recovery_point):
         kept = (
             [each for each in segment.aborted if each.last_offset < log.recovery_point] if segment.has_aborted else []
         )

@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import errno
 import logging
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from functools import lru_cache, partial
-from operator import attrgetter
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.check import check
 from penstock.disk.api import is_shortage
-from penstock.log import appending, shorten
+from penstock.log import appending, shorten, timestamps
 from penstock.log.appending import AppendInfo
-from penstock.log.checkpoints import LEADER_EPOCH_FILE
-from penstock.log.flush import GroupCommit
+from penstock.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, render_partition_metadata
+from penstock.log.flush import Durability
 from penstock.log.producers import AppendOrigin, ProducerStateManager
 from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
+from penstock.log.segment_list import SegmentList
 from penstock.log.slices import LogSlice
 from penstock.log.snapshot_files import SnapshotFiles
 from penstock.log.synced_mark import Mark
-from penstock.log.timestamps import Candidate, TimestampedOffset, next_with_max_time, next_with_time
+from penstock.log.timestamps import TimestampedOffset
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
-from penstock.records.header import LOG_OVERHEAD, BatchHeader
-from penstock.records.lookup import first_at_or_after, latest
+from penstock.records.header import LOG_OVERHEAD
 from penstock.records.validate import AppendRules, Prepared, validate_own, validate_produced
 
 if TYPE_CHECKING:
@@ -39,8 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.log.environment import LogEnvironment
     from penstock.log.epochs import LeaderEpochCache
-    from penstock.log.flush import FlushGoal
-    from penstock.log.producers import BatchMetadata, Verification
+    from penstock.log.producers import Verification
     from penstock.log.txn_index import AbortedTransaction
     from penstock.metadata.configs.topic import LogConfig
 
@@ -52,9 +48,6 @@ logger = logging.getLogger(__name__)
 _STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
 
 
-_last_offset = attrgetter("last_offset")
-
-
 @lru_cache(maxsize=1024)
 def _rules_of(config: LogConfig) -> AppendRules:
     return AppendRules.of(config)
@@ -63,37 +56,29 @@ def _rules_of(config: LogConfig) -> AppendRules:
 class Log:
     __slots__ = (
         "_closed",
-        "_commit",
         "_failure",
         "_flush_messages",
         "_roll_ms",
         "_rules",
-        "active",
-        "bases",
+        "appended_bytes",
         "cleaned_offset",
         "config",
+        "durability",
         "environment",
         "epochs",
-        "flushed_offset",
         "high_watermark",
-        "last_flush_ms",
         "log_dir",
         "log_end_offset",
         "log_start_offset",
-        "mark",
         "partition",
         "path",
         "pending_swaps",
         "producers",
-        "recovery_point",
         "segments",
-        "size",
         "snapshots",
         "topic",
         "topic_id",
         "truncations",
-        "unsynced_bytes",
-        "unsynced_files",
     )
 
     def __init__(
@@ -113,6 +98,7 @@ class Log:
         log_start_offset: int,
         log_end_offset: int,
         recovery_point: int,
+        mark: Mark = Mark.ABSENT,
     ) -> None:
         self.environment = environment
         self.log_dir = log_dir
@@ -126,29 +112,18 @@ class Log:
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.high_watermark = log_start_offset
-        #: Everything below is on disk with its indexes; a crash costs a scan from here.
-        self.recovery_point = recovery_point
-        #: Record bytes below are on disk; never less than the recovery point.
-        self.flushed_offset = recovery_point
         #: Everything below is compacted; 0 where nothing is.
         self.cleaned_offset = 0
-        self.last_flush_ms = 0
-        self.unsynced_bytes = 0
-        #: Side files (snapshots, epochs, metadata) written since the last flush.
-        self.unsynced_files: set[str] | None = None
+        #: Bytes of the batches appended since the log was opened; never goes down.
+        self.appended_bytes = 0
         #: Compacted segments whose turn comes when the disk is done.
         self.pending_swaps: list[Segment] = []
         #: Counts shortenings, so that a flush under way can tell that its goal has moved.
         self.truncations = 0
-        self.segments = segments
-        self.bases = [segment.base_offset for segment in segments]
-        self.active = segments[-1]
-        self.size = sum(segment.size for segment in segments)
+        self.segments = SegmentList(segments)
+        self.durability = Durability(self, recovery_point, mark)
         self._failure: OSError | None = None
         self._closed = False
-        self._commit: GroupCommit | None = None
-        #: Changed by `synced_mark` alone.
-        self.mark = Mark.ABSENT
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -156,9 +131,17 @@ class Log:
 
     # Settings and state.
 
-    def segments_from(self, offset: int) -> list[Segment]:
-        """The segment that `offset` falls into, and those after it."""
-        return self.segments[max(0, bisect_right(self.bases, offset) - 1) :]
+    @property
+    def size(self) -> int:
+        return self.segments.size
+
+    @property
+    def recovery_point(self) -> int:
+        return self.durability.recovery_point
+
+    @property
+    def flushed_offset(self) -> int:
+        return self.durability.flushed_offset
 
     @property
     def offline(self) -> bool:
@@ -167,7 +150,7 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         self.config = config
         self._rules = _rules_of(config)
-        #: 1 is for those who wait for their fsync themselves.
+        #: With flush.messages=1 each produce request waits for its own fsync: no flush in the background.
         self._flush_messages = config.flush_messages if config.flush_messages > 1 else 1 << 62
         for segment in self.segments:
             segment.index_interval = config.index_interval_bytes
@@ -239,7 +222,8 @@ class Log:
     def report_corruption(self, reason: str) -> None:
         self.environment.corruption_found(self, reason)
 
-    def _corrupt(self, error: CorruptBatchError) -> KafkaError:
+    def corrupt(self, error: CorruptBatchError) -> KafkaError:
+        """Reports a damaged batch. Returns the error to raise."""
         self.report_corruption(str(error))
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged; it is not served.")
 
@@ -280,18 +264,18 @@ class Log:
         header = batch.header
         size = header.batch_length + LOG_OVERHEAD
         if size > self.config.segment_bytes:
-            raise self.larger_than_segment(size)
+            raise appending.larger_than_segment(self, size)
         has_producer = header.producer_id >= 0
         if has_producer:
             duplicate = self.producers.admit(header)
             if duplicate is not None:
-                return self._duplicate(duplicate)
+                return appending.duplicate_of(self, duplicate)
             if verification_required and header.is_transactional:
-                self._check_verified(header, verification)
+                appending.check_verified(self, header, verification)
             if self.producers.get(header.producer_id) is None:
-                self._check_producer_room(now_ms)
+                appending.check_producer_room(self, now_ms)
         last_offset = base_offset + header.last_offset_delta
-        segment = self.active
+        segment = self.segments.active
         if self.must_roll(segment, size, header.max_timestamp, last_offset, now_ms):
             segment = self.roll(last_offset, now_ms)
         try:
@@ -315,40 +299,13 @@ class Log:
     def advance(self, next_offset: int, size: int) -> None:
         self.log_end_offset = next_offset
         self.producers.map_end_offset = next_offset
-        self.size += size
-        self.unsynced_bytes += size
+        appended = self.appended_bytes = self.appended_bytes + size
+        durability = self.durability
         if (
-            self.unsynced_bytes >= self.environment.unflushed_bytes
-            or next_offset - self.flushed_offset >= self._flush_messages
+            appended - durability.flushed_bytes >= self.environment.unflushed_bytes
+            or next_offset - durability.flushed_offset >= self._flush_messages
         ):
             self.environment.flush_wanted(self)
-
-    def _duplicate(self, batch: BatchMetadata) -> AppendInfo:
-        # As Kafka: the answer's append time is the original's timestamp.
-        return AppendInfo(
-            batch.first_offset, batch.last_offset, batch.timestamp, self.log_start_offset, True, batch.timestamp
-        )
-
-    def larger_than_segment(self, size: int) -> KafkaError:
-        return KafkaError(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"The batch has {size} bytes and a segment {self.config.segment_bytes}: send smaller batches.",
-        )
-
-    def _check_verified(self, header: BatchHeader, verification: Verification | None) -> None:
-        if not self.producers.is_verified(header, verification):
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"Producer {header.producer_id} has no open transaction on this partition: add the partition first.",
-            )
-
-    def _check_producer_room(self, now_ms: int) -> None:
-        if not self.environment.producer_ids.grant(1, now_ms):
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION,
-                f"The broker remembers penstock.max.producer.ids={self.environment.producer_ids.limit} producers: wait "
-                "until some are older than producer.id.expiration.ms, or raise it.",
-            )
 
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
         """Batches with offsets, as the leader of `leader_epoch` has them; what is cut off at the end is left out.
@@ -365,10 +322,15 @@ class Log:
         """
         self.epochs.assign(epoch, start_offset)
 
-    def note_unsynced(self, path: str) -> None:
-        if self.unsynced_files is None:
-            self.unsynced_files = set()
-        self.unsynced_files.add(path)
+    def assign_topic_id(self, topic_id: bytes) -> None:
+        """Gives a log without partition.metadata the topic id that the metadata image has for it."""
+        self.topic_id = topic_id
+        path = f"{self.path}/{PARTITION_METADATA_FILE}"
+        try:
+            self.environment.disk.write_atomic(path, render_partition_metadata(topic_id), sync=False)
+        except OSError as error:
+            raise self.failed(error) from error
+        self.durability.note_unsynced(path)
 
     # Rolling.
 
@@ -382,7 +344,7 @@ class Log:
         try:
             first = segment.first_timestamp
         except CorruptBatchError as error:
-            raise self._corrupt(error) from error
+            raise self.corrupt(error) from error
         except OSError as error:
             raise self.failed(error) from error
         waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
@@ -395,7 +357,7 @@ class Log:
         base_offset = self.log_end_offset
         if last_offset is not None and last_offset - base_offset > MAX_RELATIVE_OFFSET:
             base_offset = last_offset - MAX_RELATIVE_OFFSET
-        old = self.active
+        old = self.segments.active
         if base_offset == old.base_offset:
             check(not old.size, "only an empty segment is replaced by one with the same base offset")
             return old
@@ -414,12 +376,10 @@ class Log:
         except OSError as error:
             raise self.failed(error) from error
         if snapshot is not None:
-            self.note_unsynced(snapshot)
+            self.durability.note_unsynced(snapshot)
         if not old.size:
             self.drop_segments([old])
-        self.segments.append(segment)
-        self.bases.append(base_offset)
-        self.active = segment
+        self.segments.add(segment)
         self._roll_ms = self._new_roll_ms()
         self.environment.flush_wanted(self)
         return segment
@@ -438,154 +398,71 @@ class Log:
         if offset >= upper_bound:
             return LogSlice(self, None, 0, 0)
         try:
-            return self._find(offset, max_bytes, upper_bound, min_one_batch)
+            return self.segments.slice_from(self, offset, max_bytes, upper_bound, min_one_batch)
         except CorruptBatchError as error:
-            raise self._corrupt(error) from error
+            raise self.corrupt(error) from error
         except OSError as error:
             raise self.failed(error) from error
-
-    def _find(self, offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> LogSlice:
-        segments = self.segments
-        slot = bisect_right(self.bases, offset) - 1
-        while slot < len(segments):
-            segment = segments[slot]
-            found = segment.locate(offset)
-            slot += 1
-            if found is None:
-                continue
-            position, first_size = found
-            next_base = self.log_end_offset if slot == len(segments) else self.bases[slot]
-            end = segment.size if upper_bound >= next_base else segment.position_of(upper_bound)
-            size = min(max_bytes, end - position)
-            if size < first_size:
-                size = first_size if min_one_batch and end - position >= first_size else 0
-            return LogSlice(self, segment if size else None, position, size)
-        return LogSlice(self, None, 0, 0)
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record at or after `timestamp`."""
-        from_offset = self.log_start_offset
-        while (found := self._candidate(next_with_time, timestamp, from_offset)) is not None:
-            header, batch = found
-            search = partial(first_at_or_after, header, timestamp=timestamp, start_offset=from_offset)
-            record = await self.environment.unpacking.look_into(header, batch, search)
-            if record is not None:
-                return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
-            from_offset = max(header.next_offset, self.log_start_offset)
-        return None
+        return await timestamps.first_at_or_after(self, timestamp)
 
     async def max_timestamp_offset(self) -> TimestampedOffset | None:
         """The first record that has the largest timestamp of the log."""
-        from_offset = self.log_start_offset
-        while (found := self._candidate(next_with_max_time, from_offset)) is not None:
-            header, batch = found
-            record = await self.environment.unpacking.look_into(header, batch, partial(latest, header))
-            if record is not None and record.offset >= from_offset:
-                return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
-            from_offset = max(header.next_offset, self.log_start_offset)
-        return None
-
-    def _candidate(self, find: Callable[..., Candidate | None], *args: int) -> Candidate | None:
-        try:
-            return find(self.segments, *args)
-        except CorruptBatchError as error:
-            raise self._corrupt(error) from error
-        except OSError as error:
-            raise self.failed(error) from error
+        return await timestamps.first_with_max(self)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """Aborted transactions that overlap [start, end)."""
-        found: list[AbortedTransaction] = []
-        for segment in self.segments_from(start):
-            if not segment.has_aborted:
-                continue
-            entries = segment.aborted
-            # Entries are in the order of their markers.
-            for slot in range(bisect_left(entries, start, key=_last_offset), len(entries)):
-                aborted = entries[slot]
-                if aborted.first_offset < end:
-                    found.append(aborted)
-                if aborted.last_stable_offset >= end:
-                    return found
-        return found
+        return self.segments.aborted_between(start, end)
 
-    # Durability.
+    # Durability: `durability` holds the state.
 
     async def flush(self) -> None:
         """Everything appended so far is on disk, indexes included; the recovery point moves up to it."""
-        await self._group_commit().flush()
+        await self.durability.flush()
+
+    def flush_now(self) -> None:
+        """`flush()` that blocks: for stopping and for tools."""
+        self.durability.flush_now()
 
     async def flushed(self, offset: int) -> None:
         """Returns when the records below `offset` are on disk. Waiters share an fsync.
 
         Raises TruncatedError if the log is cut below `offset` meanwhile.
         """
-        while offset > (self.countable_offset if self.config.fsync_before_ack else self.flushed_offset):
-            await self._group_commit().wait(offset)
-
-    def forget_above(self, offset: int) -> None:
-        if self._commit is not None:
-            self._commit.forget_above(offset)
+        durability = self.durability
+        while offset > (self.countable_offset if self.config.fsync_before_ack else durability.flushed_offset):
+            await durability.wait(offset)
 
     @property
     def countable_offset(self) -> int:
         """Records below count as this replica's: a leader or a fetch that names more breaks the promise of the mark."""
-        if self.mark is Mark.ABSENT and not self.config.fsync_before_ack:
+        mark = self.durability.mark
+        if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
-        return self.flushed_offset if self.mark is Mark.PRESENT else self.log_start_offset
-
-    async def remove_mark(self) -> None:
-        await self._group_commit().remove_mark()
-
-    def _group_commit(self) -> GroupCommit:
-        if self._commit is None:
-            self._commit = GroupCommit(self)
-        return self._commit
-
-    def flush_now(self) -> None:
-        """`flush()` that blocks: for stopping and for tools."""
-        self._group_commit().flush_now()
+        return self.durability.flushed_offset if mark is Mark.PRESENT else self.log_start_offset
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a flush would have something to do."""
-        behind = self.recovery_point < self.log_end_offset or self.epochs.changed or bool(self.unsynced_files)
-        return behind and self._failure is None
+        """True if a flush has something to do."""
+        return self._failure is None and self.durability.is_behind
 
     def store(self) -> None:
-        """Write out what is only in memory: indexes from the recovery point on, leader epochs."""
-        for segment in self.segments_from(self.recovery_point):
+        """Writes out, without a sync, what is only in memory: indexes from the recovery point on, leader epochs."""
+        for segment in self.segments.starting_at(self.recovery_point):
             segment.store_indexes()
         if self.epochs.changed:
             path = f"{self.path}/{LEADER_EPOCH_FILE}"
             self.environment.disk.write_atomic(path, self.epochs.to_bytes(), sync=False)
             self.epochs.changed = False
-            self.note_unsynced(path)
-
-    def begin_flush(self) -> FlushGoal:
-        """Half of a flush, for who syncs many logs at once: `end_flush` is the other half."""
-        return self._group_commit().begin()
-
-    async def end_flush(self, goal: FlushGoal, *, synced: bool) -> None:
-        """`synced`: all that was written before the goal was named is on disk already."""
-        if synced:
-            self._group_commit().finish(goal)
-        else:
-            await self._group_commit().sync(goal)
-
-    async def settle(self) -> None:
-        """Wait for a group commit that is under way."""
-        if self._commit is not None:
-            await self._commit.settle()
+            self.durability.note_unsynced(path)
 
     # Shortening: `shorten.py` says how.
 
     def drop_segments(self, doomed: list[Segment]) -> None:
         """Take these out of the log and hand their files over for removal. At least one other stays or follows."""
-        for segment in doomed:
-            slot = self.bases.index(segment.base_offset)
-            del self.segments[slot], self.bases[slot]
-            self.size -= segment.size
+        self.segments.remove(doomed)
         try:
             for segment in doomed:
                 segment.change_suffix(DELETED_SUFFIX)
@@ -603,27 +480,72 @@ class Log:
 
     def advance_log_start_offset(self, offset: int) -> bool:
         """Records below `offset` are gone for readers; their segments go with the next retention pass."""
-        return shorten.advance_log_start_offset(self, offset)
+        if offset > self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is beyond the high watermark {self.high_watermark}."
+            )
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        self.producers.on_log_start(offset)
+        return True
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Retention by size, time and log start. Returns how many segments went."""
         return shorten.delete_old_segments(self, now_ms)
+
+    def begin_truncation(self, offset: int) -> None:
+        """Lowers the checkpoints before files change: a crash in between finds none that promise more than is there.
+
+        Records appended later at these offsets are neither synced nor compacted.
+        """
+        self.truncations += 1
+        durability = self.durability
+        durability.forget_above(offset)
+        if max(durability.recovery_point, self.cleaned_offset) > offset:
+            before = durability.lower_recovery_point(offset)
+            self.cleaned_offset = min(self.cleaned_offset, offset)
+            try:
+                self.environment.recovery_point_lowered(self)
+            except OSError as error:
+                durability.restore_recovery_point(before)  # nothing has changed yet: the cut may be tried again
+                raise self.failed(error) from error
+
+    def end_at(self, offset: int) -> None:
+        """Lowers the end of the log to `offset`: the files were cut there. No offset of the log stays above it."""
+        self.log_end_offset = offset
+        self.high_watermark = min(self.high_watermark, offset)
+        if self.log_start_offset > offset:
+            self.log_start_offset = offset
+            self.environment.recovery_point_lowered(self)
+
+    def restart_at(self, segment: Segment) -> None:
+        """Makes `segment` the only one: the log is empty and starts at its base offset."""
+        offset = segment.base_offset
+        self.segments.add(segment)
+        self.log_start_offset = self.log_end_offset = self.high_watermark = offset
+        self.durability.restart_at(offset)
+
+    def note_compacted(self, offset: int) -> None:
+        """Everything below `offset` is compacted."""
+        self.cleaned_offset = min(offset, self.log_end_offset)
 
     def prepare_stop(self) -> bool:
         """Before the last flush: index and snapshot what a restart wants to find. False where that failed."""
         if self._failure is not None:
             return False
         try:
-            active = self.active
+            active = self.segments.active
             if active.size and active.touched:
                 entries = len(active.time_index)
                 active.seal()
                 if len(active.time_index) > entries:
-                    self.note_unsynced(active.time_index.file.path)
+                    self.durability.note_unsynced(active.time_index.file.path)
             snapshot = self.snapshots.take_last(self.producers)
             if snapshot is not None:
-                self.note_unsynced(snapshot)
-                self.snapshots.keep_only(self.bases)
+                self.durability.note_unsynced(snapshot)
+                self.snapshots.keep_only(self.segments.bases)
         except OSError as error:
             self.failed(error)
             return False

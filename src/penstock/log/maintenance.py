@@ -88,7 +88,7 @@ class Maintenance:
         """flush.ms: a log that has waited this long since its last flush gets one."""
         now_ms = self._logs.clock.wall_ms()
         for log in self._logs:
-            if log.unsynced_bytes and now_ms - log.last_flush_ms >= log.config.flush_ms and not log.offline:
+            if log.durability.flush_is_overdue(now_ms) and not log.offline:
                 self._logs.flush_soon(log)
 
     async def _flush_on_request(self) -> None:
@@ -108,4 +108,4 @@ class Maintenance:
             for directory in logs.all_dirs:
                 await logs.flush_all(directory, [log for log in queued if log.log_dir == directory.path])
             for log in queued:
-                log.snapshots.keep_only(log.bases)
+                log.snapshots.keep_only(log.segments.bases)

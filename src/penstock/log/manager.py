@@ -150,7 +150,7 @@ class LogManager:
         """Those that were only ever counted for what they had on disk, by topic id."""
         found: dict[bytes, list[int]] = {}
         for log in self._logs.values():
-            if log.mark is Mark.PRESENT:
+            if log.durability.mark is Mark.PRESENT:
                 found.setdefault(log.topic_id, []).append(log.partition)
         return found
 
@@ -218,7 +218,7 @@ class LogManager:
                 log = self._logs.get(key)
                 if log is not None:
                     log.update_high_watermark(high_watermarks.get(key, 0))
-                    log.cleaned_offset = min(cleaned.get(key, 0), log.log_end_offset)
+                    log.note_compacted(cleaned.get(key, 0))
                     promised = max(recovery_points.get(key, 0), cleaned.get(key, 0))
                     damaged = damaged or log.log_end_offset < promised
                 if count % OPEN_SLICE == OPEN_SLICE - 1:
@@ -311,7 +311,7 @@ class LogManager:
             if topic_id != ZERO_UUID:
                 metadata = f"{path}/{PARTITION_METADATA_FILE}"
                 self.disk.write_new(metadata, render_partition_metadata(topic_id))
-                log.note_unsynced(metadata)
+                log.durability.note_unsynced(metadata)
         except OSError as error:
             self._take_offline(directory, error)
             raise KafkaError(
@@ -347,16 +347,6 @@ class LogManager:
         if not candidates:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "No log directory is online: see the broker's log.")
         return min(candidates, key=lambda each: (each.path in self.cordoned, self._log_counts[each.path]))
-
-    def assign_topic_id(self, log: Log, topic_id: bytes) -> None:
-        """For a log whose partition.metadata is missing: the metadata image knows whose it is."""
-        log.topic_id = topic_id
-        path = f"{log.path}/{PARTITION_METADATA_FILE}"
-        try:
-            self.disk.write_atomic(path, render_partition_metadata(topic_id), sync=False)
-        except OSError as error:
-            raise log.failed(error) from error
-        log.note_unsynced(path)
 
     def _aside(self, directory: LogDir, name: str, suffix: str) -> str:
         unique = self.environment.random.randbytes(16).hex()
@@ -513,7 +503,7 @@ class LogManager:
         goals: list[tuple[Log, FlushGoal]] = []
         for count, log in enumerate(logs):
             try:
-                goals.append((log, log.begin_flush()))
+                goals.append((log, log.durability.begin()))
             except KafkaError as error:
                 logger.error("%s could not be flushed: %s", log, error)
             if count % OPEN_SLICE == OPEN_SLICE - 1:
@@ -535,7 +525,7 @@ class LogManager:
         failures = 0
         for log, goal in goals:
             try:
-                await log.end_flush(goal, synced=synced)
+                await log.durability.end(goal, synced=synced)
             except KafkaError as error:
                 logger.error("%s could not be flushed: %s", log, error)
                 failures += 1
@@ -550,7 +540,7 @@ class LogManager:
         """
         unfinished: set[str] = set()
         for log in self:
-            await log.settle()
+            await log.durability.settle()
             if not log.prepare_stop():
                 logger.error("%s could not be prepared for the stop: the next start looks through its end", log)
                 unfinished.add(log.log_dir)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.records.header import BatchHeader
 
 
-def batches_between(segments: list[Segment], start: int, end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+def batches_between(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
     """(segment, position, header) of the batches that end at or after `start` and begin before `end`."""
     for slot, segment in enumerate(segments):
         next_base = segments[slot + 1].base_offset if slot + 1 < len(segments) else end

@@ -29,8 +29,8 @@ def truncate_to(log: Log, offset: int) -> bool:
     try:
         cancel_swaps(log)
         # A batch stays whole or goes whole: a cut inside of one takes all of it.
-        offset = log.segments_from(offset)[0].boundary(offset)
-        if offset <= log.bases[0]:
+        offset = log.segments.starting_at(offset)[0].boundary(offset)
+        if offset <= log.segments.bases[0]:
             truncate_fully_and_start_at(log, offset)
         else:
             _cut(log, offset)
@@ -43,22 +43,14 @@ def truncate_to(log: Log, offset: int) -> bool:
 
 
 def _cut(log: Log, offset: int) -> None:
-    log.truncations += 1
-    _lower_checkpoints(log, offset)
+    log.begin_truncation(offset)
     later = [segment for segment in log.segments if segment.base_offset >= offset]
     if later:
         log.drop_segments(later[::-1])
         # Else a crash could bring one back, right behind what is appended from now on.
         log.environment.disk.sync_dir(log.path)
-        log.active = log.segments[-1]
-    before = log.active.size
-    log.active.truncate_to(offset)
-    log.size -= before - log.active.size
-    log.log_end_offset = offset
-    log.high_watermark = min(log.high_watermark, offset)
-    if log.log_start_offset > offset:
-        log.log_start_offset = offset
-        log.environment.recovery_point_lowered(log)
+    log.segments.active.truncate_to(offset)
+    log.end_at(offset)
     log.epochs.truncate_from_end(offset)
     log.snapshots.remove_above(offset)
     # Nothing that describes what is gone may come back with a crash, once other records have these offsets.
@@ -67,22 +59,18 @@ def _cut(log: Log, offset: int) -> None:
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
-    log.truncations += 1
-    _lower_checkpoints(log, min(offset, log.log_start_offset))
+    log.begin_truncation(min(offset, log.log_start_offset))
     try:
         cancel_swaps(log)
         log.drop_segments(log.segments[::-1])
-        log.active = Segment.create(
+        segment = Segment.create(
             log.environment.disk,
             log.path,
             offset,
             created_ms=log.environment.clock.wall_ms(),
             index_interval=log.config.index_interval_bytes,
         )
-        log.segments.append(log.active)
-        log.bases.append(offset)
-        log.log_start_offset = log.log_end_offset = log.high_watermark = offset
-        log.recovery_point = log.flushed_offset = offset
+        log.restart_at(segment)
         log.epochs.clear()
         log.snapshots.remove_all()
         log.producers.clear(offset)
@@ -90,36 +78,6 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
         log.environment.recovery_point_lowered(log)
     except OSError as error:
         raise log.failed_midway(error) from error
-
-
-def _lower_checkpoints(log: Log, offset: int) -> None:
-    """Before the files change: a crash in between must find checkpoints that promise no more than is there.
-
-    What is appended later at these offsets is neither synced nor compacted.
-    """
-    log.flushed_offset = min(log.flushed_offset, offset)
-    log.forget_above(offset)
-    if max(log.recovery_point, log.cleaned_offset) > offset:
-        before, log.recovery_point = log.recovery_point, min(log.recovery_point, offset)
-        log.cleaned_offset = min(log.cleaned_offset, offset)
-        try:
-            log.environment.recovery_point_lowered(log)
-        except OSError as error:
-            log.recovery_point = before  # nothing has changed yet: the cut may be tried again
-            raise log.failed(error) from error
-
-
-def advance_log_start_offset(log: Log, offset: int) -> bool:
-    if offset > log.high_watermark:
-        raise KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is beyond the high watermark {log.high_watermark}."
-        )
-    if offset <= log.log_start_offset:
-        return False
-    log.log_start_offset = offset
-    log.epochs.truncate_from_start(offset)
-    log.producers.on_log_start(offset)
-    return True
 
 
 def delete_old_segments(log: Log, now_ms: int) -> int:
@@ -132,12 +90,12 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
         if len(doomed) == len(log.segments):
             log.roll(now_ms=now_ms)
         log.drop_segments(doomed)
-        log.snapshots.keep_only(log.bases)
+        log.snapshots.keep_only(log.segments.bases)
     except OSError as error:
         raise log.failed(error) from error
-    first = log.bases[0]
+    first = log.segments.bases[0]
     if first > log.log_start_offset:
-        advance_log_start_offset(log, first)
+        log.advance_log_start_offset(first)
     return len(doomed)
 
 
@@ -149,7 +107,7 @@ def _doomed(log: Log, now_ms: int) -> list[Segment]:
     doomed: list[Segment] = []
     for slot, segment in enumerate(log.segments):
         is_last = slot + 1 == len(log.segments)
-        end = log.log_end_offset if is_last else log.bases[slot + 1]
+        end = log.log_end_offset if is_last else log.segments.bases[slot + 1]
         if end > log.high_watermark or (is_last and not segment.size):
             break
         expired = by_time and now_ms - _newest(segment) > config.retention_ms

@@ -45,8 +45,9 @@ class LogSlice:
         log, segment = self._log, self.segment
         if segment is None:
             return []
-        slot = bisect_right(log.bases, segment.base_offset)
-        bound = log.bases[slot] if slot < len(log.bases) else end
+        bases = log.segments.bases
+        slot = bisect_right(bases, segment.base_offset)
+        bound = bases[slot] if slot < len(bases) else end
         try:
             found = log.aborted_transactions(start, min(end, bound))
             past = segment.index.first_past(self.position + self.size) if found else None

@@ -48,13 +48,10 @@ async def swap_in(log: Log, replacements: list[tuple[list[Segment], Segment]]) -
 
 
 def _replace(log: Log, old: list[Segment], new: Segment) -> None:
-    slot = log.segments.index(old[0])
     for segment in old:
         segment.change_suffix(DELETED_SUFFIX)
     new.change_suffix("")
-    log.segments[slot : slot + len(old)] = [new]
-    log.bases[slot : slot + len(old)] = [new.base_offset]
-    log.size += new.size - sum(segment.size for segment in old)
+    log.segments.replace(old, new)
     log.environment.discard(log, old)
 
 

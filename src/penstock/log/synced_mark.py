@@ -11,20 +11,20 @@ mark; it goes when they do not promise fsync any more. While the mark may be on 
     any state  --write-->   CHANGING  --all records are synced, then the file is-->  PRESENT
     any state  --remove-->  CHANGING  --the file is gone, also after a power loss--> ABSENT
 
-The log's group commit calls `write` and `remove`, in one task: one change ends before the next one begins, whatever the
-config says meanwhile. A change that fails leaves CHANGING. `find` decides the state of a log that is opened.
+The log's group commit (`flush.Durability`) keeps the state and makes the changes, in one task: one change ends before
+the next one begins, whatever the config says meanwhile. A change that fails leaves CHANGING. `find` decides the state
+of a log that is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.log.checkpoints import PARTITION_METADATA_FILE
 
 if TYPE_CHECKING:
-    from penstock.log.log import Log
+    from penstock.disk.api import Disk
 
 SYNCED_MARK_FILE = "penstock.synced"
 #: What the file is called between the two steps of its removal.
@@ -37,47 +37,34 @@ class Mark(Enum):
     PRESENT = "present"
 
 
-async def write(log: Log, sync_records: Callable[[], Awaitable[object]]) -> None:
-    """Records that counted without fsync are synced first: from here on no others count."""
-    log.mark = Mark.CHANGING
-    await sync_records()
-    await log.environment.disk.run(_write_file, log)
-    log.mark = Mark.PRESENT
-
-
-async def remove(log: Log) -> None:
-    log.mark = Mark.CHANGING
-    await log.environment.disk.run(_remove_file, log)
-    log.mark = Mark.ABSENT
-
-
-def find(log: Log, names: set[str], *, damaged: bool) -> None:
-    """The log was opened and its directory has files of these `names`.
+def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
+    """The state of the mark of a log that is opened and whose directory has files of these `names`.
 
     A damaged log lacks records that its mark speaks of. The mark goes for good: the next start finds no damage.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
-        _remove_file(log)
-    elif SYNCED_MARK_FILE in names:
-        log.mark = Mark.PRESENT
+        remove_file(disk, path)
+        return Mark.ABSENT
+    return Mark.PRESENT if SYNCED_MARK_FILE in names else Mark.ABSENT
 
 
-def _write_file(log: Log) -> None:
-    disk = log.environment.disk
-    disk.write_new(f"{log.path}/{SYNCED_MARK_FILE}", b"")
-    metadata = f"{log.path}/{PARTITION_METADATA_FILE}"
+def write_file(disk: Disk, path: str) -> None:
+    """Writes the mark into the log's directory and syncs it, with the topic id that the controller knows it by."""
+    disk.write_new(f"{path}/{SYNCED_MARK_FILE}", b"")
+    metadata = f"{path}/{PARTITION_METADATA_FILE}"
     if disk.exists(metadata):
-        disk.sync_file(metadata)  # the controller is told of the mark under the topic's id
-    disk.sync_dir(log.path)
+        disk.sync_file(metadata)
+    disk.sync_dir(path)
 
 
-def _remove_file(log: Log) -> None:
-    """A process that is killed before the directory is synced leaves the other name: the next start syncs it.
+def remove_file(disk: Disk, path: str) -> None:
+    """Removes the mark in two steps: renames it, syncs the directory, removes it.
 
-    Without that name, the next start would find no mark, and a power loss could still bring the mark back.
+    A process that is killed before the sync leaves the other name, and the next start syncs. Without that name, the
+    next start would find no mark, and a power loss could still bring the mark back.
     """
-    disk, removed = log.environment.disk, f"{log.path}/{REMOVED_MARK_FILE}"
-    if disk.exists(f"{log.path}/{SYNCED_MARK_FILE}"):
-        disk.rename(f"{log.path}/{SYNCED_MARK_FILE}", removed)
-    disk.sync_dir(log.path)
+    removed = f"{path}/{REMOVED_MARK_FILE}"
+    if disk.exists(f"{path}/{SYNCED_MARK_FILE}"):
+        disk.rename(f"{path}/{SYNCED_MARK_FILE}", removed)
+    disk.sync_dir(path)
     disk.remove(removed)

@@ -6,12 +6,15 @@ of that moment: those of the step before may be gone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.log.scan import scan_headers
+from penstock.log.scan import CorruptBatchError, scan_headers
+from penstock.records import lookup
 
 if TYPE_CHECKING:
+    from penstock.log.log import Log
     from penstock.log.segment import Segment
     from penstock.records.header import BatchHeader
 
@@ -27,6 +30,40 @@ class Candidate(NamedTuple):
 
     header: BatchHeader
     batch: bytes
+
+
+async def first_at_or_after(log: Log, timestamp: int) -> TimestampedOffset | None:
+    """The first record of the log at or after `timestamp`."""
+    from_offset = log.log_start_offset
+    while (found := _candidate(log, next_with_time, timestamp, from_offset)) is not None:
+        header, batch = found
+        search = partial(lookup.first_at_or_after, header, timestamp=timestamp, start_offset=from_offset)
+        record = await log.environment.unpacking.look_into(header, batch, search)
+        if record is not None:
+            return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
+        from_offset = max(header.next_offset, log.log_start_offset)
+    return None
+
+
+async def first_with_max(log: Log) -> TimestampedOffset | None:
+    """The first record that has the largest timestamp of the log."""
+    from_offset = log.log_start_offset
+    while (found := _candidate(log, next_with_max_time, from_offset)) is not None:
+        header, batch = found
+        record = await log.environment.unpacking.look_into(header, batch, partial(lookup.latest, header))
+        if record is not None and record.offset >= from_offset:
+            return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
+        from_offset = max(header.next_offset, log.log_start_offset)
+    return None
+
+
+def _candidate(log: Log, find: Callable[..., Candidate | None], *args: int) -> Candidate | None:
+    try:
+        return find(log.segments, *args)
+    except CorruptBatchError as error:
+        raise log.corrupt(error) from error
+    except OSError as error:
+        raise log.failed(error) from error
 
 
 def next_with_time(segments: Sequence[Segment], timestamp: int, from_offset: int) -> Candidate | None:

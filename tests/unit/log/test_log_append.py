@@ -270,7 +270,7 @@ def test_a_follower_of_a_compacted_log_has_its_gaps() -> None:
         data = build_batch([(NOW, b"k", b"v", ())], base_offset=base, leader_epoch=0)
         follower.append_as_follower(data, leader_epoch=0)
     assert [header.base_offset for header, _ in read_all(follower)] == [0, 7, 30]
-    assert follower.bases == [0, 8], "a segment starts where the one before ended"
+    assert follower.segments.bases == [0, 8], "a segment starts where the one before ended"
 
 
 def test_a_full_disk_stops_writes_and_keeps_what_was_acknowledged() -> None:

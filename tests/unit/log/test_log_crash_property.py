@@ -295,7 +295,7 @@ class CrashingLog(RuleBasedStateMachine):
         log = self.log
         stored = [entry for segment in log.segments for entry in scan(segment)]
         assert [header for _, header in stored] == [
-            header for header, _ in self.model.batches if header.base_offset >= log.bases[0]
+            header for header, _ in self.model.batches if header.base_offset >= log.segments.bases[0]
         ]
         assert log.size == sum(header.size for _, header in stored)
         for segment in log.segments:

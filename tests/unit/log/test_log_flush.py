@@ -16,7 +16,7 @@ from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk, RealFile
 from penstock.disk.volume import Severity
-from penstock.log.flush import GroupCommit, TruncatedError, sync_to_end
+from penstock.log.flush import Durability, TruncatedError, sync_to_end
 from penstock.log.log import Log
 from penstock.log.maintenance import Intervals, Maintenance
 from penstock.log.manager import LogManager
@@ -135,22 +135,22 @@ def test_a_truncation_below_a_waiter_leaves_the_loop_free(tmp_path: Path, monkey
         with pytest.raises(TruncatedError):
             await cut
         await whole
-        await log.settle()
+        await log.durability.settle()
         assert len(syncs.started) <= 2
         with pytest.raises(TruncatedError):
             await log.flushed(3)
 
     spins = 0
-    original = GroupCommit._sync_round
+    original = Durability._sync_round
 
-    async def counted(self: GroupCommit) -> int:
+    async def counted(self: Durability) -> int:
         nonlocal spins
         spins += 1
         if spins > 100:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group commit goes round without a pause.")
         return await original(self)
 
-    monkeypatch.setattr(GroupCommit, "_sync_round", counted)
+    monkeypatch.setattr(Durability, "_sync_round", counted)
     run(on_real_files(tmp_path, work))
 
 

@@ -127,7 +127,7 @@ def test_a_lost_topic_id_can_be_given_again() -> None:
     log = logs.get("t", 0)
     assert log is not None
     assert log.topic_id == ZERO_UUID
-    logs.assign_topic_id(log, TOPIC_ID)
+    log.assign_topic_id(TOPIC_ID)
     logs.abandon()
     found = manager(disk).get("t", 0)
     assert found is not None

@@ -78,7 +78,7 @@ def test_a_log_lives_through_stops_and_crashes(disk: RealDisk, tmp_path: Path) -
         logs.write_checkpoints()
         logs.abandon()
 
-        with open(tmp_path / "t-0" / f"{log.bases[-1]:020d}.log", "ab") as torn:  # noqa: ASYNC230
+        with open(tmp_path / "t-0" / f"{log.segments.bases[-1]:020d}.log", "ab") as torn:  # noqa: ASYNC230
             torn.write(b"torn")
         logs = await opened(disk, tmp_path)
         log = found(logs)

@@ -56,10 +56,10 @@ def test_after_a_clean_stop_only_the_end_is_looked_at(monkeypatch: pytest.Monkey
     assert logs.dirs[0].clean
     assert logs.dirs[0].last_life.broker_epoch == 9
     assert log.recovery_point == log.log_end_offset == 900
-    assert {name for name, _, _ in reads.seen if name.endswith(".log")} == {f"{log.bases[-1]:020d}.log"}
-    lowest = reads.lowest(f"{log.bases[-1]:020d}.log")
+    assert {name for name, _, _ in reads.seen if name.endswith(".log")} == {f"{log.segments.bases[-1]:020d}.log"}
+    lowest = reads.lowest(f"{log.segments.bases[-1]:020d}.log")
     assert lowest is not None
-    assert lowest > log.active.size - 500
+    assert lowest > log.segments.active.size - 500
     assert offsets(log) == list(range(900))
     assert not disk.exists("/logs/.kafka_cleanshutdown")
 
@@ -73,7 +73,7 @@ def test_after_a_crash_nothing_below_the_recovery_point_is_read(monkeypatch: pyt
         produce(log)
     finish(log.flush())
     logs.write_checkpoints()
-    flushed = log.active.size
+    flushed = log.segments.active.size
     for _ in range(10):
         produce(log)
     logs.abandon()
@@ -85,7 +85,7 @@ def test_after_a_crash_nothing_below_the_recovery_point_is_read(monkeypatch: pyt
     assert lowest is not None
     assert lowest > flushed - 500
     assert sum(size for name, _, size in reads.seen if name.endswith(".log")) < 20_000
-    check_indexes(log.active)
+    check_indexes(log.segments.active)
     assert log in logs.flush_queue, "so that the next crash has less to check"
 
 
@@ -103,7 +103,7 @@ def test_a_torn_tail_is_cut_off(lost: int, caplog: pytest.LogCaptureFixture) -> 
         logs, log = started(disk)
     left = (5 * size - lost) // size
     assert offsets(log) == list(range(left))
-    assert log.active.file.size == log.active.size == left * size
+    assert log.segments.active.file.size == log.segments.active.size == left * size
     assert produce(log) == left
 
 
@@ -126,7 +126,7 @@ def test_a_rotten_marker_takes_its_own_log_out_and_no_other(byte: int, caplog: p
     produce(other)
     produce(log, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     marker = build_end_txn(EndTxn(False, 0), producer_id=7, producer_epoch=0, timestamp=NOW)
-    start = log.active.size
+    start = log.segments.active.size
     log.append_as_leader(marker, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.COORDINATOR)
     finish(log.flush())
     logs.write_checkpoints()
@@ -148,12 +148,12 @@ def test_segments_behind_a_damaged_one_are_dropped() -> None:
     logs, log = started(disk, LogConfig(segment_bytes=200))
     for _ in range(8):
         produce(log)
-    bases = list(log.bases)
+    bases = list(log.segments.bases)
     logs.abandon()
     disk.inode(f"/logs/t-0/{bases[1]:020d}.log").data[70] ^= 1
     logs, log = started(disk, LogConfig(segment_bytes=200))
     assert log.log_end_offset == bases[1]
-    assert log.bases == bases[:2]
+    assert log.segments.bases == bases[:2]
     assert produce(log) == bases[1]
 
 
@@ -176,7 +176,7 @@ def test_a_log_that_was_cut_behind_a_rotten_batch_goes_on() -> None:
         produce(log)
     log.truncate_to(4)
     disk.inode("/logs/t-0/00000000000000000000.log").data[len(batch()) + 9] ^= 0x80  # of the second one's length
-    log.active.reset_indexes(4)
+    log.segments.active.reset_indexes(4)
     assert produce(log) == 4
 
 
@@ -185,7 +185,7 @@ def test_a_hole_between_segments_ends_the_log() -> None:
     logs, log = started(disk, LogConfig(segment_bytes=200))
     for _ in range(8):
         produce(log)
-    bases = list(log.bases)
+    bases = list(log.segments.bases)
     logs.abandon()
     for name in list(disk.listdir("/logs/t-0")):
         if name.startswith(f"{bases[1]:020d}"):
@@ -199,7 +199,7 @@ def test_missing_and_broken_indexes_are_rebuilt_when_they_are_needed() -> None:
     logs, log = started(disk)
     for number in range(60):
         produce(log, timestamp=NOW + number)
-    bases = list(log.bases)
+    bases = list(log.segments.bases)
     run(logs.close())
     disk.remove(f"/logs/t-0/{bases[0]:020d}.index")
     disk.remove(f"/logs/t-0/{bases[1]:020d}.timeindex")
@@ -222,7 +222,7 @@ def test_room_reserved_ahead_in_kafkas_index_files_is_not_taken_for_entries() ->
     logs.write_checkpoints()
     logs.abandon()
     for suffix in ("index", "timeindex"):
-        disk.inode(f"/logs/t-0/{log.bases[-1]:020d}.{suffix}").data.extend(bytes(1200))
+        disk.inode(f"/logs/t-0/{log.segments.bases[-1]:020d}.{suffix}").data.extend(bytes(1200))
     _, log = started(disk)
     produce(log)
     for segment in log.segments:
@@ -337,4 +337,4 @@ def test_a_log_that_lost_all_behind_its_start_goes_on_at_its_start() -> None:
     _, log = started(disk)
     assert (log.log_start_offset, log.log_end_offset, log.size) == (18, 18, 0)
     assert produce(log) == 18
-    assert log.bases == [18]
+    assert log.segments.bases == [18]

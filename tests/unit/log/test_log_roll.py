@@ -27,7 +27,7 @@ def test_a_segment_never_grows_beyond_its_size() -> None:
     log = new_log(LogConfig(segment_bytes=size * 3))
     for _ in range(10):
         produce(log)
-    assert log.bases == [0, 3, 6, 9]
+    assert log.segments.bases == [0, 3, 6, 9]
     assert [segment.size for segment in log.segments] == [size * 3, size * 3, size * 3, size]
     assert offsets(log) == list(range(10))
 
@@ -36,9 +36,9 @@ def test_a_segment_ends_when_records_are_too_far_apart_in_time() -> None:
     log = new_log(LogConfig(segment_ms=1000, message_timestamp_after_max_ms=1 << 40))
     append(log, NOW)
     append(log, NOW + 1000)
-    assert log.bases == [0]
+    assert log.segments.bases == [0]
     append(log, NOW + 1001)
-    assert log.bases == [0, 2]
+    assert log.segments.bases == [0, 2]
 
 
 def test_records_without_time_count_from_when_the_segment_was_made() -> None:
@@ -46,18 +46,18 @@ def test_records_without_time_count_from_when_the_segment_was_made() -> None:
     log = new_log(LogConfig(segment_ms=1000), manager(clock=clock))
     append(log, -1, NOW)
     append(log, -1, NOW + 1000)
-    assert log.bases == [0]
+    assert log.segments.bases == [0]
     append(log, -1, NOW + 1001)
-    assert log.bases == [0, 2]
+    assert log.segments.bases == [0, 2]
 
 
 def test_an_empty_segment_is_not_rolled_by_time() -> None:
     log = new_log(LogConfig(segment_ms=1000))
     append(log, NOW, NOW + 100_000)
-    assert log.bases == [0]
+    assert log.segments.bases == [0]
     assert log.roll().base_offset == 1
     assert log.roll().base_offset == 1
-    assert log.bases == [0, 1]
+    assert log.segments.bases == [0, 1]
 
 
 def test_jitter_takes_some_time_off_for_each_log() -> None:
@@ -85,7 +85,7 @@ def test_a_compacted_log_rolls_before_a_record_waits_too_long() -> None:
     log = new_log(config)
     append(log, NOW)
     append(log, NOW + 501)
-    assert log.bases == [0, 1]
+    assert log.segments.bases == [0, 1]
 
 
 def test_a_full_index_ends_a_segment() -> None:
@@ -104,7 +104,7 @@ def test_offsets_too_far_from_the_base_start_a_segment() -> None:
     for base in (0, 5, 2**31 + 10, 2**33):
         data = build_batch([(NOW, b"k", b"v", ())], base_offset=base, leader_epoch=0)
         log.append_as_follower(data, leader_epoch=0)
-    assert log.bases == [0, 11, 2**33 - (2**31 - 1)]
+    assert log.segments.bases == [0, 11, 2**33 - (2**31 - 1)]
     for segment in log.segments:
         check_indexes(segment)
 
@@ -140,4 +140,4 @@ def test_a_changed_config_holds_for_the_segment_under_way() -> None:
         produce(log)
     log.update_config(replace(log.config, segment_bytes=len(batch())))
     produce(log)
-    assert log.bases == [0, 1]
+    assert log.segments.bases == [0, 1]

@@ -86,7 +86,7 @@ def test_deleted_records_are_gone_at_once_and_their_segments_with_the_next_pass(
     assert not log.advance_log_start_offset(2)
     assert offsets(log) == [3, 4]
     assert log.delete_old_segments(NOW) == 3
-    assert log.bases == [3, 4]
+    assert log.segments.bases == [3, 4]
     with pytest.raises(KafkaError) as error:
         log.advance_log_start_offset(6)
     assert error.value.code == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -125,7 +125,7 @@ def test_a_promise_that_is_renewed_while_the_mark_goes_is_marked_again(tmp_path:
         log.update_config(PROMISED)
         await log.flushed(1)
         await going
-        assert (log.mark, is_marked(tmp_path)) == (Mark.PRESENT, True)
+        assert (log.durability.mark, is_marked(tmp_path)) == (Mark.PRESENT, True)
 
     run(with_log(tmp_path, PROMISED, work))
 

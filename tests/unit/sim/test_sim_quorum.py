@@ -58,9 +58,9 @@ def test_an_index_entry_that_points_to_no_batch_is_found() -> None:
         broker = cluster.machine().broker
         assert broker is not None
         log = broker.partitions.get("t", 0).log
-        assert len(log.active.index.entries()) > 1
+        assert len(log.segments.active.index.entries()) > 1
         before = list(indexes_fit(cluster.machines, damaged))
-        log.active.index.append(log.log_end_offset + 5, log.size + 100)
+        log.segments.active.index.append(log.log_end_offset + 5, log.size + 100)
         return [before, list(indexes_fit(cluster.machines, damaged)), list(indexes_fit(cluster.machines, {("t", 0)}))]
 
     before, after, excused = SimCluster(seed=2).run(app)

@@ -414,7 +414,7 @@ class MetadataLog:
         image = self.image
         self._bytes_since_snapshot = 0
         self._snapshot_due_ms = self._clock.wall_ms() + self._policy.interval_ms
-        if self._log.active.size:
+        if self._log.segments.active.size:
             self._log.roll()  # before anything else is appended, so that all of the old segment is in the snapshot
         end_offset = image.offset + 1
         name = await self._snapshots.write(image, self._quorum.voters_before(end_offset), self._clock.wall_ms())

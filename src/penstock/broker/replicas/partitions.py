@@ -171,7 +171,7 @@ class Partitions:
             log = self._logs.create(partition.topic, partition.topic_id, partition.index, config, directory_id=place)
         else:
             if log.topic_id == ZERO_UUID:
-                self._logs.assign_topic_id(log, partition.topic_id)
+                log.assign_topic_id(partition.topic_id)
             log.update_config(config)
         self.host.placed(partition, self._logs.directory_of(log).directory_id)
         return log

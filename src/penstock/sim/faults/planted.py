@@ -21,7 +21,7 @@ from penstock.groups.shard import GroupShard
 from penstock.log import loading
 from penstock.log.cleaner import Cleaner
 from penstock.log.directory import LogDir
-from penstock.log.flush import GroupCommit
+from penstock.log.flush import Durability
 from penstock.log.log import AppendInfo, Log
 from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
@@ -105,15 +105,14 @@ class Plant:
 
 
 def _no_fsync(old: Any) -> Any:
-    async def sync_records(self: GroupCommit) -> None:
-        log = self._log
-        log.flushed_offset = max(log.flushed_offset, log.log_end_offset)
+    async def sync_records(self: Durability) -> None:
+        self.flushed_offset = max(self.flushed_offset, self._log.log_end_offset)
 
     return sync_records
 
 
 def _no_parent_sync(old: Any) -> Any:
-    def sync_directories(self: GroupCommit) -> None:
+    def sync_directories(self: Durability) -> None:
         self._log.environment.disk.sync_dir(self._log.path)
 
     return sync_directories
@@ -128,7 +127,7 @@ def _watermark_at_once(old: Any) -> Any:
 
 
 def _no_sync(old: Any) -> Any:
-    async def sync(self: GroupCommit, goal: Any) -> None:
+    async def sync(self: Durability, goal: Any) -> None:
         self.finish(goal)
 
     return sync
@@ -229,7 +228,7 @@ def _oldest_kept(old: Any) -> Any:
 
 def _cleaned_to_the_stable_offset(old: Any) -> Any:
     def first_uncleanable_offset(self: Cleaner, log: Log, now_ms: int) -> int:
-        return min(log.active.base_offset, log.last_stable_offset)
+        return min(log.segments.active.base_offset, log.last_stable_offset)
 
     return first_uncleanable_offset
 
@@ -252,12 +251,12 @@ PLANTS: dict[str, Plant] = {
     "ack-before-fsync": Plant(
         "a write is acknowledged before its fsync, where fsync is promised",
         "power",
-        ((GroupCommit, "_sync_records", _no_fsync),),
+        ((Durability, "_sync_records", _no_fsync),),
     ),
     "directory-entry-not-synced": Plant(
         "the directory entry of a new log is not synced with the log",
         "power",
-        ((GroupCommit, "_sync_directories", _no_parent_sync),),
+        ((Durability, "_sync_directories", _no_parent_sync),),
     ),
     "watermark-before-fsync": Plant(
         "coordinators answer before the fsync of their records, where fsync is promised",
@@ -267,7 +266,7 @@ PLANTS: dict[str, Plant] = {
     "recovery-point-before-flush": Plant(
         "the recovery point moves without a flush",
         "power",
-        ((GroupCommit, "sync", _no_sync),),
+        ((Durability, "sync", _no_sync),),
     ),
     "torn-tail-kept": Plant(
         "recovery keeps the torn end of a segment",

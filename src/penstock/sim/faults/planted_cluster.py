@@ -142,7 +142,7 @@ def _checkpoint_believed(old: Any) -> Any:
 def unsynced(old: Any) -> Any:
     async def flush(self: QuorumFiles) -> None:
         log = self._log
-        log.flushed_offset = max(log.flushed_offset, log.log_end_offset)
+        log.durability.flushed_offset = max(log.flushed_offset, log.log_end_offset)
 
     return flush
 

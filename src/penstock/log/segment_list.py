@@ -1,0 +1,112 @@
+"""The segments of one log, in the order of their base offsets. The last one is active: it takes the appends."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, overload
+
+from penstock.log.slices import LogSlice
+
+if TYPE_CHECKING:
+    from penstock.log.log import Log
+    from penstock.log.segment import Segment
+    from penstock.log.txn_index import AbortedTransaction
+
+_last_offset = attrgetter("last_offset")
+
+
+class SegmentList(Sequence["Segment"]):
+    """Changes only through its methods, so that `bases`, `active` and `size` always match the segments."""
+
+    __slots__ = ("_sealed_size", "_segments", "active", "bases")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self._sealed_size = sum(segment.size for segment in segments[:-1])
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @overload
+    def __getitem__(self, slot: int) -> Segment: ...
+    @overload
+    def __getitem__(self, slot: slice) -> list[Segment]: ...
+    def __getitem__(self, slot: int | slice) -> Segment | list[Segment]:
+        return self._segments[slot]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segment files together, without their indexes."""
+        return self._sealed_size + self.active.size
+
+    # Reading.
+
+    def starting_at(self, offset: int) -> list[Segment]:
+        """The segment that `offset` falls into, and those after it."""
+        return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
+
+    def slice_from(self, log: Log, offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> LogSlice:
+        """A slice of `log` with the batches from the one that holds `offset`; empty if there are none.
+
+        No batch reaches `upper_bound`. With `min_one_batch`, the first batch is whole even beyond `max_bytes`.
+        """
+        segments, bases = self._segments, self.bases
+        slot = bisect_right(bases, offset) - 1
+        while slot < len(segments):
+            segment = segments[slot]
+            found = segment.locate(offset)
+            slot += 1
+            if found is None:
+                continue
+            position, first_size = found
+            next_base = log.log_end_offset if slot == len(segments) else bases[slot]
+            end = segment.size if upper_bound >= next_base else segment.position_of(upper_bound)
+            size = min(max_bytes, end - position)
+            if size < first_size:
+                size = first_size if min_one_batch and end - position >= first_size else 0
+            return LogSlice(log, segment if size else None, position, size)
+        return LogSlice(log, None, 0, 0)
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap [start, end)."""
+        found: list[AbortedTransaction] = []
+        for segment in self.starting_at(start):
+            if not segment.has_aborted:
+                continue
+            entries = segment.aborted
+            # Entries are in the order of their markers.
+            for slot in range(bisect_left(entries, start, key=_last_offset), len(entries)):
+                aborted = entries[slot]
+                if aborted.first_offset < end:
+                    found.append(aborted)
+                if aborted.last_stable_offset >= end:
+                    return found
+        return found
+
+    # Changing.
+
+    def add(self, segment: Segment) -> None:
+        """Appends a segment, which becomes the active one."""
+        self._segments.append(segment)
+        self._changed()
+
+    def remove(self, doomed: list[Segment]) -> None:
+        """Takes these segments out. If none is left, `add` has to follow before the list is used."""
+        self._segments = [segment for segment in self._segments if segment not in doomed]
+        self._changed()
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Puts `new` in the place of a run of sealed segments."""
+        slot = self._segments.index(old[0])
+        self._segments[slot : slot + len(old)] = [new]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.bases = [segment.base_offset for segment in self._segments]
+        if self._segments:
+            self.active = self._segments[-1]
+        self._sealed_size = sum(segment.size for segment in self._segments[:-1])

@@ -51,7 +51,7 @@ def test_topics_create_describe_alter_list_delete(bootstrap: str, kafka_tool: Ka
     assert "PartitionCount: 5" in topics("--describe", "--topic", name).stdout
     again = topics("--create", "--topic", name, ok=False)
     assert again.returncode != 0
-    assert "is there already" in again.stdout + again.stderr
+    assert "already exists" in again.stdout + again.stderr
     topics("--delete", "--topic", name)
     assert name not in topics("--list").stdout.split()
 

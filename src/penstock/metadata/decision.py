@@ -1,4 +1,4 @@
-"""What a decision hands back: the records to commit, and the reply to give once they are."""
+"""The result of a decision: records to commit, and the reply to send once they are committed."""
 
 from __future__ import annotations
 

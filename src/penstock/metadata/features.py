@@ -1,4 +1,4 @@
-"""The features of Kafka 4.3: which levels exist, what each needs, and what a release turns on by default."""
+"""The features of Kafka 4.3: their levels, the requirements of each level, and the defaults of each release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION
 MIN_METADATA_VERSION = 7
 MAX_METADATA_VERSION = 30
 
-# The levels that a metadata log may have finalized for this node to run on it, as the node registers them.
+# Levels with which this node can run, as it registers them.
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     METADATA_VERSION: (MIN_METADATA_VERSION, MAX_METADATA_VERSION),
     KRAFT_VERSION: (0, 1),
@@ -21,8 +21,8 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "streams.version": (0, 1),
 }
 
-# Nothing serves these yet. They are registered, so that a directory of Kafka's with them finalized can be opened, and
-# neither announced to clients nor turned on.
+# Features that Penstock does not support yet. The node registers them, so that it can open a directory in which Kafka
+# finalized them; it neither announces them to clients nor enables them.
 UNSERVED_FEATURES = frozenset({"share.version", "streams.version"})
 SERVED_FEATURES = {name: levels for name, levels in SUPPORTED_FEATURES.items() if name not in UNSERVED_FEATURES}
 
@@ -63,7 +63,7 @@ class _Since(NamedTuple):
     level: int
 
 
-# From which metadata.version on a feature's level is the default of a new cluster.
+# The metadata.version from which on a feature's level is the default of a new cluster.
 _DEFAULTS: Mapping[str, tuple[_Since, ...]] = {
     KRAFT_VERSION: (_Since(21, 1),),
     "transaction.version": (_Since(24, 2),),
@@ -73,14 +73,16 @@ _DEFAULTS: Mapping[str, tuple[_Since, ...]] = {
     "streams.version": (_Since(29, 1),),
 }
 
-# A level may need another feature's level: (feature, level) → (needed feature, its least level).
+# Requirements of a level: (feature, level) → (needed feature, its least level).
 DEPENDENCIES: Mapping[tuple[str, int], tuple[str, int]] = {
     ("eligible.leader.replicas.version", 1): (METADATA_VERSION, 23),
 }
 
 
 def metadata_version_level(name: str) -> int | None:
-    """The level of "4.3-IV0", or of the last one of "4.3"; None for a release that is unknown."""
+    """Returns the level of a name such as "4.3-IV0", or of the last name of a release such as "4.3"; None
+    if unknown.
+    """
     if name in METADATA_VERSIONS:
         return METADATA_VERSIONS[name]
     levels = [level for full, level in METADATA_VERSIONS.items() if full.partition("-")[0] == name]
@@ -92,7 +94,7 @@ def metadata_version_name(level: int) -> str:
 
 
 def default_features(metadata_version: int) -> dict[str, int]:
-    """What a cluster formatted for this metadata.version starts with; features at level 0 are left out."""
+    """Returns the features of a cluster formatted for this metadata.version; features at level 0 are left out."""
     features = {METADATA_VERSION: metadata_version}
     for name, steps in _DEFAULTS.items():
         if name in UNSERVED_FEATURES:

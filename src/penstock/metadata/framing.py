@@ -1,6 +1,6 @@
-"""Metadata records as bytes: frame version, record type and its version as varints, then the body.
+"""Metadata records as bytes: frame version, record type and record version as varints, then the body.
 
-Record classes are imported when one of their kind is first met. The version written follows the cluster's
+Record classes are imported when the first record of their type appears. The record version follows the cluster's
 metadata.version, so that a log made for an older release stays readable by it.
 """
 
@@ -23,7 +23,7 @@ class RecordType(NamedTuple):
     key: int
     class_name: str
     module: str
-    # (metadata.version that brought it, record version), newest first; record version 0 needs no entry.
+    # (metadata.version that introduced it, record version), newest first; record version 0 needs no entry.
     versions: tuple[tuple[int, int], ...] = ()
 
 
@@ -64,7 +64,7 @@ def record_class(key: int) -> Any:
     found = _BY_KEY.get(key)
     if found is None:
         raise DecodeError(
-            f"metadata record type {key} is not one of Kafka 4.3; was this log written by a newer release?"
+            f"metadata record type {key} does not exist in Kafka 4.3: run the release that wrote this log"
         )
     return getattr(import_module(f"penstock.protocol.persisted.metadata.{found.module}"), found.class_name)
 
@@ -84,12 +84,12 @@ def encode_record(record: Any, metadata_version: int = LATEST_METADATA_VERSION) 
 def encode_records(
     records: Iterable[Any], metadata_version: int, timestamp_ms: int
 ) -> list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]:
-    """The records as `records.build.build_batch` takes them."""
+    """Returns the records in the form that `records.build.build_batch` takes."""
     return [(timestamp_ms, None, encode_record(record, metadata_version), ()) for record in records]
 
 
 def decode_record(value: bytes | memoryview | None) -> Any:
-    """The message in a metadata record's value."""
+    """Returns the message in a metadata record's value."""
     if value is None:
         raise DecodeError("a metadata record has no value")
     frame, position = _uvarint(value, 0)
@@ -99,7 +99,7 @@ def decode_record(value: bytes | memoryview | None) -> Any:
     version, position = _uvarint(value, position)
     record, end = _reader(key, version)(value, position)
     if end != len(value):
-        raise DecodeError(f"a metadata record of type {key} leaves {len(value) - end} bytes over")
+        raise DecodeError(f"a metadata record of type {key} has {len(value) - end} bytes after its end")
     return record
 
 

@@ -1,4 +1,4 @@
-"""What the cluster is, as of one offset of the metadata log: immutable values that records build."""
+"""The cluster's metadata at one offset of the metadata log: immutable values that `apply` builds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.protocol.vocabulary import ResourceType
 
-# Ids that name no directory: not told since before there were ids, not chosen yet, lost with its disk.
+# Reserved directory ids: replica from before there were ids, directory not chosen yet, directory lost.
 MIGRATING_DIRECTORY = bytes(16)
 UNASSIGNED_DIRECTORY = bytes(15) + b"\1"
 LOST_DIRECTORY = bytes(15) + b"\2"
@@ -17,7 +17,7 @@ FENCINGS_MAX = 100
 KRAFT_VERSION = "kraft.version"
 METADATA_VERSION = "metadata.version"
 
-# A client quota's subject: ((entity type, entity name or None for the default), ...), sorted by type.
+# The entity of a client quota: ((entity type, entity name or None for the default), ...), sorted by type.
 QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
@@ -36,7 +36,7 @@ class PartitionImage:
     leader_recovery_state: int = 0
 
     def directory(self, broker_id: int) -> bytes:
-        """The log directory id that holds the broker's replica; a reserved one while nobody has said."""
+        """Returns the id of the log directory with the broker's replica; a reserved id until the broker reports it."""
         if broker_id in self.replicas:
             index = self.replicas.index(broker_id)
             if index < len(self.directories):
@@ -73,11 +73,11 @@ class BrokerImage:
 
     @property
     def usable(self) -> bool:
-        """May lead and may be given new leaderships."""
+        """Returns True if the broker may lead and may get new leaderships."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online(self, directory: bytes) -> bool:
-        """Whether a replica in this directory can be served. One that nobody has placed yet can."""
+        """Returns True if a replica in this directory can be served, or if its directory is not assigned yet."""
         if directory in (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY):
             return True
         if directory == LOST_DIRECTORY:
@@ -128,7 +128,9 @@ class TokenImage:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """A broker that was found gone, as the log tells it: when that was written, and how many partitions it changed."""
+    """A broker that was fenced without a controlled shutdown: the time of the record, and the number of changed
+    partitions.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -138,7 +140,7 @@ class Fencing:
 
 @dataclass(frozen=True, slots=True)
 class ImageChanges:
-    """What differs from the image of `base_version`, so that a listener needn't compare every topic to find one."""
+    """Differences from the image of `base_version`, so that a listener need not compare every topic."""
 
     base_version: int = -1
     topics: frozenset[str] = frozenset()
@@ -147,7 +149,7 @@ class ImageChanges:
     client_quotas: bool = False
     features: bool = False
     fencings: tuple[Fencing, ...] = ()
-    """In the order of the log; the last FENCINGS_MAX."""
+    """The last FENCINGS_MAX, in the order of the log."""
 
     def then(self, later: ImageChanges) -> ImageChanges:
         return ImageChanges(
@@ -163,7 +165,9 @@ class ImageChanges:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All of it. `offset` and `epoch` are the last applied record's; `version` is a key for caches of this process."""
+    """The whole metadata. `offset` and `epoch` are those of the last applied record; `version` is a cache key in this
+    process.
+    """
 
     offset: int = -1
     epoch: int = 0
@@ -179,10 +183,10 @@ class MetadataImage:
     acls: Mapping[bytes, AclImage] = field(default_factory=dict)
     scram_credentials: Mapping[tuple[str, int], ScramImage] = field(default_factory=dict)
     delegation_tokens: Mapping[str, TokenImage] = field(default_factory=dict)
-    # Records of a metadata transaction that has begun and not ended: kept, not yet visible. None outside of one.
+    # Records of an unfinished metadata transaction, not visible yet; None outside a transaction.
     open_transaction: tuple[Any, ...] | None = None
     partition_count: int = 0
-    # Names with a dot or underscore by the form that metrics give them: such names must not meet there.
+    # Topic names with a dot or underscore by their name in metrics, where they must not collide.
     names_by_collision_key: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     changes: ImageChanges = field(default=ImageChanges(), compare=False, repr=False)
 
@@ -191,14 +195,14 @@ class MetadataImage:
         return None if found is None else found.partitions.get(partition)
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
-        """The overrides set on one resource (not its inherited values)."""
+        """Returns the overrides of one resource, without inherited values."""
         return self.configs.get((resource_type, name), {})
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         return self.configs.get((ResourceType.TOPIC, topic), {})
 
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
-        """Dynamic settings of one broker, or the cluster-wide defaults for None."""
+        """Returns the dynamic configs of one broker, or the cluster-wide ones for None."""
         return self.configs.get((ResourceType.BROKER, "" if broker_id is None else str(broker_id)), {})
 
 
@@ -213,7 +217,7 @@ class TopicChanges:
 
 
 def topic_changes(old: MetadataImage, new: MetadataImage) -> TopicChanges:
-    """Topics that came, went or changed; a name deleted and created again counts as both."""
+    """Returns the topics created, deleted or changed; a name that was deleted and created again counts as both."""
     if old.topics is new.topics:
         return TopicChanges()
     if new.changes.base_version == old.version:

@@ -1,10 +1,9 @@
-"""Which replicas to move where: a node drained, a new one filled, a cluster evened out. Pure; the first replica of a
+"""Plans moves of replicas: to drain a broker, to fill a new one, to balance a cluster. Pure; the first replica of a
 partition is its preferred leader.
 
-What counts, in this order: a partition keeps its number of replicas, and they stand in as many racks as they can; as
-little data moves as possible; every broker gets the same number of replicas, give or take one; every broker leads the
-same number of partitions, as evenly as the replicas allow. Leaders are evened out last and for nothing: it takes only
-another order of the same replicas.
+Goals, in this order: a partition keeps its number of replicas in as many racks as possible; as little data moves as
+possible; the numbers of replicas per broker differ by at most one; leaderships are as even as the replicas allow.
+Leaders are balanced last, at no cost: that takes only another order of the same replicas.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Racks = Mapping[int, str | None]
 
 
 class PlanError(Exception):
-    """What is asked for can't be; the message says why and what to do."""
+    """The plan is impossible; the message states cause and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,17 @@ class Move:
 
     @property
     def copies(self) -> bool:
-        """Whether data has to be copied: another order of the same replicas needs none."""
+        """Returns True if data has to be copied: another order of the same replicas needs no copy."""
         return bool(self.adding)
 
 
 def drain(
     placement: Placement, racks: Racks, leaving: Collection[int], sizes: Mapping[TopicPartition, int]
 ) -> list[Move]:
-    """Every replica off `leaving`, each to the best of the other brokers; nothing else is touched but leaders."""
+    """Moves every replica off `leaving`, each to the best of the other brokers; otherwise only leaders change."""
     staying = {broker: rack for broker, rack in racks.items() if broker not in leaving}
     board = _Board(placement, staying, sizes)
-    # The biggest first: what is left to even things out at the end is small.
+    # The largest partitions first, so that small ones are left to balance the result.
     held = [each for each in sorted(placement) if any(broker in leaving for broker in placement[each])]
     for partition in sorted(held, key=lambda each: -sizes.get(each, 0)):
         for broker in placement[partition]:
@@ -63,7 +62,7 @@ def drain(
 def rebalance(
     placement: Placement, racks: Racks, sizes: Mapping[TopicPartition, int], *, onto: Collection[int] = ()
 ) -> list[Move]:
-    """Evens out the whole cluster; with `onto`, replicas move only to those brokers, as for ones that are new."""
+    """Balances the whole cluster; with `onto`, replicas move only to these brokers, for example new ones."""
     board = _Board(placement, racks, sizes)
     takers = [broker for broker in sorted(racks) if not onto or broker in onto]
     if not onto:
@@ -76,7 +75,7 @@ def rebalance(
 
 @dataclass(slots=True)
 class _Board:
-    """A placement in the making, with what has to be counted again and again."""
+    """A placement under construction, with its counters."""
 
     before: Placement
     racks: Racks
@@ -94,7 +93,7 @@ class _Board:
                 self.held.setdefault(broker, set()).add(partition)
                 self.of_topic[broker, partition[0]] += 1
 
-    # --- where replicas stand ------------------------------------------------------------------------------------
+    # --- replicas ------------------------------------------------------------------------------------------------
 
     def replace(self, partition: TopicPartition, old: int, new: int) -> None:
         replicas = self.replicas[partition]
@@ -105,7 +104,7 @@ class _Board:
         self.of_topic[new, partition[0]] += 1
 
     def crowd(self, partition: TopicPartition, broker: int, instead_of: int | None) -> int:
-        """How many other replicas share the rack that one on `broker` would stand in. Unnamed racks are apart."""
+        """Returns how many other replicas share the rack of `broker`. Brokers without a rack share none."""
         rack = self.racks.get(broker)
         if rack is None:
             return 0
@@ -116,7 +115,7 @@ class _Board:
         free = [broker for broker in self.racks if broker not in self.replicas[partition]]
         if not free:
             name = f"{partition[0]}-{partition[1]}"
-            sentence = f"{name} has {len(self.replicas[partition])} replicas and no other broker is left to take one"
+            sentence = f"{name} has {len(self.replicas[partition])} replicas, and no other broker can take one"
             raise PlanError(f"{sentence}: add a broker first, or lower the topic's replication factor")
         topic = partition[0]
         return min(
@@ -130,9 +129,9 @@ class _Board:
         )
 
     def spread_over_racks(self) -> None:
-        """Moves replicas that share a rack while another rack has none."""
+        """Moves replicas that share a rack to racks without a replica."""
         for partition, replicas in self.replicas.items():
-            for broker in tuple(reversed(replicas)):  # the preferred leader last: it had better stay
+            for broker in tuple(reversed(replicas)):  # the preferred leader comes last: it should stay
                 crowded = self.crowd(partition, broker, broker)
                 if crowded and len(self.racks) > len(replicas):
                     home = self.best_home(partition, broker)
@@ -140,7 +139,7 @@ class _Board:
                         self.replace(partition, broker, home)
 
     def next_step(self, takers: Iterable[int]) -> tuple[TopicPartition, int, int] | None:
-        """The cheapest move of a replica from the fullest broker that can give to the emptiest one that can take."""
+        """Returns the cheapest move of a replica from the fullest broker possible to the emptiest one possible."""
         count = {broker: len(self.held[broker]) for broker in self.racks}
         givers = sorted(count, key=lambda broker: (-count[broker], broker))
         for taker in sorted(takers, key=lambda broker: (count[broker], broker)):
@@ -156,18 +155,20 @@ class _Board:
         return self.crowd(partition, taker, giver) <= self.crowd(partition, giver, giver)
 
     def _cost(self, partition: TopicPartition, giver: int, taker: int) -> tuple[int, int, bool, TopicPartition]:
-        """A partition whose topic is lopsided between the two goes first, then the smallest, then followers."""
+        """Returns the sort key of a move: first partitions of topics that are unbalanced between the two brokers, then
+        small ones, then followers.
+        """
         topic = partition[0]
         lopsided = self.of_topic[giver, topic] - self.of_topic[taker, topic]
         return -lopsided, self.sizes.get(partition, 0), self.replicas[partition][0] == giver, partition
 
-    # --- who leads -----------------------------------------------------------------------------------------------
+    # --- leaders -------------------------------------------------------------------------------------------------
 
     def even_out_leaders(self, only: Collection[TopicPartition] | None) -> None:
-        """Passes leaderships from a broker with many to one with at least two fewer, over others if need be.
+        """Passes leaderships from a broker to one with at least two fewer, if necessary over other brokers.
 
-        When no such path is left the spread is the best that these replicas allow (an optimal semi-matching).
-        `only` names the partitions that may change hands: all, if it is None.
+        When no such path is left, the distribution is the best for these replicas (an optimal semi-matching). `only`
+        names the partitions whose leader may change; None is all partitions.
         """
         leads: dict[int, set[TopicPartition]] = {broker: set() for broker in self.held}
         for partition, replicas in self.replicas.items():
@@ -197,7 +198,9 @@ class _Board:
         count: Mapping[int, int],
         only: Collection[TopicPartition] | None,
     ) -> list[tuple[TopicPartition, int, int]]:
-        """Breadth first over brokers: the shortest chain of hand-overs that ends where there are two fewer."""
+        """Returns the shortest chain of brokers that ends at one with two fewer leaderships, by
+        breadth-first search.
+        """
         came: dict[int, tuple[TopicPartition, int]] = {}
         queue = deque([start])
         while queue:

@@ -1,4 +1,4 @@
-"""Topic names: what is allowed, what collides, which topics are the broker's own, and fresh ids."""
+"""Topic names: legality, collisions, internal topics, and new topic ids."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """Why a topic can't be called this, or None."""
+    """Returns why the name is not a legal topic name, or None."""
     if not name:
         return "a name needs at least one character."
     if name in (".", ".."):
-        return f"'{name}' stands for a directory."
+        return f"'{name}' has a special meaning in file systems."
     if len(name) > MAX_NAME_LENGTH:
-        return f"'{name}' has {len(name)} characters and {MAX_NAME_LENGTH} is the most."
+        return f"'{name}' has {len(name)} characters, and at most {MAX_NAME_LENGTH} are allowed."
     if _LEGAL.fullmatch(name) is None:
-        return f"'{name}' has more in it than a-z, A-Z, 0-9, '.', '_' and '-'."
+        return f"'{name}' has characters other than a-z, A-Z, 0-9, '.', '_' and '-'."
     return None
 
 
@@ -29,12 +29,12 @@ def may_collide(name: str) -> bool:
 
 
 def collision_key(name: str) -> str:
-    """Names with the same key can't both exist: metrics write a dot as an underscore."""
+    """Returns the name as metrics write it, with underscores for dots; names with the same key cannot coexist."""
     return name.replace(".", "_")
 
 
 def random_uuid(random: Random) -> bytes:
-    """A version 4 id whose text doesn't start with a dash, which command lines would take for an option."""
+    """Returns a version 4 UUID whose text does not start with a dash, which command lines would take for an option."""
     while True:
         value = bytearray(random.randbytes(16))
         value[6] = value[6] & 0x0F | 0x40

@@ -1,6 +1,6 @@
 """RE2's syntax as a tree: literals, classes, groups, alternation, repetition, anchors and the flags i, m, s and U.
 
-Back references and look-around don't exist in RE2 and are refused. Word boundaries are, too: names have no use for
+Back references and look-around are refused, as in RE2. Word boundaries are refused too, because names do not need
 them.
 """
 
@@ -16,9 +16,9 @@ from typing import NamedTuple, NoReturn
 from penstock.metadata.pattern_work import Work
 from penstock.protocol.errors import ErrorCode, KafkaError
 
-#: Characters of a pattern.
+#: Longest pattern, in characters.
 MAX_LENGTH = 1_000
-#: Steps of `Work` that a character of a pattern takes: making its set of characters is most of it.
+#: Steps of `Work` for each character of a pattern, mostly for its set of characters.
 STEPS_PER_CHAR = 16
 MAX_REPEAT = 1000
 MAX_DEPTH = 100
@@ -48,7 +48,9 @@ _ALL_ASCII = frozenset(_ASCII)
 
 
 class Item(NamedTuple):
-    """Part of a class: the characters from `low` to `high`, or those of a Unicode category, or all but these."""
+    """An element of a class: the characters from `low` to `high`, or those of a Unicode category, or all others if
+    negated.
+    """
 
     low: str = ""
     high: str = ""
@@ -57,7 +59,9 @@ class Item(NamedTuple):
 
 
 class CharSet:
-    """Characters: in any of the items, in none of them if `negated`. Those of ASCII are worked out once."""
+    """A set of characters: those in any of the items, or in none of them if `negated`. The ASCII part is
+    computed once.
+    """
 
     __slots__ = ("_categories", "_highs", "_ignore_case", "_lows", "_negated", "ascii")
 
@@ -109,7 +113,7 @@ def char_set(items: tuple[Item, ...], negated: bool = False, ignore_case: bool =
 
 @lru_cache(maxsize=64)
 def _spelt(text: str, negated: bool = False) -> tuple[Item, ...]:
-    """The items of `a-z_`; negated, the one thing that is none of them."""
+    """Returns the items of a text such as `a-z_`; if negated, one item with all other characters."""
     found: list[Item] = []
     at = 0
     while at < len(text):
@@ -120,7 +124,7 @@ def _spelt(text: str, negated: bool = False) -> tuple[Item, ...]:
 
 
 def _complement(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Ranges for all that is in none of these ranges."""
+    """Returns ranges for the characters in none of these ranges."""
     found: list[Item] = []
     low = 0
     for item in sorted(items, key=lambda each: each.low):
@@ -173,7 +177,7 @@ EMPTY = Sequence(())
 
 
 def _sequence(parts: list[Node]) -> Node:
-    """What matches only the empty text is left out, so that it can't be repeated without making states."""
+    """Drops parts that match only the empty text, so that they are not repeated without bound."""
     parts = [part for part in parts if part != EMPTY]
     return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
@@ -183,17 +187,17 @@ def _repeat(part: Node, least: int, most: int | None) -> Node:
 
 
 def parse(text: str, work: Work) -> Node:
-    """Takes time linear in the length of the text."""
+    """Parses the text in time linear in its length."""
     if len(text) > MAX_LENGTH:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"The regular expression has {len(text)} characters: write it with {MAX_LENGTH} at most.",
+            f"The regular expression has {len(text)} characters: shorten it to at most {MAX_LENGTH}.",
         )
     work.spend(len(text) * STEPS_PER_CHAR)
     parser = _Parser(text)
     node = parser.alternation(0)
     if parser.at < len(text):
-        parser.fail("a closing parenthesis too many")
+        parser.fail("unmatched closing parenthesis")
     return node
 
 
@@ -257,7 +261,7 @@ class _Parser:
                 self.at = start
                 self.fail("a repetition of a repetition")
             seen = True
-            self.accept("?")  # lazy or not makes no difference to whether a name matches
+            self.accept("?")  # greedy and lazy repetition match the same names
             part = _repeat(part, *bounds)
 
     def bounds(self) -> tuple[int, int | None] | None:
@@ -272,7 +276,7 @@ class _Parser:
         return None
 
     def counted(self) -> tuple[int, int | None] | None:
-        """`{2}`, `{2,}` or `{2,5}`; anything else in braces is literal, as in RE2."""
+        """Parses `{2}`, `{2,}` or `{2,5}`; any other text in braces is literal, as in RE2."""
         found = _COUNT.match(self.text, self.at)
         if found is None:
             return None
@@ -320,7 +324,7 @@ class _Parser:
             else:
                 outer = self.ignore_case, self.dot_is_newline
                 if not self.flags():
-                    return None  # (?i) holds for the rest of the enclosing group
+                    return None  # (?i) applies to the rest of the enclosing group
                 node = self.closed(depth)
                 self.ignore_case, self.dot_is_newline = outer
                 return node
@@ -333,7 +337,7 @@ class _Parser:
         return node
 
     def flags(self) -> bool:
-        """Reads `i-s:` and the like; whether a group follows."""
+        """Parses flags such as `i-s:`. Returns True if a group follows."""
         on = True
         while True:
             char = self.take()
@@ -349,9 +353,9 @@ class _Parser:
                 case "s":
                     self.dot_is_newline = on
                 case "m" | "U":
-                    pass  # of no consequence for a text as a whole
+                    pass  # no effect when a whole text is matched
                 case _:
-                    self.fail("an unknown flag, or look-around, which RE2 has not")
+                    self.fail("an unknown flag, or look-around, which RE2 does not support")
 
     # --- characters
 
@@ -404,7 +408,7 @@ class _Parser:
         if name.startswith("^"):
             name, negated = name[1:], not negated
         if name == "Latin":
-            name = "L"  # letters of other scripts, too
+            name = "L"  # includes letters of other scripts
         if name not in _CATEGORIES:
             self.fail(f"an unknown character class, {name[:20]}")
         return Item(category=name, negated=negated)

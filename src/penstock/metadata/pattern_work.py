@@ -1,15 +1,15 @@
-"""The steps that patterns may take: parsing, building and matching all spend from one `Work`."""
+"""Limits the work of patterns: parsing, building and matching all spend steps of one `Work`."""
 
 from __future__ import annotations
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 
-#: Steps of `Work`: what all patterns that are parsed and matched in one go may take together, about 30 ms.
+#: Steps for all patterns that are parsed and matched together: about 30 ms.
 MAX_STEPS = 60_000
 
 
 class Work:
-    """Steps that are left; INVALID_REGULAR_EXPRESSION when they are spent."""
+    """A budget of steps; raises INVALID_REGULAR_EXPRESSION when it is spent."""
 
     __slots__ = ("left",)
 

@@ -1,10 +1,10 @@
-"""Patterns in RE2's syntax, matched in time linear in the text, within a number of steps that is known beforehand.
+"""Patterns in RE2's syntax, matched in time linear in the text and within a fixed number of steps.
 
-Clients choose the patterns and the texts (topic names, transactional ids, client ids), so Python's `re` is out of the
-question: a hostile pattern would hold the loop for minutes. A pattern becomes a nondeterministic automaton of bounded
-size; matching walks sets of its states, which are remembered as the states of a deterministic one. A new set costs as
-many steps as it has states: a pattern of seventy characters may have thousands in each set. Parsing and building cost
-steps as well, and `Work` counts all of them. A pattern matches a text as a whole.
+Clients choose the patterns and the texts (topic names, transactional ids, client ids), so Python's `re` cannot be
+used: a hostile pattern would block the loop for minutes. A pattern becomes a nondeterministic automaton of bounded
+size; matching steps through sets of its states, which are cached as the states of a deterministic one. A new set costs
+as many steps as it has states: a pattern of seventy characters may have thousands in each set. Parsing and building
+cost steps as well, and `Work` counts all of them. A pattern matches a text as a whole.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from penstock.metadata.pattern_syntax import (
 from penstock.metadata.pattern_work import MAX_STEPS, Work
 from penstock.protocol.errors import ErrorCode, KafkaError
 
-#: States of a pattern's automaton: every character of a pattern is one, and every repetition of it.
+#: Limit of states: every character of a pattern is a state, once for each of its repetitions.
 MAX_STATES = 10_000
-#: Steps that it takes to make one state, or to come by a node of the pattern that has none.
+#: Steps to create one state, or to visit a node of the pattern without states.
 STEPS_PER_NODE = 3
-#: A character that is not ASCII is looked for in ranges and categories.
+#: Steps to look up a character outside ASCII in ranges and categories.
 STEPS_PER_OTHER_CHAR = 20
-#: States in all the sets that a pattern remembers.
+#: Limit of states in all cached sets of a pattern.
 MAX_REMEMBERED_STATES = 60_000
 
 __all__ = ["MAX_STEPS", "Pattern", "Work"]
@@ -42,7 +42,9 @@ Label = CharSet | str
 
 @dataclass(slots=True)
 class _Automaton:
-    """State 0 accepts. Every other state has a label: characters, a split, or a condition on the position."""
+    """The automaton of a pattern. State 0 accepts; every other state has a label: characters, a split, or a condition
+    on the position.
+    """
 
     work: Work
     labels: list[Label] = field(default_factory=lambda: [_SPLIT])
@@ -50,13 +52,16 @@ class _Automaton:
 
     def add(self, label: Label, *targets: int) -> int:
         if len(self.labels) >= MAX_STATES:
-            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, "The regular expression is too large.")
+            raise KafkaError(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                "The regular expression is too large: write it with fewer repetitions.",
+            )
         self.labels.append(label)
         self.targets.append(targets)
         return len(self.labels) - 1
 
     def build(self, node: Node, after: int) -> int:
-        """The state from which the node matches and then goes on to `after`."""
+        """Returns the state that matches the node and then continues at `after`."""
         self.work.spend(STEPS_PER_NODE)
         match node:
             case Chars(chars):
@@ -88,7 +93,7 @@ class _Automaton:
 
 
 class _Set:
-    """A set of states, and where each character that was met leads; None where it leads nowhere."""
+    """A set of states, and the next set for each character so far; None where no state is left."""
 
     __slots__ = ("accepts", "following", "states")
 
@@ -99,7 +104,7 @@ class _Set:
 
 
 class Pattern:
-    """Raises INVALID_REGULAR_EXPRESSION for what RE2 wouldn't take."""
+    """A compiled pattern. Raises INVALID_REGULAR_EXPRESSION for patterns that RE2 refuses."""
 
     def __init__(self, text: str, work: Work | None = None) -> None:
         work = Work() if work is None else work
@@ -138,7 +143,7 @@ class Pattern:
         found = self._sets.get(states)
         if found is None:
             self._remembered += len(states)
-            if self._remembered > MAX_REMEMBERED_STATES:  # sets on the way stay until the text is done
+            if self._remembered > MAX_REMEMBERED_STATES:  # sets of this match stay cached until it ends
                 self._sets.clear()
                 self._start = None
                 self._remembered = len(states)
@@ -156,7 +161,9 @@ class Pattern:
         return self._set(self._closure(reached, work)) if reached else None
 
     def _closure(self, states: set[int], work: Work, *, at_begin: bool = False, at_end: bool = False) -> frozenset[int]:
-        """The states reachable without reading anything. Conditions that may hold later stay in the set."""
+        """Returns the states reachable without reading a character. States whose condition may hold later stay in the
+        set.
+        """
         labels, targets = self._automaton.labels, self._automaton.targets
         seen = set(states)
         waiting = list(states)

@@ -1,8 +1,8 @@
-"""Where replicas go: in stripes over racks, and over the brokers of a rack.
+"""Places replicas of new partitions: in stripes over racks, and over the brokers of a rack.
 
-The first replica (the preferred leader) goes round the racks, so that leaders spread evenly; the others follow in the
-next racks, so that a partition survives the loss of one where it can. Fenced brokers get replicas only when
-the others don't suffice, and never the first. The seed decides where the stripes start.
+The first replica (the preferred leader) rotates over the racks, so that leaders spread evenly; the others follow in the
+next racks, so that a partition survives the loss of a rack if possible. Fenced brokers get replicas only if there are
+too few others, and never the first replica. The seed decides where the stripes start.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _Rack:
         return chosen
 
     def followers(self, leader: int | None) -> list[int]:
-        """The rack's brokers in the order in which this partition takes them."""
+        """Returns the rack's brokers in the order in which this partition uses them."""
         others = [broker for broker in self.unfenced if broker != leader]
         if leader in self.unfenced:
-            # Start after the leader, and one further each time the leadership has gone round, so that pairs vary.
+            # Start after the leader, and one further each time the leadership has rotated, so that pairs vary.
             start = self.unfenced.index(leader) + (self.leaders_given - 1) // len(self.unfenced)
         else:
             start = self.followers_given
@@ -47,7 +47,7 @@ def _rotated(values: list[int], start: int) -> list[int]:
 
 
 def place(brokers: Iterable[BrokerImage], partitions: int, replication_factor: int, random: Random) -> list[list[int]]:
-    """Replicas of each partition, the preferred leader first."""
+    """Returns the replicas of each partition, the preferred leader first."""
     racks = _racks(brokers, random)
     registered = sum(len(rack.unfenced) + len(rack.fenced) for rack in racks)
     _check_possible(racks, registered, replication_factor)
@@ -81,9 +81,9 @@ def _racks(brokers: Iterable[BrokerImage], random: Random) -> list[_Rack]:
     for broker in sorted(brokers, key=lambda one: one.broker_id):
         rack = by_name.setdefault("" if broker.rack is None else broker.rack, _Rack())
         if broker.log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs):
-            continue  # every directory is closed to new replicas
+            continue  # every directory is cordoned
         if broker.in_controlled_shutdown and not broker.fenced:
-            continue  # it is about to go
+            continue  # it is shutting down
         (rack.fenced if broker.fenced else rack.unfenced).append(broker.broker_id)
     racks = [by_name[name] for name in sorted(by_name)]
     random.shuffle(racks)
@@ -96,10 +96,12 @@ def _racks(brokers: Iterable[BrokerImage], random: Random) -> list[_Rack]:
 def _check_possible(racks: list[_Rack], registered: int, replication_factor: int) -> None:
     problem = ""
     if replication_factor <= 0:
-        problem = f"A partition can't have {replication_factor} replicas: ask for 1 or more."
+        problem = f"A partition can't have {replication_factor} replicas: request 1 or more."
     elif not any(rack.unfenced for rack in racks):
-        problem = "No broker can take a replica now: each one is fenced or takes nothing new."
+        problem = "No broker can take a replica: each is fenced, cordoned or shutting down. Start or uncordon a broker."
     elif replication_factor > registered:
-        problem = f"{replication_factor} replicas need as many brokers, and {registered} can take one: ask for fewer."
+        problem = (
+            f"{replication_factor} replicas need as many brokers, but only {registered} can take one: request fewer."
+        )
     if problem:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, problem)

@@ -1,4 +1,4 @@
-"""The `quorum-state` file: what a voter must not forget between lives. Kafka's JSON, data version 1."""
+"""The `quorum-state` file: a voter's state that must survive restarts. Kafka's JSON, data version 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA_VERSION = 1
 
 
 class QuorumStateError(Exception):
-    """The file is not one that this node can go by."""
+    """The file cannot be used by this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class QuorumState:
 
     @staticmethod
     def from_bytes(data: bytes) -> QuorumState:
-        """Version 0 (without directory ids) is understood too."""
+        """Parses the file, also in version 0 (without directory ids)."""
         try:
             fields = json.loads(data)
             version = fields["data_version"]
             if version not in (0, DATA_VERSION):
-                raise QuorumStateError(f"data_version {version} is unknown; only 0 and {DATA_VERSION} are")
+                raise QuorumStateError(f"data_version {version} is unknown; only 0 and {DATA_VERSION} are supported")
             epoch = int(fields["leaderEpoch"])
             if not 0 <= epoch <= MAX_EPOCH:
-                raise QuorumStateError(f"no quorum can go on from epoch {epoch}; the last one is {MAX_EPOCH}")
+                raise QuorumStateError(f"epoch {epoch} is above the largest epoch, {MAX_EPOCH}")
             return QuorumState(
                 int(fields["leaderId"]),
                 epoch,
@@ -52,4 +52,4 @@ class QuorumState:
                 uuid_from_str(fields["votedDirectoryId"]) if version else ZERO_UUID,
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise QuorumStateError(f"it can't be read: {error!r}") from None
+            raise QuorumStateError(f"the file can't be parsed: {error!r}") from None

@@ -1,6 +1,6 @@
-"""An image as the records that build it: what a snapshot of the metadata log holds.
+"""Converts an image to the records that build it: the content of a metadata snapshot.
 
-`apply(EMPTY_IMAGE, records_of(image))` equals the image but for offset and epoch, which the snapshot's name carries.
+`apply(EMPTY_IMAGE, records_of(image))` equals the image except for offset and epoch, which are in the snapshot's name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, BrokerImage
 
 
 def records_of(image: MetadataImage) -> Iterator[Any]:
-    """Every record, in an order in which each finds what it refers to; the same image gives the same records."""
+    """Yields every record, after the records that it refers to; the same image gives the same records."""
     check(image.open_transaction is None, "a metadata snapshot is not taken inside a transaction")
     yield from _features(image)
     for broker_id in sorted(image.brokers):
@@ -35,13 +35,13 @@ def _features(image: MetadataImage) -> Iterator[Any]:
     if METADATA_VERSION in image.features:
         yield feature_level(name=METADATA_VERSION, feature_level=image.features[METADATA_VERSION])
     for name in sorted(image.features):
-        # The quorum's own version stands in the snapshot's control batch, not among the records.
+        # The quorum's protocol version is in the snapshot's control batch, not among the records.
         if name not in (METADATA_VERSION, KRAFT_VERSION):
             yield feature_level(name=name, feature_level=image.features[name])
 
 
 def _structs(record_key: int, *names: str) -> tuple[Any, ...]:
-    """Nested structs of a record's module, by name."""
+    """Returns the nested structs of a record's module, by name."""
     from sys import modules
 
     module = modules[record_class(record_key).__module__]

@@ -1,4 +1,4 @@
-"""The quorum's voters and its own version, as control records hold them."""
+"""The quorum's voters and protocol version as control records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ __all__ = ["Voter", "voter_messages"]
 
 
 def voter_messages(kraft_version: int, voters: Sequence[Voter]) -> list[Any]:
-    """The control records that say who votes. None before dynamic voters, when every node's properties say it."""
+    """Returns the control records with the set of voters; none with static voters, which every node's properties
+    define.
+    """
     from penstock.protocol.persisted.raft.kraft_version_record import KRaftVersionRecord
 
     if not kraft_version:

@@ -73,14 +73,14 @@ def registration(broker_id: int = 1, **fields: Any) -> Registration:
     return Registration(broker_id, endpoints=ENDPOINTS, **fields)
 
 
-def test_a_new_life_gets_a_new_epoch_and_is_fenced() -> None:
+def test_a_new_incarnation_gets_a_new_epoch_and_is_fenced() -> None:
     image = image_of(partition("123"))
     decision = register_broker(image, registration())
     after = apply(image, decision.records).brokers[1]
     assert (decision.reply, after.epoch, after.fenced, after.incarnation_id) == (101, 101, True, NEXT_LIFE)
 
 
-def test_the_same_life_keeps_its_epoch_and_its_state() -> None:
+def test_the_same_incarnation_keeps_its_epoch_and_its_state() -> None:
     image = image_of(partition("123"))
     again = register_broker(image, registration(incarnation_id=LIFE), is_live=True)
     assert (again.records, again.reply) == ([], 11)
@@ -95,7 +95,7 @@ def test_the_same_life_keeps_its_epoch_and_its_state() -> None:
     [(11, ((3,), (1, 2), 3)), (10, ((3,), (2,), 3)), (-1, ((3,), (2,), 3))],
     ids=["clean", "an older life's", "unclean"],
 )
-def test_only_who_stopped_in_good_order_stays_eligible(previous: int, expected: Any) -> None:
+def test_a_broker_stays_eligible_only_after_a_clean_shutdown(previous: int, expected: Any) -> None:
     image = image_of(partition("123", "3", 3, elr=(1, 2)), brokers=(broker(1, fenced=True), broker(2), broker(3)))
     after = only(image, register_broker(image, registration(previous_broker_epoch=previous)).records)
     assert (after.isr, after.elr, after.leader) == expected
@@ -112,14 +112,16 @@ def test_only_who_stopped_in_good_order_stays_eligible(previous: int, expected: 
     ],
     ids=["eligible", "nobody in sync", "last in sync", "in the other directory", "in no directory yet"],
 )
-def test_a_clean_stop_vouches_for_no_replica_whose_directory_is_gone(before: PartitionImage, expected: Any) -> None:
+def test_a_replica_in_a_missing_directory_is_not_eligible_after_a_clean_shutdown(
+    before: PartitionImage, expected: Any
+) -> None:
     image = image_of(before, brokers=(broker(1, fenced=True), broker(2), broker(3)))
     decision = register_broker(image, registration(previous_broker_epoch=11, log_dirs=[disk(1, 2)]))
     after = only(image, decision.records)
     assert (after.isr, after.elr, after.leader) == expected
 
 
-def test_a_restart_that_nobody_noticed_ends_the_leadership_of_the_life_before() -> None:
+def test_an_unnoticed_restart_ends_the_leadership_of_the_previous_incarnation() -> None:
     image = image_of(partition("123"))
     after = only(image, register_broker(image, registration()).records)
     assert (after.leader, after.isr, after.leader_epoch) == (2, (2, 3), 1)
@@ -138,26 +140,26 @@ def test_a_restart_that_nobody_noticed_ends_the_leadership_of_the_life_before() 
     ],
     ids=["no directory", "reserved", "a copy", "another's", "says no version", "too old", "knows no feature"],
 )
-def test_a_broker_that_does_not_fit_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_a_broker_with_wrong_directories_or_features_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as refusal:
         register_broker(image_of(partition("123")), registration(**fields))
     assert refusal.value.code is code
 
 
-def test_a_second_process_with_the_same_id_is_refused_while_the_first_lives() -> None:
+def test_a_second_process_with_the_same_id_is_refused_while_the_first_runs() -> None:
     with pytest.raises(KafkaError) as refusal:
         register_broker(image_of(partition("123")), registration(), is_live=True)
     assert refusal.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
-def test_a_disk_of_another_cluster_is_refused() -> None:
+def test_a_broker_with_a_directory_of_another_cluster_is_refused() -> None:
     check_cluster("a", "a", 1)
     with pytest.raises(KafkaError) as refusal:
         check_cluster("a", "b", 1)
     assert refusal.value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def test_a_controller_that_registers_again_with_nothing_new_writes_nothing() -> None:
+def test_an_unchanged_controller_registration_writes_no_record() -> None:
     once = apply(EMPTY_IMAGE, register_controller(EMPTY_IMAGE, 1, LIFE, ENDPOINTS).records)
     assert register_controller(once, 1, LIFE, ENDPOINTS).records == []
     assert register_controller(once, 1, NEXT_LIFE, ENDPOINTS).records
@@ -195,14 +197,14 @@ LED, FOLLOWED = partition("123"), partition("213", leader=2)
         ((), False, {"shutdown_offset": 90, "lowest_active_offset": None}, State.SHUTDOWN_NOW, True),
     ],
 )
-def test_what_a_heartbeat_leads_to(
+def test_a_heartbeat_leads_to_the_right_state_and_records(
     brokers: Any, leads: bool, fields: dict[str, Any], state: State, caught_up: bool
 ) -> None:
     decision = beat(image_of(LED if leads else FOLLOWED, brokers=brokers), **fields)
     assert (decision.reply.state, decision.reply.is_caught_up) == (state, caught_up)
 
 
-def test_a_controlled_shutdown_moves_leaders_then_ends_when_all_the_others_know() -> None:
+def test_a_controlled_shutdown_moves_leaders_and_ends_when_all_other_brokers_have_the_metadata() -> None:
     image = image_of(LED)
     decision = beat(image, want_shut_down=True)
     moved = apply(image, decision.records)
@@ -216,12 +218,12 @@ def test_a_controlled_shutdown_moves_leaders_then_ends_when_all_the_others_know(
     assert apply(moved, done.records).brokers[1].fenced
 
 
-def test_a_broker_that_shuts_down_takes_no_part_in_isrs() -> None:
+def test_a_broker_in_controlled_shutdown_joins_no_isr() -> None:
     image = image_of(partition("231", "23", 2), brokers=(broker(1, in_controlled_shutdown=True), broker(2), broker(3)))
     assert alter(image, 2, [2, 3, 1]).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_stale_heartbeat_is_told_to_register_again() -> None:
+def test_a_heartbeat_with_a_stale_epoch_gets_an_error_to_register_again() -> None:
     image = image_of(LED)
     for broker_id, epoch in [(1, 10), (7, 17)]:
         with pytest.raises(KafkaError) as refusal:
@@ -229,7 +231,7 @@ def test_a_stale_heartbeat_is_told_to_register_again() -> None:
         assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_directory_that_fails_costs_only_its_own_replicas() -> None:
+def test_a_failed_directory_removes_only_its_own_replicas_from_isrs() -> None:
     elsewhere = partition("123", directories=(disk(1, 2), disk(2), disk(3)))
     image = image_of(LED, elsewhere)
     decision = beat(image, offline_log_dirs=[disk(1), disk(1)])
@@ -248,14 +250,14 @@ def test_directories_are_cordoned_and_uncordoned_by_heartbeats() -> None:
     assert opened.brokers[1].cordoned_log_dirs == ()
 
 
-def test_a_broker_comes_with_its_directories_already_cordoned() -> None:
+def test_directories_of_an_unfenced_broker_are_cordoned_from_the_start() -> None:
     image = image_of(LED, brokers=FENCED)
     after = apply(image, beat(image, cordoned_log_dirs=[disk(1)]).records)
     assert not after.brokers[1].fenced
     assert after.brokers[1].cordoned_log_dirs == (disk(1),)
 
 
-def test_fencing_happens_once() -> None:
+def test_fencing_a_fenced_broker_changes_nothing() -> None:
     image = image_of(LED)
     decision = fence_broker(image, 1)
     assert decision.reply == 1
@@ -268,7 +270,7 @@ def test_fencing_happens_once() -> None:
 # --- sessions -------------------------------------------------------------------------------------------
 
 
-def test_a_session_ends_with_silence() -> None:
+def test_a_session_ends_without_heartbeats() -> None:
     image, beats = image_of(LED), Heartbeats(9000)
     beats.begin(image, 0)
     beats.touch(2, 12, 5000, 100)
@@ -281,7 +283,7 @@ def test_a_session_ends_with_silence() -> None:
     assert beats.next_check_ms(fenced, 9001) == 14_001
 
 
-def test_only_who_was_heard_of_and_is_connected_counts_as_live() -> None:
+def test_only_a_connected_broker_that_sent_a_heartbeat_counts_as_live() -> None:
     image, beats = image_of(LED), Heartbeats(9000)
     beats.begin(image, 0)
     assert not beats.is_live(image, 1, 1)
@@ -298,7 +300,7 @@ def test_only_who_was_heard_of_and_is_connected_counts_as_live() -> None:
     assert not beats.is_live(image, 9, 40)
 
 
-def test_the_lowest_offset_is_that_of_brokers_that_stay() -> None:
+def test_the_lowest_offset_ignores_brokers_in_shutdown() -> None:
     image, beats = image_of(LED), Heartbeats(9000)
     assert beats.lowest_active_offset(image) is None
     for broker_id, offset in [(1, 90), (2, 95), (3, 97)]:
@@ -309,7 +311,7 @@ def test_the_lowest_offset_is_that_of_brokers_that_stay() -> None:
     assert beats.lowest_active_offset(image_of(LED, brokers=(broker(1), broker(2, fenced=True), broker(3)))) == 97
 
 
-def test_nobody_is_blamed_for_time_in_which_the_controller_stood_still() -> None:
+def test_a_pause_of_the_controller_extends_all_sessions() -> None:
     image, beats = image_of(LED), Heartbeats(9000)
     beats.begin(image, 0)
     beats.forgive(60_000, 60_100)
@@ -368,7 +370,7 @@ def test_a_leader_shrinks_and_expands_its_isr() -> None:
         (1, [1, 2], {"epochs": {2: -1}}, ErrorCode.NONE),
     ],
 )
-def test_a_wish_that_is_late_or_wrong_changes_nothing(
+def test_an_outdated_or_wrong_isr_request_changes_nothing(
     broker_id: int, isr: list[int], fields: dict[str, Any], code: ErrorCode
 ) -> None:
     image = image_of(
@@ -381,7 +383,7 @@ def test_a_wish_that_is_late_or_wrong_changes_nothing(
 
 
 @pytest.mark.parametrize(("isr", "fields"), [([1, 2], {"epochs": {2: 11}}), ([1, 3], {})])
-def test_the_refusal_of_an_ineligible_replica_outdates_earlier_attempts(isr: list[int], fields: dict[str, Any]) -> None:
+def test_refusing_an_ineligible_replica_invalidates_earlier_attempts(isr: list[int], fields: dict[str, Any]) -> None:
     before = partition("123", "12", leader_epoch=3, partition_epoch=7)
     image = image_of(before, brokers=(broker(1), broker(2), broker(3, fenced=True)))
     asked = wish(image, isr, **fields)
@@ -394,7 +396,7 @@ def test_the_refusal_of_an_ineligible_replica_outdates_earlier_attempts(isr: lis
     assert late.records == []
 
 
-def test_unknown_topics_and_foreign_lives_are_refused() -> None:
+def test_unknown_topics_and_stale_broker_epochs_are_refused() -> None:
     image = image_of(LED)
     reply = decide(image, 1, wish(image, [1, 2]), bytes([8] * 16)).reply
     assert reply.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -403,7 +405,7 @@ def test_unknown_topics_and_foreign_lives_are_refused() -> None:
     assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_before_version_3_the_isr_comes_without_epochs() -> None:
+def test_requests_before_version_3_have_an_isr_without_epochs() -> None:
     image = image_of(LED)
     asked = api_56.PartitionData(partition_index=0, new_isr=[1, 2])
     assert only(image, decide(image, 1, asked).records).isr == (1, 2)
@@ -415,7 +417,7 @@ def test_a_leader_recovers_from_an_unclean_election() -> None:
     assert only(image, decide(image, 1, wish(image, [1])).records).leader_recovery_state == 0
 
 
-def test_a_change_that_completes_a_move_may_cost_the_leader_its_leadership() -> None:
+def test_an_isr_change_that_completes_a_reassignment_may_elect_another_leader() -> None:
     moving = partition("321", "12", 1, adding_replicas=(3,), removing_replicas=(1,))
     image = image_of(moving)
     decision = decide(image, 1, wish(image, [1, 2, 3]))
@@ -438,7 +440,7 @@ def assign(image: MetadataImage, directory: bytes, topic_id: bytes = ID, index: 
     return decision, decision.reply.directories[0].topics[0].partitions[0].error_code
 
 
-def test_a_broker_says_where_its_replica_is() -> None:
+def test_a_broker_assigns_a_directory_to_its_replica() -> None:
     image = image_of(LED)
     decision, code = assign(image, disk(1, 2))
     after = only(image, decision.records)
@@ -460,17 +462,17 @@ def test_a_replica_in_a_failed_directory_leaves_the_isr() -> None:
         (ID, 0, 3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_directories_are_for_replicas_that_there_are(
+def test_directories_are_assigned_only_to_existing_replicas(
     topic_id: bytes, index: int, broker_id: int, code: ErrorCode
 ) -> None:
     decision, told = assign(image_of(partition("12")), disk(broker_id), topic_id, index, broker_id)
     assert (told, decision.records) == (code, [])
 
 
-# --- from time to time ----------------------------------------------------------------------------------
+# --- periodic elections ---------------------------------------------------------------------------------
 
 
-def test_leaders_go_back_to_preferred_replicas_in_portions() -> None:
+def test_leadership_returns_to_preferred_replicas_in_bounded_steps() -> None:
     image = image_of(
         partition("123", leader=2), partition("213", leader=2), partition("321", "12", 2), partition("312", leader=1)
     )
@@ -485,7 +487,7 @@ def test_leaders_go_back_to_preferred_replicas_in_portions() -> None:
 
 
 @pytest.mark.parametrize(("allowed", "leader"), [("true", 2), ("false", -1)])
-def test_unclean_elections_happen_only_where_they_are_allowed(allowed: str, leader: int) -> None:
+def test_unclean_elections_happen_only_for_topics_that_allow_them(allowed: str, leader: int) -> None:
     configs = {(2, "t"): {"unclean.leader.election.enable": allowed}}
     brokers = (broker(1, fenced=True), broker(2), broker(3))
     image = image_of(partition("123", "", -1, elr=(1,), last_known_elr=(1,)), brokers=brokers, configs=configs)
@@ -493,7 +495,7 @@ def test_unclean_elections_happen_only_where_they_are_allowed(allowed: str, lead
     assert (after.leader, after.leader_recovery_state) == (leader, 1 if leader >= 0 else 0)
 
 
-def test_another_bound_for_in_sync_replicas_ends_who_was_eligible_under_the_one_before() -> None:
+def test_a_changed_min_isr_clears_the_eligible_leaders() -> None:
     image = image_of(partition("123", "1", elr=(2,)))
     config = api_44.AlterableConfig(name="min.insync.replicas", config_operation=0, value="3")
     for kind, name in [(2, "t"), (4, "")]:

@@ -1,4 +1,4 @@
-"""Properties that ask for protection are refused: nobody gets an open node who asked for a closed one."""
+"""Properties for protection that Penstock lacks are refused, so that no node is open against its owner's intent."""
 
 import pytest
 
@@ -29,7 +29,7 @@ from penstock.metadata.configs.protection import check_protection
         ("connections.max.reauth.ms", "60000"),
     ],
 )
-def test_a_property_that_would_protect_is_refused_by_name(name: str, value: str) -> None:
+def test_a_property_for_protection_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} requires protection .*: remove the property"):
         check_protection({"node.id": "1", name: value})
     (judgement,) = judge({name: value})
@@ -37,7 +37,7 @@ def test_a_property_that_would_protect_is_refused_by_name(name: str, value: str)
     assert value not in judgement.reason
 
 
-def test_what_kafka_comes_with_asks_for_nothing() -> None:
+def test_kafkas_sample_properties_require_no_protection() -> None:
     check_protection(
         {
             "process.roles": "broker,controller",
@@ -57,7 +57,7 @@ def test_what_kafka_comes_with_asks_for_nothing() -> None:
     )
 
 
-def test_defaults_that_are_written_down_ask_for_nothing() -> None:
+def test_default_values_in_the_file_require_no_protection() -> None:
     check_protection(
         {
             "security.inter.broker.protocol": "PLAINTEXT",

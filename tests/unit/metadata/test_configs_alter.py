@@ -30,7 +30,7 @@ def image_with(configs: dict[tuple[int, str], dict[str, str]] | None = None, **f
 def change(
     image: MetadataImage, kind: int, name: str, *ops: Op, validate_only: bool = False
 ) -> tuple[str, str | None, MetadataImage]:
-    """The error's name and message, and the image afterwards."""
+    """Returns the error's name and message, and the image after the change."""
     request = incremental.IncrementalAlterConfigsRequest(
         resources=[
             incremental.AlterConfigsResource(
@@ -78,7 +78,7 @@ def test_a_config_is_set_changed_and_deleted() -> None:
     assert image.topic_config("t") == {}
 
 
-def test_what_does_not_change_a_topic_writes_no_record() -> None:
+def test_an_unchanged_topic_config_writes_no_record() -> None:
     image = image_with({(TOPIC, "t"): {"retention.ms": "100"}})
     for op in (("retention.ms", SET, "100"), ("foo", DELETE, None), ("segment.ms", DELETE, None)):
         code, _, after = change(image, TOPIC, "t", op)
@@ -86,7 +86,7 @@ def test_what_does_not_change_a_topic_writes_no_record() -> None:
         assert after.version == image.version or after.configs == image.configs
 
 
-def test_a_brokers_setting_is_written_again_so_that_it_reloads() -> None:
+def test_an_unchanged_broker_setting_is_written_so_that_the_broker_reloads() -> None:
     image = image_with({(BROKER, "1"): {"max.connections": "5"}})
     request = incremental.IncrementalAlterConfigsRequest(
         resources=[
@@ -114,14 +114,14 @@ def test_lists_grow_from_their_default_and_shrink_to_nothing() -> None:
         assert image.topic_config("t") == {"cleanup.policy": value}
 
 
-def test_a_resource_changes_whole_or_not_at_all() -> None:
+def test_all_changes_of_a_resource_are_made_or_none() -> None:
     image = image_with()
     code, _, after = change(image, TOPIC, "t", ("max.message.bytes", SET, "1"), ("foo", SET, "5"))
     assert code == "INVALID_CONFIG"
     assert after.topic_config("t") == {}
 
 
-def test_a_limit_that_lets_nobody_in_is_refused_without_overrides() -> None:
+def test_a_limit_of_zero_connections_is_refused_without_overrides() -> None:
     limit = ("max.connections.per.ip", SET, "0")
     code, message, image = change(image_with(), BROKER, "", limit)
     assert (code, image.configs) == ("INVALID_REQUEST", {})
@@ -146,14 +146,14 @@ def test_validating_changes_nothing() -> None:
             "t",
             [("retention.ms", APPEND, "1")],
             "INVALID_CONFIG",
-            "retention.ms takes no APPEND, which is for lists of topics and brokers: use SET.",
+            "retention.ms takes no APPEND, which only lists of topics and brokers do: use SET.",
         ),
         (
             TOPIC,
             "t",
             [("foo", SUBTRACT, "1")],
             "INVALID_CONFIG",
-            "foo takes no SUBTRACT, which is for lists of topics and brokers: use SET.",
+            "foo takes no SUBTRACT, which only lists of topics and brokers do: use SET.",
         ),
         (
             TOPIC,
@@ -167,14 +167,14 @@ def test_validating_changes_nothing() -> None:
             "t",
             [("a", SET, "1"), ("a", SET, "2")],
             "INVALID_REQUEST",
-            "A config key stands twice: give each once.",
+            "The request contains a config key twice: give each key once.",
         ),
         (
             TOPIC,
             "t",
             [("retention.ms", 9, "1")],
             "INVALID_REQUEST",
-            "9 is no operation on retention.ms: use 0, 1, 2 or 3 (SET to SUBTRACT).",
+            "9 is not an operation on retention.ms: use 0, 1, 2 or 3 (SET to SUBTRACT).",
         ),
         (
             TOPIC,
@@ -195,7 +195,7 @@ def test_validating_changes_nothing() -> None:
             "..",
             [("retention.ms", SET, "5")],
             "INVALID_TOPIC_EXCEPTION",
-            "No topic can have this name: '..' stands for a directory.",
+            "No topic can have this name: '..' has a special meaning in file systems.",
         ),
         (99, "x", [("a", SET, "b")], "INVALID_REQUEST", "Resource type 99 has no configs to alter: check the type."),
         (
@@ -203,14 +203,14 @@ def test_validating_changes_nothing() -> None:
             "77",
             [("max.connections", SET, "5")],
             "INVALID_REQUEST",
-            "There is no broker 77 whose configs could be altered: check the node id.",
+            "There is no broker 77: check the node id.",
         ),
         (
             BROKER,
             "abc",
             [("max.connections", SET, "5")],
             "INVALID_REQUEST",
-            "'abc' is no node id: give a number.",
+            "'abc' is not a node id: give a number.",
         ),
         (
             BROKER,
@@ -231,7 +231,7 @@ def test_validating_changes_nothing() -> None:
             "1",
             [("message.max.bytes", APPEND, "2")],
             "INVALID_CONFIG",
-            "Broker property message.max.bytes is no list and takes no APPEND: use SET.",
+            "Broker property message.max.bytes is not a list and takes no APPEND: use SET.",
         ),
         (
             BROKER,
@@ -275,7 +275,7 @@ def test_validating_changes_nothing() -> None:
             "s",
             [("metrics", APPEND, "a")],
             "INVALID_CONFIG",
-            "metrics takes no APPEND, which is for lists of topics and brokers: use SET.",
+            "metrics takes no APPEND, which only lists of topics and brokers do: use SET.",
         ),
         (
             GROUP,
@@ -294,7 +294,7 @@ def test_validating_changes_nothing() -> None:
         ),
     ],
 )
-def test_what_is_refused_has_its_code_and_its_reason(
+def test_a_refused_change_has_an_error_code_and_a_message(
     kind: int, name: str, ops: list[Op], code: str, message: str
 ) -> None:
     image = image_with()
@@ -314,7 +314,7 @@ def test_what_is_refused_has_its_code_and_its_reason(
         (TOPIC, "t", "penstock.acks.fsync", "true"),
     ],
 )
-def test_every_kind_of_resource_keeps_what_it_is_given(kind: int, name: str, config: str, value: str) -> None:
+def test_every_type_of_resource_stores_its_configs(kind: int, name: str, config: str, value: str) -> None:
     code, _, image = change(image_with(), kind, name, (config, SET, value))
     assert code == "NONE"
     assert image.config(kind, name) == {config: value}
@@ -340,7 +340,7 @@ def test_patterns_of_one_request_share_their_steps() -> None:
     assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.INVALID_CONFIG] * 97
 
 
-def test_the_old_way_drops_what_is_not_given() -> None:
+def test_alter_configs_deletes_configs_that_are_not_given() -> None:
     image = image_with({(TOPIC, "t"): {"retention.ms": "1", "segment.ms": "2"}})
     code, _, image = replace(image, TOPIC, "t", ("retention.ms", "3"))
     assert code == "NONE"
@@ -359,11 +359,13 @@ def test_the_old_way_drops_what_is_not_given() -> None:
         (LOGGER, "1", [("root", "INFO")], "INVALID_REQUEST"),
     ],
 )
-def test_the_old_way_refuses_the_same(kind: int, name: str, configs: list[tuple[str, str | None]], code: str) -> None:
+def test_alter_configs_refuses_the_same_changes(
+    kind: int, name: str, configs: list[tuple[str, str | None]], code: str
+) -> None:
     assert replace(image_with(), kind, name, *configs)[0] == code
 
 
-def test_min_isr_stays_one_value_for_the_cluster_while_the_controller_relies_on_it() -> None:
+def test_min_isr_can_only_be_set_cluster_wide_with_eligible_leader_replicas() -> None:
     elr = image_with({(BROKER, ""): {"min.insync.replicas": "1"}}, eligible_leader_replicas_version=1)
     assert change(elr, BROKER, "1", ("min.insync.replicas", SET, "2"))[0] == "INVALID_CONFIG"
     assert change(elr, BROKER, "", ("min.insync.replicas", DELETE, None))[0] == "INVALID_CONFIG"
@@ -371,7 +373,7 @@ def test_min_isr_stays_one_value_for_the_cluster_while_the_controller_relies_on_
     assert change(image_with(), BROKER, "1", ("min.insync.replicas", SET, "2"))[0] == "NONE"
 
 
-def test_one_request_can_not_write_without_bound() -> None:
+def test_the_records_of_one_request_are_bounded() -> None:
     request = incremental.IncrementalAlterConfigsRequest(
         resources=[
             incremental.AlterConfigsResource(

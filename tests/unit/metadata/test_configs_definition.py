@@ -1,4 +1,4 @@
-"""What a value may be, and what is said when it may not."""
+"""Parsing of config values, and the messages for refused values."""
 
 import pytest
 
@@ -114,7 +114,7 @@ INT, LIST, STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
         ),
     ],
 )
-def test_limits_are_told_with_the_value_that_broke_them(key: ConfigKey, text: str, message: str) -> None:
+def test_a_value_outside_its_limits_is_refused_with_value_and_limits(key: ConfigKey, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         key.parse(text)
     assert str(refused.value) == message
@@ -124,7 +124,7 @@ def test_an_item_given_twice_counts_once() -> None:
     assert ConfigKey("a", LIST, "", "", ListOf()).parse("x,y, x") == ("x", "y")
 
 
-def test_case_does_not_matter_where_it_need_not() -> None:
+def test_case_is_ignored_where_kafka_ignores_it() -> None:
     key = ConfigKey("a", STRING, "x", "", OneOf(("UPGRADE",), ignore_case=True))
     assert key.parse("upgrade") == "upgrade"
 

@@ -1,4 +1,4 @@
-"""What DescribeConfigs shows: every case was first seen on Apache Kafka 4.3."""
+"""The rows of DescribeConfigs: every case was first observed on Apache Kafka 4.3."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def settings() -> Settings:
     )
 
 
-def test_a_topic_shows_where_its_values_come_from(settings: Settings) -> None:
+def test_a_topic_shows_the_sources_of_its_values(settings: Settings) -> None:
     shown = describe_topic({"cleanup.policy": "delete , compact"}, settings)
     assert found(shown, "segment.bytes") == (
         "2097152",
@@ -72,7 +72,7 @@ def test_internal_configs_are_shown_only_where_set(settings: Settings) -> None:
     assert found(shown, "internal.segment.bytes") == ("5", TOPIC, [("internal.segment.bytes", "5", TOPIC)])
 
 
-def test_everything_shown_has_a_type_and_documentation(settings: Settings) -> None:
+def test_every_described_config_has_a_type_and_documentation(settings: Settings) -> None:
     for config in [*describe_topic({}, settings), *describe_group({}, settings), *describe_client_metrics({})]:
         assert config.type
         assert config.documentation
@@ -105,7 +105,7 @@ def test_a_broker_shows_dynamic_settings_before_static_ones(settings: Settings) 
     assert rate == ("7", CLUSTER, [("leader.replication.throttled.rate", "7", CLUSTER)])
 
 
-def test_a_value_that_is_set_to_what_it_was_is_shown_with_its_new_source(settings: Settings) -> None:
+def test_a_value_set_to_its_current_value_is_shown_with_its_new_source(settings: Settings) -> None:
     def source() -> ConfigSource:
         (found,) = [each for each in describe_broker(settings) if each.name == "log.cleaner.threads"]
         return found.source
@@ -113,12 +113,12 @@ def test_a_value_that_is_set_to_what_it_was_is_shown_with_its_new_source(setting
     assert source() is ConfigSource.DEFAULT_CONFIG
     settings.apply_dynamic({}, {"log.cleaner.threads": "1"})
     assert source() is ConfigSource.DYNAMIC_BROKER_CONFIG
-    assert describe_broker(settings) is describe_broker(settings)  # worked out once: it takes milliseconds
+    assert describe_broker(settings) is describe_broker(settings)  # computed once, as it takes milliseconds
     settings.apply_dynamic({}, {})
     assert source() is ConfigSource.DEFAULT_CONFIG
 
 
-def test_the_clusters_defaults_are_only_what_was_set_on_the_cluster(settings: Settings) -> None:
+def test_cluster_defaults_contain_only_cluster_wide_configs(settings: Settings) -> None:
     assert describe_cluster_defaults(settings) == []
     settings.apply_dynamic({"num.io.threads": "16", "foo.baz": "1"}, {"num.io.threads": "4"})
     shown = describe_cluster_defaults(settings)
@@ -161,7 +161,7 @@ def test_client_metrics_show_their_defaults() -> None:
     assert found(shown, "metrics") == ("", DEFAULT, [])
 
 
-def test_a_created_topic_is_answered_with_its_configs(settings: Settings) -> None:
+def test_the_response_of_create_topics_contains_the_configs(settings: Settings) -> None:
     configs = {each.name: (each.value, each.config_source) for each in created_topic_configs({}, settings)}
     assert configs["segment.bytes"] == ("2097152", STATIC)
     assert len(configs) == 34

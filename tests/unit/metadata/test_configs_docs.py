@@ -1,4 +1,4 @@
-"""docs/skipped.md names what is accepted without effect, and what is called supported is read somewhere."""
+"""docs/skipped.md lists every config without effect, and every supported config is read by some code."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from penstock.metadata.configs.group import GROUP_INHERITANCE
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, TOPIC_SYNONYMS
 
 ROOT = Path(__file__).parents[3]
-# Read under a name that is put together: prefixes of quota windows, the quorum's times, and the settings' own look.
+# Read under a composed name: prefixes of quota windows, the quorum's timeouts, and the lookups of Settings.
 READ_ELSEWHERE = {
     "broker.id",
     "controller.quorum.fetch.timeout.ms",
@@ -30,13 +30,13 @@ def source() -> str:
     return "".join(path.read_text(encoding="utf-8") for path in files if "configs" not in path.parts)
 
 
-def test_topic_configs_without_effect_stand_in_the_ledger() -> None:
+def test_topic_configs_without_effect_are_listed_in_skipped_md() -> None:
     ledger = (ROOT / "docs" / "skipped.md").read_text(encoding="utf-8")
     missing = [name for name, key in TOPIC_CONFIGS.items() if not key.supported and f"`{name}" not in ledger]
     assert missing == []
 
 
-def test_a_property_that_is_called_supported_is_read_by_some_code() -> None:
+def test_a_supported_property_is_read_by_some_code() -> None:
     code = source()
     inherited = {name for names in TOPIC_SYNONYMS.values() for name, _ in names}
     limits = {name for each in GROUP_INHERITANCE.values() for name in (each.default, each.low, each.high) if name}

@@ -39,24 +39,24 @@ SETTINGS = Settings()
         ("streams.assignment.interval.ms", "20000", "group.streams.max.assignment.interval.ms requires 15000 or less."),
     ],
 )
-def test_a_group_keeps_to_the_brokers_limits(name: str, value: str, limit: str) -> None:
+def test_group_configs_are_limited_by_broker_properties(name: str, value: str, limit: str) -> None:
     with pytest.raises(ConfigError) as refused:
         validate_group_configs({name: value}, SETTINGS)
     assert str(refused.value) == f"{name} can't be {value}: {limit}"
 
 
 @pytest.mark.parametrize("value", ["earliest", "latest", "by_duration:PT1H", "by_duration:P1DT2H3M4.5S"])
-def test_where_a_share_group_starts(value: str) -> None:
+def test_accepted_values_of_share_auto_offset_reset(value: str) -> None:
     validate_group_configs({"share.auto.offset.reset": value}, SETTINGS)
 
 
 @pytest.mark.parametrize("value", ["x", "by_duration:-PT1H", "by_duration:xx", "by_duration:P", "by_duration:PT"])
-def test_where_a_share_group_can_not_start(value: str) -> None:
+def test_refused_values_of_share_auto_offset_reset(value: str) -> None:
     with pytest.raises(ConfigError, match="such as by_duration:PT1H"):
         validate_group_configs({"share.auto.offset.reset": value}, SETTINGS)
 
 
-def test_members_must_be_heard_of_within_their_session() -> None:
+def test_the_session_timeout_must_be_longer_than_the_heartbeat_interval() -> None:
     settings = Settings(
         {"group.consumer.min.session.timeout.ms": "10", "group.consumer.min.heartbeat.interval.ms": "10"}
     )
@@ -75,7 +75,7 @@ def test_every_group_config_is_documented_valid_and_inherits_from_a_property_wit
             assert SETTINGS.get(inherited.default) == key.default_value()
 
 
-def test_a_value_outside_of_limits_that_came_later_is_pulled_inside() -> None:
+def test_a_group_value_outside_later_broker_limits_is_replaced_by_the_nearest_limit() -> None:
     image = MetadataImage(configs={(ResourceType.GROUP, "g"): {"consumer.session.timeout.ms": "50000"}})
     settings = Settings({"group.consumer.max.session.timeout.ms": "48000", "group.share.heartbeat.interval.ms": "6000"})
     configs = effective_group_configs(image, "g", settings)
@@ -86,7 +86,7 @@ def test_a_value_outside_of_limits_that_came_later_is_pulled_inside() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["x", "client_id=a=b", "foo=b", "client_id=[", "client_id="])
-def test_a_pattern_that_matches_nothing_sensible_is_refused(pattern: str) -> None:
+def test_an_invalid_client_match_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError) as refused:
         validate_client_metrics("s", {"match": pattern}, Work())
     why = (

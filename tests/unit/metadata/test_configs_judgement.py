@@ -34,7 +34,7 @@ def test_every_property_is_honoured_ignored_or_refused() -> None:
     assert all(each.reason.startswith(each.name) for each in found.values() if each.verdict is not Verdict.HONOURED)
 
 
-def test_a_misspelt_property_is_told_with_the_one_that_is_near() -> None:
+def test_a_misspelt_property_gets_a_suggestion() -> None:
     (found,) = judge({"log.retention.hour": "1"})
     assert found.reason == (
         "log.retention.hour is not a broker property of Kafka 4.3 and is ignored: "

@@ -1,4 +1,4 @@
-"""Java's properties format, in its corners."""
+"""Edge cases of Java's properties format."""
 
 import pytest
 from hypothesis import given
@@ -34,11 +34,11 @@ from penstock.metadata.configs.properties import duplicate_properties, format_pr
         ("listeners=PLAINTEXT://:9092", {"listeners": "PLAINTEXT://:9092"}),
     ],
 )
-def test_lines_mean_what_they_mean_to_java(text: str, entries: dict[str, str]) -> None:
+def test_lines_are_parsed_as_in_java(text: str, entries: dict[str, str]) -> None:
     assert parse_properties(text) == entries
 
 
-def test_a_key_that_stands_twice_is_found() -> None:
+def test_a_repeated_key_is_found() -> None:
     assert duplicate_properties("a=1\nb=2\na=3\na=4\nb=5\nc=6") == ["a", "b"]
 
 
@@ -49,5 +49,5 @@ def test_a_broken_unicode_escape_is_refused(text: str) -> None:
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8"))))
-def test_what_is_written_is_read_back(entries: dict[str, str]) -> None:
+def test_formatted_properties_are_parsed_back_unchanged(entries: dict[str, str]) -> None:
     assert parse_properties(format_properties(entries, comment="made by a test")) == entries

@@ -50,7 +50,7 @@ def test_quotas_are_set_changed_and_removed() -> None:
     assert ((USER, None),) not in image.client_quotas
 
 
-def test_what_changes_nothing_writes_nothing() -> None:
+def test_an_unchanged_quota_writes_no_record() -> None:
     image = MetadataImage(client_quotas={((USER, "a"),): {PRODUCE: 5.0}})
     unchanged: list[Ops] = [[(PRODUCE, 5.0)], [("consumer_byte_rate", None)], [("nope", None)], []]
     for ops in unchanged:
@@ -69,19 +69,19 @@ def test_validating_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("entity", "ops", "message"),
     [
-        ([], [(PRODUCE, 1.0)], "The quota is for nobody: name a user, client-id or ip."),
-        ([("foo", "x")], [(PRODUCE, 1.0)], "'foo' is no kind of quota entity: use user, client-id or ip."),
+        ([], [(PRODUCE, 1.0)], "The quota has no entity: name a user, client-id or ip."),
+        ([("foo", "x")], [(PRODUCE, 1.0)], "'foo' is not a type of quota entity: use user, client-id or ip."),
         ([(USER, "")], [(PRODUCE, 1.0)], "The user has an empty name: give one, or null for the default."),
-        ([(USER, "a")], [("nope", 1.0)], "There is no quota 'nope' for such an entity: check the key."),
+        ([(USER, "a")], [("nope", 1.0)], "There is no quota 'nope' for this type of entity: check the key."),
         (
             [(USER, "a")],
             [("connection_creation_rate", 1.0)],
-            "There is no quota 'connection_creation_rate' for such an entity: check the key.",
+            "There is no quota 'connection_creation_rate' for this type of entity: check the key.",
         ),
         (
             [(IP, "1.2.3.4")],
             [(PRODUCE, 1.0)],
-            "There is no quota 'producer_byte_rate' for such an entity: check the key.",
+            "There is no quota 'producer_byte_rate' for this type of entity: check the key.",
         ),
         ([(USER, "a")], [(PRODUCE, 0.0)], "producer_byte_rate can't be 0.0: give a number above 0."),
         ([(USER, "a")], [(PRODUCE, -1.0)], "producer_byte_rate can't be -1.0: give a number above 0."),
@@ -96,31 +96,29 @@ def test_validating_changes_nothing() -> None:
         (
             [(IP, "not a host!!")],
             [("connection_creation_rate", 1.0)],
-            "'not a host!!' is no IP address: give one, or localhost.",
+            "'not a host!!' is not an IP address: give one, or localhost.",
         ),
         (
             [(IP, "1.2.3.4"), (USER, "a")],
             [("connection_creation_rate", 1.0)],
-            "An ip has its quotas alone: leave out user and client-id.",
+            "A quota for an ip can't have a user or client-id: leave them out.",
         ),
-        ([(USER, "a")], [(PRODUCE, 1.0), (PRODUCE, 2.0)], "A quota key stands twice for user=a: give each once."),
+        ([(USER, "a")], [(PRODUCE, 1.0), (PRODUCE, 2.0)], "user=a has a quota key twice: give each key once."),
     ],
 )
-def test_what_is_refused(entity: Named, ops: Ops, message: str) -> None:
+def test_refused_quota_changes(entity: Named, ops: Ops, message: str) -> None:
     codes, image = change(MetadataImage(), (entity, ops))
     assert codes == [("INVALID_REQUEST", message)]
     assert image.client_quotas == {}
 
 
-def test_of_an_entity_given_twice_the_first_counts() -> None:
+def test_if_an_entity_is_given_twice_the_first_counts() -> None:
     codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
-    assert codes == [
-        ("INVALID_REQUEST", "user=a stands in the request twice, and only the first counts: give it once.")
-    ]
+    assert codes == [("INVALID_REQUEST", "user=a is in the request twice, and only the first counts: give it once.")]
     assert image.client_quotas == {((USER, "a"),): {PRODUCE: 1.0}}
 
 
-def test_one_entity_that_is_refused_does_not_stop_the_others() -> None:
+def test_a_refused_entity_does_not_affect_the_others() -> None:
     codes, image = change(MetadataImage(), ([(USER, "")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
     assert [code for code, _ in codes] == ["INVALID_REQUEST", "NONE"]
     assert image.client_quotas == {((USER, "a"),): {PRODUCE: 2.0}}
@@ -163,7 +161,7 @@ def ask(filters: Filter, *, strict: bool = False) -> describe.DescribeClientQuot
         ([(USER, EXACT, "")], False, []),
     ],
 )
-def test_filters(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> None:
+def test_describe_filters_by_entity(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> None:
     entries = [entry for some in describe_client_quotas(IMAGE, ask(filters, strict=strict)) for entry in some]
     found = [tuple((each.entity_type, each.entity_name) for each in entry.entity) for entry in entries]
     assert found == entities
@@ -176,7 +174,7 @@ def test_filters(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> 
         (
             [("", EXACT, "c")],
             ErrorCode.INVALID_REQUEST,
-            "Part of the filter names no entity type: use user, client-id or ip.",
+            "A filter component has no entity type: use user, client-id or ip.",
         ),
         (
             [("foo", SPECIFIED, None)],
@@ -186,7 +184,7 @@ def test_filters(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> 
         (
             [(USER, 3, None)],
             ErrorCode.INVALID_REQUEST,
-            "3 is no match type: use 0 (exact), 1 (default) or 2 (specified).",
+            "3 is not a match type: use 0 (exact), 1 (default) or 2 (specified).",
         ),
         (
             [(USER, EXACT, None)],
@@ -206,16 +204,16 @@ def test_filters(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> 
         (
             [(USER, EXACT, "a"), (USER, DEFAULT, None)],
             ErrorCode.INVALID_REQUEST,
-            "The filter has user twice: give each type once.",
+            "The filter contains user twice: give each type once.",
         ),
         (
             [(USER, SPECIFIED, None), (IP, SPECIFIED, None)],
             ErrorCode.INVALID_REQUEST,
-            "No quota is for an ip and a user or client-id at once: filter by one or the other.",
+            "A quota can't have an ip together with a user or client-id: filter by one or the other.",
         ),
     ],
 )
-def test_filters_that_make_no_sense(filters: Filter, code: ErrorCode, message: str) -> None:
+def test_invalid_filters_are_refused(filters: Filter, code: ErrorCode, message: str) -> None:
     with pytest.raises(KafkaError) as refused:
         list(describe_client_quotas(IMAGE, ask(filters)))
     assert (refused.value.code, refused.value.message) == (code, message)

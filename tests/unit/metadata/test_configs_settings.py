@@ -26,7 +26,7 @@ def test_every_property_is_documented_and_its_default_is_valid() -> None:
             key.parse(key.default)
 
 
-def test_all_of_kafka_4_3_is_there() -> None:
+def test_every_broker_property_of_kafka_4_3_is_defined() -> None:
     assert len(BROKER_CONFIGS) == 360
     assert sum(key.internal for key in BROKER_CONFIGS.values()) == 20
     assert list(BROKER_CONFIGS) == sorted(BROKER_CONFIGS)
@@ -52,7 +52,7 @@ def test_facts_of_kafka_4_3(
     assert (key.type, key.default, key.importance, update_mode(name)) == (kind, default, importance, mode)
 
 
-def test_a_listener_may_have_settings_of_its_own() -> None:
+def test_a_listener_may_override_settings() -> None:
     name = "listener.name.internal.ssl.keystore.password"
     assert broker_key(name) is BROKER_CONFIGS["ssl.keystore.password"]
     assert broker_synonyms(name) == (name, "ssl.keystore.password")
@@ -64,7 +64,7 @@ def test_a_listener_may_have_settings_of_its_own() -> None:
     assert settings.int("listener.name.external.max.connections") == 5
 
 
-def test_values_come_typed() -> None:
+def test_settings_return_typed_values() -> None:
     settings = Settings({"broker.rack": "r1", "log.dirs": "/a, /b", "log.cleaner.min.cleanable.ratio": "1"})
     assert settings.int("num.partitions") == 1
     assert settings.bool("auto.create.topics.enable") is True
@@ -76,7 +76,7 @@ def test_values_come_typed() -> None:
     assert settings.optional_int("log.retention.ms") is None
 
 
-def test_asking_for_another_type_or_an_unknown_name_is_a_bug() -> None:
+def test_reading_a_setting_with_a_wrong_type_or_name_violates_an_invariant() -> None:
     settings = Settings()
     for ask in (
         lambda: settings.int("listeners"),
@@ -90,7 +90,7 @@ def test_asking_for_another_type_or_an_unknown_name_is_a_bug() -> None:
             ask()
 
 
-def test_logs_go_to_the_single_directory_unless_several_are_given() -> None:
+def test_log_dirs_overrides_log_dir() -> None:
     assert Settings().log_dirs == ("/tmp/kafka-logs",)
     assert Settings({"log.dir": "/one"}).log_dirs == ("/one",)
     assert Settings({"log.dir": "/one", "log.dirs": "/a,/b"}).log_dirs == ("/a", "/b")
@@ -129,7 +129,7 @@ def test_connection_limits_of_single_hosts() -> None:
     assert settings.max_connections_per_ip_overrides() == {"10.0.0.1": 5, "::1": 7}
 
 
-def test_dynamic_settings_beat_the_file_and_a_brokers_own_beat_the_clusters() -> None:
+def test_dynamic_configs_override_the_file_and_per_broker_ones_override_cluster_wide_ones() -> None:
     settings = Settings({"node.id": "1", "message.max.bytes": "1000"})
     assert settings.log_defaults().max_message_bytes == 1000
     changed = settings.apply_dynamic({"message.max.bytes": "2000", "max.connections": "9"}, {})
@@ -154,7 +154,7 @@ def test_dynamic_settings_come_from_the_image() -> None:
     assert (settings.int("max.connections"), settings.int("max.connections.per.ip")) == (10, 2)
 
 
-def test_dynamic_settings_that_a_broker_can_not_use_are_left_out() -> None:
+def test_invalid_dynamic_configs_are_ignored() -> None:
     settings = Settings({"node.id": "1"})
     settings.apply_dynamic({"node.id": "9", "max.connections": "x", "listeners": "PLAINTEXT://:1"}, {})
     assert settings.node_id == 1
@@ -162,7 +162,7 @@ def test_dynamic_settings_that_a_broker_can_not_use_are_left_out() -> None:
     assert settings.int("max.connections") == 2**31 - 1
 
 
-def test_synonyms_are_listed_in_the_order_in_which_they_count() -> None:
+def test_synonyms_are_listed_in_the_order_of_lookup() -> None:
     settings = Settings({"log.retention.hours": "24"})
     assert settings.synonyms("log.retention.ms") == []
     settings.apply_dynamic({"log.retention.ms": "5"}, {"log.retention.ms": "6"})
@@ -209,7 +209,9 @@ def test_synonyms_are_listed_in_the_order_in_which_they_count() -> None:
         ),
     ],
 )
-def test_what_may_not_be_set_on_a_running_broker(values: dict[str, str], per_broker: bool, message: str) -> None:
+def test_settings_that_cannot_change_on_a_running_broker(
+    values: dict[str, str], per_broker: bool, message: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         validate_dynamic_settings(values, per_broker=per_broker)
     assert str(refused.value) == message
@@ -225,5 +227,5 @@ def test_what_may_not_be_set_on_a_running_broker(values: dict[str, str], per_bro
         ({"listener.name.plaintext.max.connections": "5"}, False),
     ],
 )
-def test_what_may_be_set_on_a_running_broker(values: dict[str, str], per_broker: bool) -> None:
+def test_settings_that_can_change_on_a_running_broker(values: dict[str, str], per_broker: bool) -> None:
     validate_dynamic_settings(values, per_broker=per_broker)

@@ -1,4 +1,4 @@
-"""Topic configs: the table, the typed form, and what is refused."""
+"""Topic configs: the table, the typed form, and refusals."""
 
 from dataclasses import fields
 
@@ -68,7 +68,7 @@ def test_strings_become_typed_fields() -> None:
     assert config.segment_bytes == LogConfig().segment_bytes
 
 
-def test_the_internal_segment_size_beats_the_public_one() -> None:
+def test_internal_segment_bytes_overrides_segment_bytes() -> None:
     assert LogConfig.from_map({"internal.segment.bytes": "100", "segment.bytes": "2000000"}).segment_bytes == 100
     assert LogConfig.from_map({"segment.bytes": "2000000", "internal.segment.bytes": "100"}).segment_bytes == 100
 
@@ -82,7 +82,7 @@ def test_the_internal_segment_size_beats_the_public_one() -> None:
         ({"penstock.acks.fsync": "true"}, True),
     ],
 )
-def test_fsync_comes_before_the_acknowledgement_when_asked(values: dict[str, str], before_ack: bool) -> None:
+def test_configs_that_require_fsync_before_the_acknowledgement(values: dict[str, str], before_ack: bool) -> None:
     assert LogConfig.from_map(values).fsync_before_ack is before_ack
 
 
@@ -110,7 +110,7 @@ def test_fsync_comes_before_the_acknowledgement_when_asked(values: dict[str, str
         ),
     ],
 )
-def test_what_kafka_refuses_is_refused_with_the_reason(values: dict[str, str], message: str) -> None:
+def test_overrides_that_kafka_refuses_are_refused_with_a_message(values: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         validate_topic_configs(values)
     assert str(refused.value) == message
@@ -127,7 +127,7 @@ def test_what_kafka_refuses_is_refused_with_the_reason(values: dict[str, str], m
         {"internal.segment.bytes": "5"},
     ],
 )
-def test_what_kafka_accepts_is_accepted(values: dict[str, str]) -> None:
+def test_overrides_that_kafka_accepts_are_accepted(values: dict[str, str]) -> None:
     validate_topic_configs(values)
 
 
@@ -160,7 +160,7 @@ def test_topics_without_configs_share_one_object() -> None:
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_the_most_precise_retention_counts(static: dict[str, str], retention_ms: int) -> None:
+def test_the_most_precise_retention_property_counts(static: dict[str, str], retention_ms: int) -> None:
     assert Settings(static).log_defaults().retention_ms == retention_ms
 
 

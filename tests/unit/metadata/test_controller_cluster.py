@@ -49,7 +49,7 @@ ENDPOINTS = {"PLAINTEXT": Endpoint("h", 9092, 0)}
 
 
 def image_of(*partitions: PartitionImage, brokers: str = "123", **fields: Any) -> MetadataImage:
-    """Topic `t` with these partitions; brokers in lower case digits, a fenced one followed by `!`."""
+    """Returns an image of topic `t` with these partitions; brokers are digits, a fenced broker is followed by `!`."""
     registered = {}
     for digit, mark in zip(brokers, brokers[1:] + " ", strict=True):
         if digit != "!":
@@ -126,7 +126,9 @@ def test_a_controller_registers_with_its_listeners() -> None:
         "foreign",
     ],
 )
-def test_a_broker_that_is_ready_leads_what_is_its_to_lead(before: PartitionImage, after: PartitionImage | None) -> None:
+def test_an_unfenced_broker_leads_leaderless_partitions_that_it_may_lead(
+    before: PartitionImage, after: PartitionImage | None
+) -> None:
     configs = {(2, "t"): {"min.insync.replicas": "2"}}
     image = image_of(before, brokers="1!2!3!", features={"eligible.leader.replicas.version": 1}, configs=configs)
     changed = apply(image, unfence_broker(image, 1, 5).records)
@@ -134,7 +136,7 @@ def test_a_broker_that_is_ready_leads_what_is_its_to_lead(before: PartitionImage
     assert changed.topics["t"].partitions[0] == (before if after is None else after)
 
 
-def test_unfencing_wants_the_right_epoch_and_happens_once() -> None:
+def test_unfencing_needs_the_current_epoch_and_happens_once() -> None:
     image = image_of(brokers="1!")
     with pytest.raises(KafkaError) as refusal:
         unfence_broker(image, 1, 4)
@@ -144,7 +146,7 @@ def test_unfencing_wants_the_right_epoch_and_happens_once() -> None:
 
 
 @pytest.mark.parametrize("brokers", ["1!2", "12"], ids=["fenced", "running"])
-def test_a_broker_is_forgotten_and_others_lead_what_it_led(brokers: str) -> None:
+def test_other_brokers_lead_the_partitions_of_an_unregistered_broker(brokers: str) -> None:
     image = image_of(partition("12", leader=1), brokers=brokers)
     after = apply(image, unregister_broker(image, 1).records)
     assert set(after.brokers) == {2}
@@ -193,7 +195,7 @@ def test_features_go_up_and_down_together() -> None:
     assert len(decision.records) == 2
 
 
-def test_features_can_be_tried_without_changing_them() -> None:
+def test_validate_only_changes_no_features() -> None:
     image = image_of(features=default_features(30))
     decision = update(image, ("group.version", 0, SAFE), validate_only=True)
     assert (decision.records, decision.reply.error_code) == ([], ErrorCode.NONE)
@@ -202,23 +204,23 @@ def test_features_can_be_tried_without_changing_them() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("metadata.version", 31, UP), "Controller 1 knows levels 7 to 30: give one of them."),
-        (("metadata.version", 29, UP), "It is at 30: ask for a safe or an unsafe downgrade"),
+        (("metadata.version", 31, UP), "Controller 1 supports levels 7 to 30: give one of them."),
+        (("metadata.version", 29, UP), "It is at 30: request a safe or an unsafe downgrade"),
         (("metadata.version", 29, SAFE), "could be lost: keep the level."),
         (("metadata.version", 29, UNSAFE), "metadata.version can't go back from 30 to 29. Penstock doesn't rewrite"),
-        (("metadata.version", 6, UNSAFE), "knows levels 7 to 30"),
-        (("nosuch", 1, UP), "Controller 1 doesn't know this feature: upgrade it first."),
-        (("group.version", 2, UP), "knows levels 0 to 1"),
-        (("group.version", 0, UP), "It is at 1: ask for"),
-        (("group.version", -1, UP), "group.version can't be set to level -1. Levels begin at 0"),
-        (("group.version", 1, 0), "0 is no upgrade type"),
-        (("group.version", 1, 9), "9 is no upgrade type"),
-        (("kraft.version", 0, SAFE), "never goes down: keep it."),
-        (("share.version", 1, UP), "Penstock does not serve this feature yet: leave it at 0."),
-        (("streams.version", 1, UP), "Penstock does not serve this feature yet: leave it at 0."),
+        (("metadata.version", 6, UNSAFE), "supports levels 7 to 30"),
+        (("nosuch", 1, UP), "Controller 1 doesn't support this feature: upgrade it first."),
+        (("group.version", 2, UP), "supports levels 0 to 1"),
+        (("group.version", 0, UP), "It is at 1: request"),
+        (("group.version", -1, UP), "group.version can't be set to level -1. The level is negative"),
+        (("group.version", 1, 0), "0 is not an upgrade type"),
+        (("group.version", 1, 9), "9 is not an upgrade type"),
+        (("kraft.version", 0, SAFE), "can't be lowered: keep the level."),
+        (("share.version", 1, UP), "Penstock does not support this feature yet: leave it at 0."),
+        (("streams.version", 1, UP), "Penstock does not support this feature yet: leave it at 0."),
     ],
 )
-def test_a_feature_update_that_can_not_be_refuses_all_of_them(change: tuple[str, int, int], message: str) -> None:
+def test_one_invalid_feature_update_refuses_all_of_them(change: tuple[str, int, int], message: str) -> None:
     image = image_of(features=default_features(30))
     decision = update(image, ("eligible.leader.replicas.version", 0, SAFE), change)
     assert decision.records == []
@@ -226,7 +228,7 @@ def test_a_feature_update_that_can_not_be_refuses_all_of_them(change: tuple[str,
     assert message in decision.reply.error_message
 
 
-def test_features_of_kafka_that_nothing_serves_are_loaded_and_can_be_turned_off() -> None:
+def test_unsupported_features_of_kafka_can_be_loaded_and_disabled() -> None:
     image = image_of(features={**default_features(30), "share.version": 1, "streams.version": 1})
     registered = register_broker(image, Registration(9, bytes(16), ENDPOINTS, [ID]))
     assert registered.records
@@ -236,14 +238,14 @@ def test_features_of_kafka_that_nothing_serves_are_loaded_and_can_be_turned_off(
     assert not default_features(30).keys() & UNSERVED_FEATURES
 
 
-def test_metadata_version_goes_down_past_levels_that_changed_no_record() -> None:
+def test_metadata_version_can_be_lowered_past_levels_that_changed_no_record() -> None:
     image = image_of(features=default_features(29))
     decision = update(image, ("metadata.version", 26, SAFE))
     assert decision.reply.error_code == ErrorCode.NONE
     assert apply(image, decision.records).features["metadata.version"] == 26
 
 
-def test_a_feature_needs_what_it_depends_on() -> None:
+def test_a_feature_level_requires_the_features_it_depends_on() -> None:
     image = image_of(features={"metadata.version": 22})
     decision = update(image, ("eligible.leader.replicas.version", 1, UP))
     assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
@@ -279,7 +281,7 @@ def test_releases_have_levels_and_defaults() -> None:
         (1, partition("12", "1", leader=-1), "1!2!", ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, -1),
     ],
 )
-def test_an_election_gives_a_leader_or_says_why_not(
+def test_an_election_elects_a_leader_or_returns_an_error(
     kind: int, before: PartitionImage, brokers: str, code: ErrorCode, leader: int
 ) -> None:
     image = image_of(before, brokers=brokers)
@@ -296,7 +298,7 @@ def test_an_unclean_leader_is_marked_as_recovering() -> None:
     assert (after.isr, after.leader_recovery_state) == ((2,), 1)
 
 
-def test_an_election_of_everything_reports_only_what_it_did() -> None:
+def test_an_election_of_all_partitions_reports_only_changes() -> None:
     image = image_of(partition("12"), partition("21", leader=1), brokers="12")
     decision = elect_leaders(image, ElectLeadersRequest(topic_partitions=None))
     results = decision.reply.replica_election_results
@@ -335,14 +337,14 @@ def move(image: MetadataImage, replicas: list[int] | None, topic: str = "t", ind
         ([1], "x", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_a_reassignment_that_changes_nothing_plans_nothing(
+def test_a_reassignment_to_the_current_replicas_writes_no_record(
     replicas: list[int] | None, topic: str, index: int, code: ErrorCode
 ) -> None:
     decision, result = move(image_of(partition("12")), replicas, topic, index)
     assert (result.error_code, decision.records) == (code, [])
 
 
-def test_a_reassignment_holds_both_sets_until_it_is_done_and_can_be_cancelled() -> None:
+def test_a_reassignment_keeps_both_sets_of_replicas_until_it_completes_and_can_be_cancelled() -> None:
     image = image_of(partition("12"))
     decision, _ = move(image, [3, 2])
     moving = apply(image, decision.records)

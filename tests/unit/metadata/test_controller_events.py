@@ -1,4 +1,4 @@
-"""Random lives of a cluster, as the controller sees them: whatever happens in whatever order, its rules hold."""
+"""Random histories of a cluster as the controller sees them: its rules hold in any order of events."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,7 +32,7 @@ from penstock.protocol.messages.api_45_alter_partition_reassignments import (
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
 
 BROKERS = (1, 2, 3, 4, 5)
-TOPIC, LAX = "careful", "lax"  # the second one allows unclean elections
+TOPIC, LAX = "careful", "lax"  # the second topic allows unclean elections
 PARTITIONS = 3
 
 
@@ -41,10 +41,10 @@ def directories_of(broker_id: int) -> list[bytes]:
 
 
 class Records:
-    """What each replica of the careful topic holds, as a count, and how much of it was acknowledged.
+    """Counts the records of each replica of the first topic, and the acknowledged ones.
 
-    A leader acknowledges what all in sync have, if they are enough. A broker that doesn't stop in good order may lose
-    the end of what it had. Whoever is elected cleanly must have everything that was acknowledged.
+    A leader acknowledges the records that all in-sync replicas have, if there are enough of them. An unclean shutdown
+    may lose the last records of a broker. A cleanly elected leader must have every acknowledged record.
     """
 
     def __init__(self, random: Random) -> None:
@@ -66,7 +66,7 @@ class Records:
 
     def follow(self, index: int, old: PartitionImage, new: PartitionImage, unclean: bool) -> None:
         if old.leader >= 0 and (new.leader == old.leader or completes(old, new)):
-            # Who comes into the ISR has what the leader has that says so.
+            # A replica that joins the ISR has all records of the leader that adds it.
             for broker_id in set(new.isr) - set(old.isr):
                 self.ends[index, broker_id] = self.ends.get((index, old.leader), 0)
         if new.leader >= 0 and new.leader != old.leader:
@@ -81,8 +81,8 @@ class Records:
             self.ends[index, broker_id] = 0
 
 
-class Life:
-    """One image, events on it, and the rules after each of them."""
+class History:
+    """One image, random events on it, and a check of the rules after each event."""
 
     def __init__(self, seed: int, *, elr: bool) -> None:
         self.random = Random(seed)
@@ -154,7 +154,7 @@ class Life:
         self.commit(fence_broker(self.image, broker_id, self.rules))
 
     def restart_at_once(self, broker_id: int) -> None:
-        """Nobody noticed that it was gone."""
+        """Restarts the broker before its session ends."""
         self.register(broker_id)
 
     def come_back(self, broker_id: int) -> None:
@@ -185,7 +185,7 @@ class Life:
             self.beat(broker_id, offline_log_dirs=directories_of(broker_id)[:1])
 
     def place(self, broker_id: int) -> None:
-        """The broker says where it keeps its replicas."""
+        """Lets the broker assign directories to its replicas."""
         chosen: dict[bytes, list[tuple[bytes, int]]] = {}
         for topic in self.image.topics.values():
             for index, partition in topic.partitions.items():
@@ -208,7 +208,7 @@ class Life:
         self.commit(assign_replicas(self.image, request, self.rules))
 
     def change_isr(self, broker_id: int) -> None:
-        """Each leader drops some replicas, or takes some in; at times with a knowledge that is old."""
+        """Lets each leader remove or add replicas, sometimes with an outdated partition epoch."""
         for topic in list(self.image.topics.values()):
             for index, partition in topic.partitions.items():
                 if partition.leader == broker_id:
@@ -262,7 +262,7 @@ class Life:
         self.records.write(self.image)
 
     def heal(self) -> None:
-        """Everybody comes back, every leader takes everybody in, until nothing changes any more."""
+        """Returns all brokers, and lets every leader add all replicas, until nothing changes any more."""
         for broker_id in BROKERS:
             broker = self.image.brokers[broker_id]
             if not broker.usable or len(broker.log_dirs) < 2:
@@ -308,15 +308,17 @@ def check_step(old: PartitionImage | None, new: PartitionImage, *, unclean: bool
 
 
 def completes(old: PartitionImage, new: PartitionImage) -> bool:
-    """A reassignment that this very change completed: the next leader came in sync with it, says the one before."""
+    """Returns True if this change completed a reassignment: the leader before it reported the next leader
+    as in sync.
+    """
     moving = bool(old.adding_replicas or old.removing_replicas)
     return moving and not new.adding_replicas and not new.removing_replicas and new.leader in new.isr
 
 
 @pytest.mark.parametrize("elr", [True, False], ids=["eligible leaders", "without"])
 @pytest.mark.parametrize("seed", range(40))
-def test_the_rules_hold_through_any_life_of_a_cluster_and_it_heals(seed: int, elr: bool) -> None:
-    life = Life(seed, elr=elr)
+def test_the_rules_hold_in_random_histories_and_the_cluster_recovers(seed: int, elr: bool) -> None:
+    life = History(seed, elr=elr)
     for _ in range(60):
         life.step()
     life.heal()
@@ -327,7 +329,7 @@ def test_the_rules_hold_through_any_life_of_a_cluster_and_it_heals(seed: int, el
             if partition.leader >= 0:
                 assert set(partition.isr) == set(partition.replicas)
             else:
-                # Only who may have what nobody else has can be missing: it lost its own.
+                # Only the replica that may have records that no other has can be missing, because it lost its own.
                 assert elr
                 assert not partition.isr
                 assert not partition.elr
@@ -358,20 +360,20 @@ def trusted_for_ever(image: MetadataImage, broker_id: int, rules: Rules, *_: Any
 def test_a_planted_bug_is_found(where: str, bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"penstock.metadata.controller.{where}", bug)
     with pytest.raises(AssertionError):
-        live_often()
+        run_many()
 
 
-def live_often() -> None:
+def run_many() -> None:
     for seed in range(60):
-        life = Life(seed, elr=True)
+        life = History(seed, elr=True)
         for _ in range(60):
             life.step()
 
 
-def test_the_same_life_twice_is_the_same() -> None:
+def test_the_same_seed_gives_the_same_history() -> None:
     lives = []
     for _ in range(2):
-        life = Life(7, elr=True)
+        life = History(7, elr=True)
         for _ in range(60):
             life.step()
         lives.append(life.image)

@@ -77,7 +77,7 @@ def test_an_older_image_never_changes() -> None:
     assert second.topics["a"] is first.topics["a"]
 
 
-def test_maps_that_no_record_touches_are_shared() -> None:
+def test_unchanged_maps_are_shared_with_the_previous_image() -> None:
     first = after(*topic("a", ID_A), record(4, resource_type=2, resource_name="a", name="x", value="1"))
     second = apply(first, [record(20)])
     assert second.topics is first.topics
@@ -100,7 +100,7 @@ def test_a_name_can_be_deleted_and_created_again_in_one_batch() -> None:
     assert changes == TopicChanges((again.topics["a"],), (image.topics["a"],), ())
 
 
-def test_a_change_of_leader_starts_an_epoch_and_any_change_counts() -> None:
+def test_a_new_leader_starts_a_leader_epoch_and_any_change_a_partition_epoch() -> None:
     image = after(*topic("a", ID_A))
     moved = apply(image, [record(5, partition_id=0, topic_id=ID_A, leader=2, isr=[2])])
     partition = moved.topics["a"].partitions[0]
@@ -125,7 +125,7 @@ def test_eligible_leader_replicas_are_set_and_cleared() -> None:
     assert every.topics["b"].partitions[0].last_known_elr == ()
 
 
-def test_a_broker_is_registered_changed_and_forgotten() -> None:
+def test_a_broker_is_registered_changed_and_unregistered() -> None:
     image = after(broker(1, 5, log_dirs=[DIR_1]))
     assert image.brokers[1].fenced
     image = apply(image, [record(17, broker_id=1, broker_epoch=5, fenced=-1)])
@@ -141,7 +141,7 @@ def test_a_broker_is_registered_changed_and_forgotten() -> None:
     assert apply(image, [record(1, broker_id=1, broker_epoch=5)]).brokers == {}
 
 
-def test_a_broker_that_is_found_gone_is_noted_with_its_time_and_partitions() -> None:
+def test_a_fencing_is_recorded_with_its_time_and_partitions() -> None:
     up = record(17, broker_id=1, broker_epoch=5, fenced=-1)
     gone = record(17, broker_id=1, broker_epoch=5, fenced=1)
     changes = [record(5, partition_id=index, topic_id=ID_A, leader=2, isr=[2]) for index in range(2)]
@@ -153,7 +153,7 @@ def test_a_broker_that_is_found_gone_is_noted_with_its_time_and_partitions() -> 
     assert image.changes.then(later.changes).fencings == image.changes.fencings
 
 
-def test_a_broker_that_stopped_in_good_order_is_not_noted_as_gone() -> None:
+def test_a_controlled_shutdown_is_not_recorded_as_a_fencing() -> None:
     up = record(17, broker_id=1, broker_epoch=5, fenced=-1)
     stopping = record(17, broker_id=1, broker_epoch=5, in_controlled_shutdown=1)
     stopped = record(17, broker_id=1, broker_epoch=5, fenced=1)
@@ -173,7 +173,7 @@ def test_a_broker_that_stopped_in_good_order_is_not_noted_as_gone() -> None:
     ],
     ids=lambda bad: type(bad).__name__,
 )
-def test_a_record_that_contradicts_the_image_is_an_invariant_broken(bad: Any) -> None:
+def test_a_record_that_contradicts_the_image_violates_an_invariant(bad: Any) -> None:
     image = after(*topic("a", ID_A), broker(1, 5))
     with pytest.raises(InvariantError):
         apply(image, [bad])
@@ -217,7 +217,7 @@ def test_quotas_features_and_producer_ids() -> None:
     assert image.features == {}
 
 
-def test_a_transaction_becomes_visible_at_its_end_whatever_batches_it_came_in() -> None:
+def test_a_metadata_transaction_becomes_visible_at_its_end_even_across_batches() -> None:
     records = [record(23, name="t"), *topic("a", ID_A), record(24)]
     at_once = apply(EMPTY_IMAGE, records)
     step = EMPTY_IMAGE
@@ -228,7 +228,7 @@ def test_a_transaction_becomes_visible_at_its_end_whatever_batches_it_came_in() 
     assert apply(step, [record(25)]).topics == {}
 
 
-def test_names_that_metrics_would_mix_up_are_indexed() -> None:
+def test_names_that_collide_in_metrics_are_indexed() -> None:
     image = after(*topic("a.b", ID_A), *topic("a_b", ID_B))
     assert image.names_by_collision_key == {"a_b": ("a.b", "a_b")}
     assert apply(image, [record(9, topic_id=ID_A)]).names_by_collision_key == {"a_b": ("a_b",)}
@@ -300,13 +300,13 @@ def everything() -> list[Any]:
     ]
 
 
-def test_an_image_written_as_records_and_read_back_is_equal() -> None:
+def test_an_image_survives_conversion_to_records_and_back() -> None:
     image = apply(EMPTY_IMAGE, everything())
     snapshot = [decode_record(encode_record(one)) for one in records_of(image)]
     assert apply(EMPTY_IMAGE, snapshot, offset=image.offset) == image
 
 
-def test_access_records_are_removed_again() -> None:
+def test_access_control_records_are_applied_and_removed() -> None:
     image = apply(EMPTY_IMAGE, everything())
     image = apply(image, [record(19, id=ID_B), record(22, name="u", mechanism=1), record(26, token_id="t")])
     assert (image.acls, image.scram_credentials, image.delegation_tokens) == ({}, {}, {})
@@ -314,7 +314,7 @@ def test_access_records_are_removed_again() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(min_value=0, max_value=2**32), st.integers(min_value=1, max_value=40))
-def test_a_random_history_gives_the_same_image_by_any_cut_and_by_snapshot_and_tail(seed: int, steps: int) -> None:
+def test_a_random_history_gives_the_same_image_in_any_batches_and_from_snapshot_and_tail(seed: int, steps: int) -> None:
     random = Random(seed)
     history = random_history(random, steps)
     whole = apply(EMPTY_IMAGE, history)

@@ -15,7 +15,7 @@ from penstock.metadata.voters import Voter
 from penstock.protocol.codec import DecodeError
 
 
-def test_a_feature_record_has_kafkas_very_bytes() -> None:
+def test_a_feature_record_has_the_same_bytes_as_kafkas() -> None:
     encoded = encode_record(record_class(12)(name="group.version", feature_level=1))
     assert encoded.hex() == "010c000e" + b"group.version".hex() + "000100"
     assert decode_record(encoded) == record_class(12)(name="group.version", feature_level=1)
@@ -41,7 +41,7 @@ def test_a_record_is_written_in_the_version_that_the_cluster_reads(metadata_vers
     ],
     ids=["null", "empty", "cut", "frame 2", "type 99", "version 9", "long varint", "left over"],
 )
-def test_what_is_no_metadata_record_is_a_decode_error(value: bytes | None) -> None:
+def test_bytes_that_are_no_metadata_record_raise_a_decode_error(value: bytes | None) -> None:
     with pytest.raises(DecodeError):
         decode_record(value)
 
@@ -54,7 +54,7 @@ def snapshot(count: int = 5) -> bytes:
     return b"".join(write_checkpoint(records, epoch=3, timestamp_ms=1, kraft_version=1, voters=VOTERS))
 
 
-def test_a_checkpoint_holds_records_and_voters() -> None:
+def test_a_checkpoint_contains_records_and_voters() -> None:
     content = read_checkpoint(snapshot())
     assert [record.name for record in content.records] == ["t0", "t1", "t2", "t3", "t4"]
     assert (content.kraft_version, content.voters) == (1, VOTERS)
@@ -65,7 +65,7 @@ def test_a_big_checkpoint_is_several_batches(monkeypatch: pytest.MonkeyPatch) ->
     assert len(read_checkpoint(snapshot(50)).records) == 50
 
 
-def test_a_checkpoint_cut_anywhere_is_refused() -> None:
+def test_a_truncated_checkpoint_is_refused() -> None:
     whole = snapshot()
     for size in range(len(whole)):
         with pytest.raises(CheckpointError):
@@ -85,7 +85,7 @@ def test_checkpoint_names_are_kafkas() -> None:
     assert parse_checkpoint_name("bootstrap.checkpoint") is None
 
 
-def test_the_quorum_state_file_is_kafkas() -> None:
+def test_the_quorum_state_file_has_kafkas_format() -> None:
     state = QuorumState(leader_id=1, leader_epoch=2)
     assert state.to_bytes() == (
         b'{"leaderId":1,"leaderEpoch":2,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
@@ -93,7 +93,7 @@ def test_the_quorum_state_file_is_kafkas() -> None:
     assert QuorumState.from_bytes(state.to_bytes()) == state
 
 
-def test_a_quorum_state_without_directory_ids_is_understood() -> None:
+def test_a_quorum_state_file_without_directory_ids_is_read() -> None:
     old = b'{"clusterId":"","leaderId":3,"leaderEpoch":7,"votedId":-1,"appliedOffset":0,"currentVoters":[],'
     old += b'"data_version":0}'
     assert QuorumState.from_bytes(old) == QuorumState(leader_id=3, leader_epoch=7)
@@ -111,6 +111,6 @@ def test_a_quorum_state_without_directory_ids_is_understood() -> None:
         QuorumState(leader_epoch=-1).to_bytes(),
     ],
 )
-def test_a_broken_quorum_state_is_refused(data: bytes) -> None:
+def test_a_damaged_quorum_state_file_is_refused(data: bytes) -> None:
     with pytest.raises(QuorumStateError):
         QuorumState.from_bytes(data)

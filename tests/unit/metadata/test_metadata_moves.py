@@ -1,4 +1,4 @@
-"""Plans for draining and evening out: by table, and by what holds for every cluster."""
+"""Plans for draining and balancing: examples, and properties that hold for every cluster."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def counts(placement: Placement, brokers: object) -> dict[int, int]:
     return {broker: found[broker] for broker in brokers}  # type: ignore[attr-defined]
 
 
-# --- by hand ------------------------------------------------------------------------------------------------------
+# --- examples -----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_moves_where_everything_is_even() -> None:
+def test_a_balanced_cluster_needs_no_moves() -> None:
     assert rebalance(placed((1, 2), (2, 3), (3, 1)), PLAIN, NO_SIZES) == []
 
 
-def test_a_drained_broker_keeps_nothing_and_the_others_keep_what_they_have() -> None:
+def test_a_drained_broker_keeps_no_replicas_and_the_others_keep_theirs() -> None:
     moves = drain(placed((1, 2), (2, 3), (3, 1)), {**PLAIN, 4: None}, {3}, NO_SIZES)
     assert [(move.partition[1], move.removing, move.adding) for move in moves] == [(1, (3,), (4,)), (2, (3,), (4,))]
 
 
 def test_draining_needs_as_many_other_brokers_as_there_are_replicas() -> None:
-    with pytest.raises(PlanError, match="t-0 has 3 replicas and no other broker"):
+    with pytest.raises(PlanError, match="t-0 has 3 replicas, and no other broker"):
         drain(placed((1, 2, 3)), PLAIN, {3}, NO_SIZES)
 
 
@@ -67,28 +67,28 @@ def test_the_smallest_partitions_move() -> None:
     assert [move.partition[1] for move in moves] == [1, 3]
 
 
-def test_leaders_are_evened_out_by_order_alone() -> None:
+def test_leaders_are_balanced_by_reordering_replicas() -> None:
     before = placed((1, 2), (1, 2), (1, 3), (1, 3), (2, 3), (3, 2))
     moves = rebalance(before, PLAIN, NO_SIZES)
     assert not any(move.copies for move in moves)
     assert Counter(replicas[0] for replicas in after(before, moves).values()) == {1: 2, 2: 2, 3: 2}
 
 
-def test_a_leadership_may_be_passed_on_over_a_third_broker() -> None:
-    # 1 shares nothing with 3: it passes one to 2, which passes one to 3.
+def test_a_leadership_may_be_passed_on_via_a_third_broker() -> None:
+    # Brokers 1 and 3 share no partition: 1 passes a leadership to 2, and 2 passes another to 3.
     before = placed((1, 2), (1, 2), (1, 2), (2, 3), (2, 3))
     moves = rebalance(before, PLAIN, NO_SIZES)
     leaders = Counter(replicas[0] for replicas in after(before, moves).values())
     assert max(leaders.values()) <= 2
 
 
-def test_replicas_that_share_a_rack_are_parted() -> None:
+def test_replicas_that_share_a_rack_are_moved_apart() -> None:
     racks = {1: "a", 2: "a", 3: "b"}
     (move,) = rebalance(placed((1, 2)), racks, NO_SIZES)
     assert move.after == (1, 3)
 
 
-def test_a_move_that_would_crowd_a_rack_is_not_made() -> None:
+def test_no_move_puts_two_replicas_into_one_rack() -> None:
     racks = {1: "a", 2: "b", 3: "b"}
     before = placed(*[(1, 2)] * 4)
     moves = rebalance(before, racks, NO_SIZES)
@@ -96,7 +96,7 @@ def test_a_move_that_would_crowd_a_rack_is_not_made() -> None:
     assert counts(after(before, moves), racks) == {1: 4, 2: 2, 3: 2}
 
 
-# --- whatever the cluster -----------------------------------------------------------------------------------------
+# --- properties of every plan -------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -131,7 +131,7 @@ def test_every_partition_keeps_its_number_of_replicas_on_different_brokers(
 
 @given(clusters())
 @settings(max_examples=examples(200), deadline=None)
-def test_without_racks_replicas_end_within_one_of_each_other_and_no_move_is_wasted(
+def test_without_racks_replica_counts_differ_by_at_most_one_and_no_move_is_wasted(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks = dict.fromkeys(cluster[0])
@@ -139,7 +139,7 @@ def test_without_racks_replicas_end_within_one_of_each_other_and_no_move_is_wast
     moves = rebalance(before, racks, NO_SIZES)
     held, had = counts(after(before, moves), racks), counts(before, racks)
     assert max(held.values()) - min(held.values()) <= 1
-    # No broker both gives and takes, so the moves are no more than what the fullest have too much.
+    # No broker both gives and takes replicas, so the moves are no more than the surplus of the fullest brokers.
     assert sum(len(move.adding) for move in moves) == sum(max(0, had[each] - held[each]) for each in racks)
 
 
@@ -192,7 +192,7 @@ def test_a_drain_empties_the_broker_moves_nothing_else_and_keeps_racks(
 
 @given(clusters())
 @settings(max_examples=examples(100), deadline=None)
-def test_leaders_end_as_even_as_any_order_of_the_replicas_allows(
+def test_leaders_are_as_balanced_as_the_replicas_allow(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks, before = cluster
@@ -203,7 +203,9 @@ def test_leaders_end_as_even_as_any_order_of_the_replicas_allows(
 
 
 def _can_lead_within(placement: Placement, most: int) -> bool:
-    """Whether some choice of leaders gives no broker more than `most`: plain bipartite matching with room `most`."""
+    """Returns True if some choice of leaders gives no broker more than `most`: bipartite matching with
+    capacity `most`.
+    """
     led: dict[int, list[TopicPartition]] = {}
 
     def place(partition: TopicPartition, seen: set[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Leaders, ISRs, eligible leaders and reassignments of one partition: what is wished → what it becomes."""
+"""Leaders, ISRs, eligible leaders and reassignments of one partition: requested change → result."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ NO_ELR = {"metadata.version": 30}
 
 
 def image_of(partition: PartitionImage, brokers: str = "1234", min_isr: int = 2, **fields: Any) -> MetadataImage:
-    """Brokers by digit; `!` after one says fenced, `~` shutting down."""
+    """Returns an image with brokers by digit; `!` after a broker means fenced, `~` shutting down."""
     registered = {}
     for digit, mark in zip(brokers, brokers[1:] + " ", strict=True):
         if digit.isdigit():
@@ -62,7 +62,7 @@ def summary(one: PartitionImage) -> str:
     return f"{'-' if one.leader < 0 else one.leader} {parts}"
 
 
-# --- a broker goes --------------------------------------------------------------------------------------
+# --- a broker leaves ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def summary(one: PartitionImage) -> str:
     ],
     ids=["leader", "follower", "below min", "last", "not in sync", "alone", "nobody", "order of replicas"],
 )
-def test_a_broker_that_goes_leaves_leadership_and_isr_to_others(
+def test_a_leaving_broker_is_removed_from_leadership_and_isr(
     before: PartitionImage, leaving: int, expected: str
 ) -> None:
     image = image_of(before, min_isr=2)
@@ -91,7 +91,7 @@ def test_a_broker_that_goes_leaves_leadership_and_isr_to_others(
     ("before", "leaving", "expected"),
     [(partition("123", "12"), 1, "2 2//"), (partition("123", "1"), 1, "- 1//"), (partition("1"), 1, "- 1//")],
 )
-def test_without_eligible_leaders_the_last_in_sync_stays_in_the_isr(
+def test_without_eligible_leader_replicas_the_last_in_sync_replica_stays_in_the_isr(
     before: PartitionImage, leaving: int, expected: str
 ) -> None:
     image = image_of(before, features=NO_ELR)
@@ -99,13 +99,13 @@ def test_without_eligible_leaders_the_last_in_sync_stays_in_the_isr(
     assert summary(apply(image, records).topics["t"].partitions[0]) == expected
 
 
-def test_leadership_goes_only_to_brokers_that_are_alive_and_stay() -> None:
+def test_only_live_brokers_that_are_not_shutting_down_are_elected() -> None:
     image = image_of(partition("1234"), brokers="12!3~4")
     records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], leaving=1)
     assert apply(image, records).topics["t"].partitions[0].leader == 4
 
 
-# --- a broker comes back --------------------------------------------------------------------------------
+# --- a broker returns -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_leadership_goes_only_to_brokers_that_are_alive_and_stay() -> None:
     ],
     ids=["eligible", "not eligible", "not the last leader", "the last leader", "no one last leader", "in sync"],
 )
-def test_a_broker_that_comes_leads_what_it_has_everything_of(
+def test_a_returning_broker_leads_partitions_of_which_it_has_all_records(
     before: PartitionImage, coming: int, expected: str
 ) -> None:
     image = image_of(before, brokers="1!2!3!4!")
@@ -146,7 +146,7 @@ def test_the_last_known_leader_recovers_as_after_an_unclean_election() -> None:
     ],
     ids=["in sync", "below min", "eligible", "leaves another", "alone", "leaderless since before"],
 )
-def test_who_may_have_lost_records_is_neither_in_sync_nor_eligible(
+def test_a_replica_that_may_have_lost_records_is_neither_in_sync_nor_eligible(
     before: PartitionImage, lossy: int, expected: str
 ) -> None:
     image = image_of(before)
@@ -164,7 +164,9 @@ def test_who_may_have_lost_records_is_neither_in_sync_nor_eligible(
     ],
     ids=["the next one leads", "is waited for", "after the last the first", "nobody else"],
 )
-def test_a_last_known_leader_without_its_disk_is_not_waited_for(before: str, brokers: str, expected: str) -> None:
+def test_a_last_known_leader_that_lost_its_directory_is_not_waited_for(
+    before: str, brokers: str, expected: str
+) -> None:
     directories = tuple(OTHER_DISK if each == "2" else DISK for each in before)
     last_known = partition(before, "", -1, last_known_elr=(2,), directories=directories)
     image = image_of(last_known, brokers.replace("1", "1!") if expected.endswith("1") else brokers)
@@ -185,7 +187,7 @@ def test_a_last_known_leader_without_its_disk_is_not_waited_for(before: str, bro
         ({(4, ""): {"log.flush.interval.messages": "1"}, (4, "2"): {"log.flush.interval.messages": "9"}}, True, False),
     ],
 )
-def test_who_acknowledges_what_is_on_disk_has_it_after_a_power_loss(
+def test_a_replica_that_acknowledges_after_fsync_stays_eligible_after_a_power_loss(
     configs: dict[tuple[int, str], dict[str, str]], static: bool, survives: bool
 ) -> None:
     image = replace(image_of(partition("123", "2", 2, elr=(3,), directories=(DISK,) * 3)), configs=configs)
@@ -199,18 +201,18 @@ def test_who_acknowledges_what_is_on_disk_has_it_after_a_power_loss(
     this = {(image.topics["t"].topic_id, 0)}
     assert left(DISK, this) == ("3 3/2/" if survives else "3 3//")
     assert left(OTHER_DISK, this) == "3 3//"
-    assert left(DISK, set()) == "3 3//"  # counted for more than it had on disk, before fsync was promised
+    assert left(DISK, set()) == "3 3//"  # in sync with more records than on disk, before the topic required fsync
 
 
 # --- eligible leaders -----------------------------------------------------------------------------------
 
 
-def test_eligible_leaders_end_when_enough_are_in_sync_again() -> None:
+def test_eligible_leaders_are_cleared_when_enough_replicas_are_in_sync() -> None:
     image = image_of(partition("123", "1", elr=(2, 3)))
     assert summary(changed(image, isr=[1, 2])) == "1 12//"
 
 
-def test_a_topic_needs_no_more_in_sync_than_it_has_replicas() -> None:
+def test_min_isr_is_limited_to_the_number_of_replicas() -> None:
     image = image_of(partition("12", "12"), min_isr=3)
     assert summary(changed(image, isr=[1])) == "1 1/2/"
     assert summary(changed(image_of(partition("12", "1", elr=(2,)), min_isr=3), isr=[1, 2])) == "1 12//"
@@ -220,7 +222,7 @@ def test_a_topic_needs_no_more_in_sync_than_it_has_replicas() -> None:
     ("configs", "static", "expected"),
     [({}, 3, 3), ({(4, ""): "2"}, 3, 2), ({(4, ""): "2", (4, "9"): "1"}, 3, 1), ({(2, "t"): "3", (4, ""): "2"}, 1, 3)],
 )
-def test_the_topics_own_config_counts_first_and_the_file_last(
+def test_min_isr_comes_from_the_topic_then_dynamic_configs_then_the_file(
     configs: dict[tuple[int, str], str], static: int, expected: int
 ) -> None:
     image = image_of(partition("1234"))
@@ -244,18 +246,20 @@ def test_the_topics_own_config_counts_first_and_the_file_last(
         (partition("123", "3", 3), "123", Election.UNCLEAN, "3 3//"),
     ],
 )
-def test_elections(before: PartitionImage, brokers: str, election: Election, expected: str) -> None:
+def test_elected_leader_by_type_of_election(
+    before: PartitionImage, brokers: str, election: Election, expected: str
+) -> None:
     image = image_of(before, brokers, min_isr=1)
     assert summary(changed(image, election=election)) == expected
 
 
-def test_nothing_to_change_is_no_record() -> None:
+def test_an_unchanged_partition_gets_no_record() -> None:
     image = image_of(partition("123"))
     for election in Election:
         assert Change(image, image.topics["t"], 0, election=election).record() is None
 
 
-def test_a_replica_whose_disk_is_gone_does_not_lead() -> None:
+def test_a_replica_in_a_failed_directory_is_not_elected() -> None:
     for directory, leads in [(DISK, True), (OTHER_DISK, False), (LOST_DIRECTORY, False), (UNASSIGNED_DIRECTORY, True)]:
         before = partition("12", "2", -1, directories=(DISK, directory))
         image = image_of(before, min_isr=1)
@@ -278,7 +282,9 @@ def test_a_replica_whose_disk_is_gone_does_not_lead() -> None:
     ],
     ids=["smaller ISR", "smaller ISR in old clusters", "larger ISR", "fewer replicas", "another order", "nothing"],
 )
-def test_when_a_leader_epoch_begins(features: dict[str, int], wishes: dict[str, Any], epochs: tuple[int, int]) -> None:
+def test_changes_that_start_a_leader_epoch(
+    features: dict[str, int], wishes: dict[str, Any], epochs: tuple[int, int]
+) -> None:
     before = partition("1234", "123" if wishes.get("isr") == [1, 2, 3, 4] else None)
     after = changed(image_of(before, features=features), **wishes)
     assert (after.leader_epoch, after.partition_epoch) == epochs
@@ -297,7 +303,7 @@ def test_when_a_leader_epoch_begins(features: dict[str, int], wishes: dict[str, 
     ],
     ids=["waits", "completes", "waits for all", "moves everything"],
 )
-def test_a_reassignment_is_complete_when_all_that_stay_are_in_sync(
+def test_a_reassignment_completes_when_all_remaining_replicas_are_in_sync(
     before: PartitionImage, isr: list[int], replicas: str, expected: str
 ) -> None:
     after = changed(image_of(before), isr=isr)

@@ -18,7 +18,7 @@ def brokers(*racks: str | None, fenced: frozenset[int] = frozenset()) -> list[Br
     ]
 
 
-def test_one_broker_gets_everything() -> None:
+def test_a_single_broker_gets_all_replicas() -> None:
     assert place(brokers(None), 3, 1, Random(1)) == [[1], [1], [1]]
 
 
@@ -34,14 +34,14 @@ def test_leaders_and_replicas_spread_evenly_over_equal_brokers(seed: int, nodes:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_followers_of_a_leader_vary(seed: int) -> None:
+def test_the_followers_of_a_leader_vary(seed: int) -> None:
     assignments = place(brokers(None, None, None), 6, 2, Random(seed))
     assert len({tuple(replicas) for replicas in assignments}) == 6
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("factor", [2, 3])
-def test_replicas_of_a_partition_stand_in_different_racks(seed: int, factor: int) -> None:
+def test_replicas_of_a_partition_are_in_different_racks(seed: int, factor: int) -> None:
     nodes = brokers("a", "a", "b", "b", "c", "c")
     rack = {node.broker_id: node.rack for node in nodes}
     assignments = place(nodes, 12, factor, Random(seed))
@@ -55,7 +55,7 @@ def test_more_replicas_than_racks_use_racks_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_fenced_broker_never_leads_and_is_the_last_resort(seed: int) -> None:
+def test_a_fenced_broker_never_leads_and_gets_replicas_only_if_needed(seed: int) -> None:
     nodes = brokers(None, None, None, fenced=frozenset({2}))
     assert all(2 not in replicas for replicas in place(nodes, 6, 2, Random(seed)))
     with_all = place(nodes, 6, 3, Random(seed))
@@ -67,7 +67,7 @@ def test_a_seed_gives_the_same_placement_again() -> None:
     assert place(nodes, 20, 3, Random(9)) == place(nodes, 20, 3, Random(9))
 
 
-def test_a_broker_whose_directories_are_all_cordoned_gets_nothing() -> None:
+def test_a_broker_whose_directories_are_all_cordoned_gets_no_replicas() -> None:
     one, two = bytes(15) + b"\x01", bytes(15) + b"\x02"
     first, *others = brokers(None, None, None)
     for cordoned in ((one,), (one, two)):  # two is one that has failed meanwhile
@@ -85,7 +85,7 @@ def test_too_few_brokers_are_refused() -> None:
         place(brokers(None), 1, 2, Random(1))
     assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
     assert refusal.value.message is not None
-    assert "and 1 can take one" in refusal.value.message
+    assert "but only 1 can take one" in refusal.value.message
 
 
 def test_no_unfenced_broker_is_refused() -> None:

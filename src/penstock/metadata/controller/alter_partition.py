@@ -1,7 +1,7 @@
-"""AlterPartition (KIP-497) and AssignReplicasToDirs (KIP-858) as decisions: what leaders and brokers tell of replicas.
+"""AlterPartition (KIP-497) and AssignReplicasToDirs (KIP-858) as decisions: reports of leaders and brokers on replicas.
 
-A leader's wish counts only while it leads in the epoch that it names, knows the partition as it is, and asks
-for replicas that are alive in the very life that it saw catch up (KIP-903).
+A leader's request is granted only while it leads in the epoch that it names, its partition epoch is current, and each
+replica that it adds is alive in the incarnation that caught up (KIP-903).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def alter_partition(
             if change is not None:
                 records.append(change)
             if change is not None and change.leader not in (NO_LEADER_CHANGE, request.broker_id):
-                results.append(_refused(wish, ErrorCode.NEW_LEADER_ELECTED))  # it completed a reassignment
+                results.append(_refused(wish, ErrorCode.NEW_LEADER_ELECTED))  # the change completed a reassignment
             else:
                 results.append(_changed(topic, wish.partition_index, change))
     return Decision(records, response)
@@ -68,13 +68,13 @@ def _change(image: MetadataImage, topic: TopicImage, wish: isr_change.PartitionD
         wish.partition_index,
         rules,
         Election.UNCLEAN if unclean else Election.ONLINE,
-        isr=[broker_id for broker_id, _ in wished_isr(wish)],
+        isr=[broker_id for broker_id, _ in requested_isr(wish)],
         recovery_state=wish.leader_recovery_state,
     )
 
 
-def wished_isr(wish: isr_change.PartitionData) -> list[tuple[int, int]]:
-    """With the epoch of each replica; before v3 none is told."""
+def requested_isr(wish: isr_change.PartitionData) -> list[tuple[int, int]]:
+    """Returns (broker id, broker epoch) of each replica; requests before version 3 have no epochs."""
     if wish.new_isr_with_epochs:
         return [(one.broker_id, one.broker_epoch) for one in wish.new_isr_with_epochs]
     return [(broker_id, ANY_EPOCH) for broker_id in wish.new_isr]
@@ -83,13 +83,13 @@ def wished_isr(wish: isr_change.PartitionData) -> list[tuple[int, int]]:
 def refusal(
     image: MetadataImage, broker_id: int, partition: PartitionImage | None, wish: isr_change.PartitionData
 ) -> ErrorCode:
-    """Why the wish can't be granted; NONE when it can."""
+    """Returns why the request is refused; NONE if it is granted."""
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     stale = _stale(broker_id, partition, wish)
     if stale is not ErrorCode.NONE:
         return stale
-    isr = [replica for replica, _ in wished_isr(wish)]
+    isr = [replica for replica, _ in requested_isr(wish)]
     if not isr or len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas) or partition.leader not in isr:
         return ErrorCode.INVALID_REQUEST
     recovering = wish.leader_recovery_state == RECOVERING
@@ -97,14 +97,14 @@ def refusal(
         return ErrorCode.INVALID_REQUEST
     if recovering and (len(isr) > 1 or partition.leader_recovery_state == RECOVERED):
         return ErrorCode.INVALID_REQUEST
-    if not all(is_eligible(image, replica, epoch) for replica, epoch in wished_isr(wish)):
+    if not all(is_eligible(image, replica, epoch) for replica, epoch in requested_isr(wish)):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 
 
 def _stale(broker_id: int, partition: PartitionImage, wish: isr_change.PartitionData) -> ErrorCode:
     if wish.leader_epoch > partition.leader_epoch or wish.partition_epoch > partition.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the leader knows more: there must be a newer controller
+        return ErrorCode.NOT_CONTROLLER  # the leader has seen a later epoch, so there is a newer controller
     if wish.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker_id != partition.leader:
@@ -115,17 +115,17 @@ def _stale(broker_id: int, partition: PartitionImage, wish: isr_change.Partition
 
 
 def is_eligible(image: MetadataImage, broker_id: int, epoch: int) -> bool:
-    """May be in sync: alive, staying, and not a later life of the broker that caught up."""
+    """Returns True if the broker may be in sync: alive, not shutting down, and still the incarnation that caught up."""
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.usable and epoch in (ANY_EPOCH, broker.epoch)
 
 
 def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
-    """Moves the partition's epoch and nothing else.
+    """Increments the partition's epoch and changes nothing else.
 
-    The refused request may be the second attempt of a leader that got no answer to its first one. That one names the
-    same epoch and may arrive when the replica is eligible again, after the leader has stopped waiting for the replica.
-    (Kafka refuses without it, and grants the first attempt then.)
+    The refused request may be a retry of a leader that got no answer to its first attempt. The first attempt names the
+    same epoch and may arrive when the replica is eligible again, after the leader has stopped counting the replica.
+    (Kafka does not increment the epoch, and would grant the first attempt then.)
     """
     return PartitionChangeRecord(partition_id=index, topic_id=topic_id)
 
@@ -154,7 +154,7 @@ def _changed(topic: TopicImage, index: int, change: Any) -> isr_change.AlterPart
 def assign_replicas(
     image: MetadataImage, request: directories.AssignReplicasToDirsRequest, rules: Rules = DEFAULT_RULES
 ) -> Decision[directories.AssignReplicasToDirsResponse]:
-    """Where a broker keeps its replicas. One in a directory that has failed meanwhile is out of sync."""
+    """Records the directories of a broker's replicas. A replica in a directory that has failed since leaves the ISR."""
     broker = registered_broker(image, request.broker_id, request.broker_epoch)
     records: list[Any] = []
     lost: list[tuple[bytes, int]] = []

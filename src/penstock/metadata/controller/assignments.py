@@ -1,4 +1,4 @@
-"""Which brokers hold a new partition: chosen here or named by the request, and who is in sync at birth."""
+"""Replicas of new partitions: assigned here or by the request, and their first ISR."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ def refuse_assignment(message: str) -> KafkaError:
 
 
 def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], replication_factor: int | None) -> None:
-    """Refuses a list of replicas that can't be, or that differs in length from the partitions before it."""
+    """Raises if a list of replicas is impossible, or differs in length from the lists of other partitions."""
     if not replicas:
         raise refuse_assignment("A partition is assigned no replicas: name at least one broker.")
     seen: set[int] = set()
     for broker_id in sorted(replicas):
         if broker_id not in brokers:
             raise refuse_assignment(
-                f"Broker {broker_id} is assigned a replica and is not registered: start it or name another."
+                f"Broker {broker_id} is assigned a replica but is not registered: start it or name another."
             )
         if broker_id in seen:
             raise refuse_assignment(f"Broker {broker_id} is assigned the same partition twice: name each broker once.")
         seen.add(broker_id)
     if replication_factor is not None and len(replicas) != replication_factor:
         raise refuse_assignment(
-            f"One partition is assigned {len(replicas)} replica(s) and another {replication_factor}: give all the same."
+            f"One partition is assigned {len(replicas)} replica(s) and another {replication_factor}: assign the "
+            "same number."
         )
 
 
 def new_partition(image: MetadataImage, topic_id: bytes, partition: int, replicas: Sequence[int]) -> PartitionRecord:
-    """The record of a partition that starts with every usable replica in sync, led by the first of them."""
+    """Returns the record of a new partition: every usable replica is in sync, and the first of them leads."""
     isr = [broker_id for broker_id in replicas if image.brokers[broker_id].usable]
     if not isr:
         raise refuse_assignment(
@@ -54,10 +55,12 @@ def new_partition(image: MetadataImage, topic_id: bytes, partition: int, replica
 
 
 def has_directories(image: MetadataImage) -> bool:
-    """True if records of the cluster's metadata.version carry the ids of log directories."""
+    """Returns True if the cluster's metadata.version has log directory ids in its records."""
     return image.features.get(METADATA_VERSION, DIRECTORIES_SINCE) >= DIRECTORIES_SINCE
 
 
 def default_directory(broker: BrokerImage) -> bytes:
-    """Where a broker with one directory will put a replica; one with several says so itself, later."""
+    """Returns the directory for a new replica if the broker has only one; a broker with several reports its choice
+    later.
+    """
     return broker.log_dirs[0] if len(broker.log_dirs) == 1 else UNASSIGNED_DIRECTORY

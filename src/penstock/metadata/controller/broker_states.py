@@ -1,10 +1,10 @@
-"""Brokers that are fenced, unfenced, shut down in good order, lose a disk, or are forgotten.
+"""Transitions of brokers: fencing, unfencing, controlled shutdown, failed directories, unregistration.
 
-    FENCED ──caught up──► UNFENCED ──wants to stop──► CONTROLLED_SHUTDOWN ──leads nothing, all know──► SHUTDOWN_NOW
-       ▲                     │ silent, or asks for it
+    FENCED ──caught up──► UNFENCED ──wants to stop──► CONTROLLED_SHUTDOWN ──leads nothing, all saw──► SHUTDOWN_NOW
+       ▲                     │ no heartbeats, or on request
        └─────────────────────┘
 
-Each step takes the broker out of the ISRs, or lets it lead what waits for it, in the same commit.
+Each transition also changes the ISRs and leaders of the broker's partitions, in the same commit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class State(Enum):
 class HeartbeatReply:
     is_caught_up: bool
     state: State
-    # Where the controlled shutdown that begins here ends; None when none does.
+    # The offset at which the controlled shutdown that this heartbeat starts is recorded; None if it starts none.
     shutdown_offset: int | None = None
 
     @property
@@ -61,7 +61,7 @@ class HeartbeatReply:
 
 
 def registered_broker(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage:
-    """The broker, if it is the one that is registered."""
+    """Returns the broker if it is registered with this epoch; raises STALE_BROKER_EPOCH otherwise."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != epoch:
         raise KafkaError(
@@ -70,11 +70,11 @@ def registered_broker(image: MetadataImage, broker_id: int, epoch: int) -> Broke
     return broker
 
 
-# --- steps ------------------------------------------------------------------------------------------
+# --- transitions ------------------------------------------------------------------------------------
 
 
 def fence_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAULT_RULES) -> Decision[int]:
-    """Out of every ISR and every leadership. The reply is how many partitions changed."""
+    """Fences the broker and removes it from every ISR and leadership. The reply is the number of changed partitions."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.fenced:
         return Decision([], 0)
@@ -92,7 +92,7 @@ def without_broker(image: MetadataImage, broker_id: int, rules: Rules) -> list[A
 
 
 def unfence_broker(image: MetadataImage, broker_id: int, epoch: int, rules: Rules = DEFAULT_RULES) -> Decision[None]:
-    """The broker is ready: it leads what has no leader and is its to lead."""
+    """Unfences the broker and elects it in partitions without a leader that it may lead."""
     broker = registered_broker(image, broker_id, epoch)
     if not broker.fenced:
         return Decision([], None)
@@ -119,7 +119,7 @@ def begin_controlled_shutdown(image: MetadataImage, broker_id: int, rules: Rules
 
 
 def unregister_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAULT_RULES) -> Decision[None]:
-    """One that runs is forgotten, too: it hears so with its next heartbeat, and comes back as a new one."""
+    """Removes the registration, even of a running broker: its next heartbeat is refused, and it registers again."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(
@@ -137,10 +137,10 @@ def after_unclean_shutdown(
     directories: Sequence[bytes] = (),
     synced: Set[tuple[bytes, int]] = frozenset(),
 ) -> list[Any]:
-    """What the broker had may be gone: it is neither in sync nor eligible until it has caught up again.
+    """Removes the broker from every ISR and ELR after an unclean shutdown: it may have lost records.
 
-    Only where replicas count for what they have on disk, the broker has done so for this one ever since it had
-    everything on disk (`synced`), and the disk is still there, it has all it had.
+    It stays eligible only for replicas that survive power loss: the topic acknowledges records only once they are on
+    disk, this has been so since all of the replica's records were on disk (`synced`), and its directory is still there.
     """
     keeps: dict[str, bool] = {}
     kept: list[tuple[TopicImage, int]] = []
@@ -161,9 +161,10 @@ def after_unclean_shutdown(
 
 
 def after_clean_shutdown(image: MetadataImage, broker_id: int, rules: Rules, directories: Sequence[bytes]) -> list[Any]:
-    """The broker has all that it had, but for replicas in a directory that it does not have any more.
+    """Removes the broker from every ISR after a clean shutdown; it stays eligible, except for replicas in missing
+    directories.
 
-    Such a replica is made anew elsewhere: eligible for what was in the old directory, it would be elected empty.
+    A replica in a missing directory is created again elsewhere: if it stayed eligible, it could be elected while empty.
     """
     there = {*directories, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY}
     lost = partitions_where(
@@ -178,7 +179,7 @@ def after_clean_shutdown(image: MetadataImage, broker_id: int, rules: Rules, dir
 
 
 def offline_directories(image: MetadataImage, broker_id: int, offline: list[bytes], rules: Rules) -> list[Any]:
-    """Replicas in a directory that has failed leave their ISRs; the others of the broker stay."""
+    """Removes replicas in failed directories from their ISRs; the broker's other replicas stay."""
     broker = image.brokers[broker_id]
     failed = [directory for directory in broker.log_dirs if directory in offline]
     if not failed:
@@ -191,7 +192,7 @@ def offline_directories(image: MetadataImage, broker_id: int, offline: list[byte
     )
     records: list[Any] = list(leader_and_isr_changes(image, rules, affected, leaving=broker_id))
     online = sorted(directory for directory in broker.log_dirs if directory not in failed)
-    # A list that is empty would say "unchanged": a broker without any directory stops by itself.
+    # An empty list would mean "unchanged"; a broker without any directory stops by itself.
     if online:
         records.append(BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, log_dirs=online))
     return records
@@ -208,7 +209,7 @@ def heartbeat(
     shutdown_offset: int | None = None,
     lowest_active_offset: int | None = None,
 ) -> Decision[HeartbeatReply]:
-    """What a broker's heartbeat leads to. The offsets are what `Heartbeats` knows of it and of the others."""
+    """Decides on a broker's heartbeat. The offsets come from `Heartbeats`."""
     broker_id = request.broker_id
     broker = registered_broker(image, broker_id, request.broker_epoch)
     caught_up = request.current_metadata_offset >= broker.epoch
@@ -231,10 +232,11 @@ def heartbeat(
             records += begin_controlled_shutdown(image, broker_id, rules)
             new_offset = image.offset + len(records)
     if not records and has_directories(image):
-        # Told again with the next heartbeat if the broker's state changes with this one.
+        # If the broker's state changes too, the next heartbeat reports the directories again.
         records += offline_directories(image, broker.broker_id, request.offline_log_dirs, rules)
     if upcoming is State.UNFENCED:
-        records += _cordoned(image, broker, request)  # nothing may be placed there, from the moment it is unfenced
+        # no replica may be placed in these directories once the broker is unfenced
+        records += _cordoned(image, broker, request)
     return Decision(records, HeartbeatReply(caught_up, upcoming, new_offset))
 
 
@@ -255,7 +257,7 @@ def leads_any(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _cordoned(image: MetadataImage, broker: BrokerImage, request: BrokerHeartbeatRequest) -> list[Any]:
-    """KIP-1066: directories that take no new replicas."""
+    """Returns the record for changed cordoned directories, which take no new replicas (KIP-1066)."""
     cordoned = request.cordoned_log_dirs
     level = image.features.get(METADATA_VERSION, CORDONED_SINCE)
     if level < CORDONED_SINCE or cordoned is None or set(cordoned) == set(broker.cordoned_log_dirs):

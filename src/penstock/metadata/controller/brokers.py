@@ -1,4 +1,4 @@
-"""Brokers and controllers that register; and the blocks of producer ids that brokers ask for."""
+"""Registration of brokers and controllers, and allocation of producer id blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTROLLERS_REGISTER_SINCE = 15
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """How a broker introduces itself."""
+    """A broker's registration request."""
 
     broker_id: int
     incarnation_id: bytes
@@ -41,11 +41,11 @@ class Registration:
     log_dirs: Sequence[bytes]
     rack: str | None = None
     features: Mapping[str, tuple[int, int]] | None = None
-    # The epoch that its last clean shutdown wrote down; -1 when the last life ended otherwise.
+    # The epoch that the last clean shutdown wrote to disk; -1 after an unclean shutdown.
     previous_broker_epoch: int = -1
-    # Topic id and partition of each replica that was only ever counted for what it had on disk.
+    # Topic id and partition of each replica that only ever acknowledged records on disk.
     synced: frozenset[tuple[bytes, int]] = frozenset()
-    # The epoch of the registration that it ends, as the controller named it; -1 before the controller did.
+    # The epoch of the registration that this request replaces, as a refusal of the controller named it; -1 before that.
     ended_broker_epoch: int = -1
 
 
@@ -67,7 +67,7 @@ def check_cluster(own: str, theirs: str, broker_id: int) -> None:
     if own != theirs:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"Broker {broker_id} has a disk of cluster {theirs}, and this is cluster {own}: check "
+            f"Broker {broker_id} has a directory of cluster {theirs}, but this is cluster {own}: check "
             "controller.quorum.bootstrap.servers, or format another directory for this cluster.",
         )
 
@@ -75,10 +75,10 @@ def check_cluster(own: str, theirs: str, broker_id: int) -> None:
 def register_broker(
     image: MetadataImage, registration: Registration, rules: Rules = DEFAULT_RULES, *, is_live: bool = False
 ) -> Decision[int]:
-    """Takes the broker in, fenced until it says it is ready. The reply is its epoch: its record's own offset.
+    """Registers the broker, fenced until it reports that it is ready. The reply is its epoch: the offset of its record.
 
-    The same incarnation keeps its epoch and its state. Another one ends the life before it: `is_live` says that this
-    hasn't ended by itself yet.
+    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one, and is refused
+    if `is_live`: the registered one may still be running.
     """
     known = image.brokers.get(registration.broker_id)
     same = known is not None and known.incarnation_id == registration.incarnation_id
@@ -113,17 +113,18 @@ def register_broker(
         if not known.fenced and _as_registered(known) == _as_registered(registration):
             return Decision([], epoch)
         return Decision([record], epoch)
-    return Decision([record, *_end_of_last_life(image, registration, rules)], epoch)
+    return Decision([record, *_records_after_shutdown(image, registration, rules)], epoch)
 
 
 def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
-    """The epoch of another incarnation that this request would end uncleanly without naming it; None if it ends none.
+    """Returns the epoch of the registered incarnation if this request would end it uncleanly without naming it; None
+    otherwise.
 
-    A request may arrive late, when its process has ended and a later incarnation was registered, was counted for
-    records in its page cache and was killed: the late request would cost that one its place among the eligible leaders.
-    The process of a request that names the epoch ran after this epoch was given out, so the incarnation with the epoch
-    had ended before: one directory has one process at a time. A late request names an epoch that has passed, or none,
-    whichever connection it came over, however many came with it, and whichever controller it reaches.
+    A request may arrive late: after its process ended, a later incarnation may have registered, joined ISRs with
+    records in its page cache, and been killed. The late request would remove that incarnation from the eligible
+    leaders. A request that names the epoch was sent by a process that ran after the epoch was assigned, so the
+    incarnation with that epoch had ended before: a directory has one process at a time. A late request names an earlier
+    epoch or none, over whichever connection and at whichever controller it arrives.
     """
     known = image.brokers.get(registration.broker_id)
     if known is None or known.incarnation_id == registration.incarnation_id:
@@ -135,8 +136,10 @@ def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:
     return dict(one.endpoints), tuple(sorted(one.log_dirs)), one.rack
 
 
-def _end_of_last_life(image: MetadataImage, registration: Registration, rules: Rules) -> list[Any]:
-    """A broker that stopped in good order has all that its directories had. Any other may lack what wasn't on disk."""
+def _records_after_shutdown(image: MetadataImage, registration: Registration, rules: Rules) -> list[Any]:
+    """Returns the records that end the previous incarnation. After a clean shutdown it has all its records; otherwise
+    it may lack those that were not on disk.
+    """
     broker_id = registration.broker_id
     known = image.brokers.get(broker_id)
     if known is not None and known.epoch == registration.previous_broker_epoch:
@@ -148,14 +151,14 @@ def _check_features(image: MetadataImage, broker_id: int, features: Mapping[str,
     if image.features and METADATA_VERSION not in features:
         raise KafkaError(
             ErrorCode.INVALID_REGISTRATION,
-            f"Broker {broker_id} doesn't say which metadata.version it knows: upgrade it.",
+            f"Broker {broker_id} registers no supported metadata.version: upgrade the broker.",
         )
     for name, level in sorted(image.features.items()):
         low, high = features.get(name, (0, 0))
         if not low <= level <= high:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"Broker {broker_id} supports {name} {low}-{high}, and the cluster runs it at {level}: "
+                f"Broker {broker_id} supports {name} {low}-{high}, but the cluster runs it at {level}: "
                 "upgrade the broker first.",
             )
 
@@ -166,15 +169,17 @@ def _check_directories(image: MetadataImage, registration: Registration) -> None
     problem = ""
     directories = list(registration.log_dirs)
     if not directories:
-        problem = "names no log directory: give it one that works."
+        problem = "registers no log directory: configure one that works."
     elif any(map(is_reserved, directories)):
-        problem = "has a log directory with an id that is reserved: format it anew."
+        problem = "has a log directory with a reserved id: format it again."
     elif len(set(directories)) < len(directories):
-        problem = "has two log directories with the same id: one is a copy, format it anew."
+        problem = "has two log directories with the same id: one is a copy, format it again."
     else:
         for other in image.brokers.values():
             if other.broker_id != registration.broker_id and set(other.log_dirs) & set(directories):
-                problem = f"has a log directory of broker {other.broker_id}: use that node.id, or format it anew."
+                problem = (
+                    f"has a log directory of broker {other.broker_id}: use that node.id, or format the directory again."
+                )
     if problem:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"Broker {registration.broker_id} {problem}")
 
@@ -188,7 +193,8 @@ def register_controller(
 ) -> Decision[None]:
     if image.features.get(METADATA_VERSION, CONTROLLERS_REGISTER_SINCE) < CONTROLLERS_REGISTER_SINCE:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION, "This metadata.version has no registrations of controllers: upgrade to 3.7."
+            ErrorCode.UNSUPPORTED_VERSION,
+            "This metadata.version has no controller registrations: upgrade it to 3.7 or later.",
         )
     known = image.controllers.get(controller_id)
     if known is not None and (known.incarnation_id, dict(known.endpoints)) == (incarnation_id, dict(endpoints)):
@@ -210,17 +216,22 @@ def register_controller(
 
 
 def allocate_producer_ids(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[tuple[int, int]]:
-    """The next block of ids: (first, how many). No id is ever given twice, whatever becomes of the block."""
+    """Allocates the next block of ids: (first, count). An id is allocated only once, even if its block is lost."""
     broker = image.brokers.get(broker_id)
     if broker is None:
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} must register first.")
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not registered: register it first."
+        )
     if broker.epoch != broker_epoch:
         raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is registered with epoch {broker.epoch}: register again."
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Broker {broker_id} is registered with another epoch, {broker.epoch}: register again.",
         )
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids of this cluster have been given out.")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids of this cluster are allocated: use another cluster."
+        )
     record = ProducerIdsRecord(
         broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE
     )

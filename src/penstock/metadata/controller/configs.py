@@ -1,7 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs as decisions.
 
-A resource is changed whole or not at all, and each on its own: one that is refused doesn't stop the others. A broker's
-settings are checked against what a running broker can take, a topic's, group's or subscription's against their tables.
+All changes of a resource are made or none; a refused resource does not affect the others. A broker's settings are
+checked by the rules of dynamic configuration, those of topics, groups and subscriptions by their tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
-# What became of a resource: an error, or None when it is done.
+# Outcome of each resource: an error, or None for success.
 Outcomes = dict[int, KafkaError | None]
 
 
@@ -51,7 +51,9 @@ class _Resource(Protocol):
 
 
 def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
-    """By position, the resources that are malformed: given twice, with a key given twice, or with a null to set."""
+    """Returns errors by position for malformed resources: given twice, with a key given twice, or with a null value to
+    set.
+    """
     counts = Counter((each.resource_type, each.resource_name) for each in resources)
     outcomes: Outcomes = {}
     for index, resource in enumerate(resources):
@@ -67,16 +69,16 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
                 f"Resource type {resource.resource_type} has no configs to alter: check the type."
             )
         elif counts[resource.resource_type, resource.resource_name] > 1:
-            outcomes[index] = _invalid("The resource stands in the request twice: give all its changes together.")
+            outcomes[index] = _invalid("The request contains the resource twice: give all its changes together.")
         elif len(set(names)) != len(names):
-            outcomes[index] = _invalid("A config key stands twice: give each once.")
+            outcomes[index] = _invalid("The request contains a config key twice: give each key once.")
         elif nulls:
             outcomes[index] = _invalid(f"No value is given for {', '.join(nulls)}: give one or delete the config.")
     return outcomes
 
 
 def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) -> KafkaError | None:
-    """What a broker finds wrong with a change of its own settings that nobody else can judge: its directories."""
+    """Returns the error for a broker's change of its own settings that only the broker can check: its directories."""
     if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):
         return None
     for config in resource.configs:
@@ -94,7 +96,9 @@ def incremental_alter_configs(
     settings: Settings,
     settled: Mapping[int, KafkaError | None],
 ) -> Decision[incremental.IncrementalAlterConfigsResponse]:
-    """`settled` holds the outcome of resources that are not metadata (loggers) or already refused."""
+    """Decides on the request. `settled` has the outcomes of resources that are not metadata (loggers) or already
+    refused.
+    """
     outcomes: Outcomes = dict(settled)
     records: list[ConfigRecord | ClearElrRecord] = []
     work = Work()
@@ -125,7 +129,7 @@ def incremental_alter_configs(
 def alter_configs(
     image: MetadataImage, request: legacy.AlterConfigsRequest, settings: Settings
 ) -> Decision[legacy.AlterConfigsResponse]:
-    """The old way: what is given is all there is, and every other config of the resource goes."""
+    """Replaces all configs of each resource by the given ones (AlterConfigs)."""
     outcomes = refused_resources(request.resources)
     records: list[ConfigRecord | ClearElrRecord] = []
     work = Work()
@@ -165,7 +169,7 @@ def _alter(
     settings: Settings,
     work: Work,
 ) -> list[ConfigRecord | ClearElrRecord]:
-    """Checks what the resource would be, and returns the records for the configs that change."""
+    """Validates the resource's new configs, and returns records for the configs that change."""
     kind, name = resource.resource_type, resource.resource_name
     try:
         _validate(image, kind, name, wanted, settings, work)
@@ -180,7 +184,7 @@ def _alter(
     records: list[ConfigRecord | ClearElrRecord] = [
         ConfigRecord(resource_type=kind, resource_name=name, name=each, value=wanted.get(each))
         for each in changed
-        # A broker's setting is written even if it is the same: writing it again is how a broker is told to reload.
+        # A broker's setting is written even if it is unchanged, because writing it makes the broker reload it.
         if kind == ResourceType.BROKER or current.get(each) != wanted.get(each)
     ]
     if _resets_eligible_leaders(image, kind, records):
@@ -189,7 +193,7 @@ def _alter(
 
 
 def _resets_eligible_leaders(image: MetadataImage, kind: int, records: Sequence[ConfigRecord | ClearElrRecord]) -> bool:
-    """Who is eligible was worked out with another bound: those that acknowledged under it may know more."""
+    """Returns True if min.insync.replicas changes: the eligible leaders were computed with the old value."""
     return (
         kind in (ResourceType.TOPIC, ResourceType.BROKER)
         and image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
@@ -217,7 +221,7 @@ def _validate(
             validate_thread_pools(wanted, settings)
             overrides = "max.connections.per.ip.overrides"
             check_lockout(wanted.get("max.connections.per.ip"), wanted.get(overrides) or settings.raw(overrides))
-            if name == str(settings.node_id):  # of other brokers' directories only they know
+            if name == str(settings.node_id):  # only the broker itself knows its directories
                 check_cordoned(wanted.get(CORDONED), settings.log_dirs)
         case ResourceType.CLIENT_METRICS:
             validate_client_metrics(name, wanted, work)
@@ -230,29 +234,29 @@ def _validate(
 
 
 def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
-    """Any node may be asked for any registered broker: what decides is the active controller, wherever that is."""
+    """Raises unless `name` is a registered broker; any node accepts such requests, as the active controller decides."""
     try:
         number = int(name)
     except ValueError:
-        raise _invalid(f"'{name}' is no node id: give a number.") from None
+        raise _invalid(f"'{name}' is not a node id: give a number.") from None
     if number != node_id and number not in brokers:
-        raise _invalid(f"There is no broker {name} whose configs could be altered: check the node id.")
+        raise _invalid(f"There is no broker {name}: check the node id.")
 
 
 def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str], changed: Sequence[str]) -> None:
-    """With eligible leader replicas the controller relies on one cluster-wide value."""
+    """Raises if the change breaks eligible leader replicas, for which the controller needs one cluster-wide value."""
     config = "min.insync.replicas"
     if config not in changed or image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return
     if name:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"With eligible leader replicas {config} is one for all brokers: set it cluster-wide.",
+            f"With eligible leader replicas {config} can't be set per broker: set it cluster-wide.",
         )
     if config not in wanted:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"With eligible leader replicas the cluster needs {config}: set another value.",
+            f"With eligible leader replicas {config} can't be deleted: set another value.",
         )
 
 
@@ -260,7 +264,7 @@ def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str],
 
 
 def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsResource) -> dict[str, str]:
-    """The resource's configs as they would be after the operations."""
+    """Returns the resource's configs after the operations."""
     kind = resource.resource_type
     values = dict(image.config(kind, resource.resource_name))
     for config in resource.configs:
@@ -268,7 +272,7 @@ def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsRe
             operation = ConfigOperation(config.config_operation)
         except ValueError:
             raise _invalid(
-                f"{config.config_operation} is no operation on {config.name}: use 0, 1, 2 or 3 (SET to SUBTRACT)."
+                f"{config.config_operation} is not an operation on {config.name}: use 0, 1, 2 or 3 (SET to SUBTRACT)."
             ) from None
         match operation:
             case ConfigOperation.SET:
@@ -284,7 +288,7 @@ def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsRe
 
 
 def _list_key(kind: int, name: str, operation: ConfigOperation) -> ConfigKey:
-    """Only lists can grow and shrink, and of those only topics' and brokers'."""
+    """Returns the config for APPEND and SUBTRACT; raises unless it is a list of a topic or a broker."""
     key = broker_key(name) if kind == ResourceType.BROKER else None
     if kind == ResourceType.BROKER and key is None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no broker property '{name}': check its spelling.")
@@ -293,9 +297,9 @@ def _list_key(kind: int, name: str, operation: ConfigOperation) -> ConfigKey:
     if key is not None and key.type is ConfigType.LIST:
         return key
     if kind == ResourceType.BROKER:
-        why = f"Broker property {name} is no list and takes no {operation.name}: use SET."
+        why = f"Broker property {name} is not a list and takes no {operation.name}: use SET."
     else:
-        why = f"{name} takes no {operation.name}, which is for lists of topics and brokers: use SET."
+        why = f"{name} takes no {operation.name}, which only lists of topics and brokers do: use SET."
     raise KafkaError(ErrorCode.INVALID_CONFIG, why)
 
 

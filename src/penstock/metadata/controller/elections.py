@@ -1,5 +1,5 @@
-"""Elections that are asked for (ElectLeaders) or done from time to time: back to the preferred replica, or to any
-live one when the partition has no leader.
+"""Elections on request (ElectLeaders) and periodic ones: of the preferred replica, or of any live replica if the
+partition has no leader.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def elect_leaders(
                 result = PartitionResult(partition_id=index, error_message=None)
             except KafkaError as error:
                 if everything and error.code is ErrorCode.ELECTION_NOT_NEEDED:
-                    continue  # nobody asked about this one in particular
+                    continue  # an election of all partitions reports only changes
                 result = PartitionResult(partition_id=index, error_code=error.code, error_message=error.message)
             outcome.partition_result.append(result)
     known = request.election_type in ElectionType.__members__.values()
@@ -71,7 +71,7 @@ def _elect(
 ) -> PartitionChangeRecord:
     if election_type not in ElectionType.__members__.values():
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"{election_type} is no election type: use 0 (preferred) or 1 (unclean)."
+            ErrorCode.INVALID_REQUEST, f"{election_type} is not an election type: use 0 (preferred) or 1 (unclean)."
         )
     topic = image.topics.get(topic_name)
     if topic is None:
@@ -84,30 +84,35 @@ def _elect(
     unclean = election_type == ElectionType.UNCLEAN
     if partition.leader == partition.replicas[0] or (unclean and partition.leader != NO_LEADER):
         raise KafkaError(
-            ErrorCode.ELECTION_NOT_NEEDED, "The partition has the leader that it should have: nothing is to be done."
+            ErrorCode.ELECTION_NOT_NEEDED, "The partition already has a suitable leader: no election is needed."
         )
     election = Election.UNCLEAN if unclean else Election.PREFERRED
     record = Change(image, topic, index, rules, election).record()
     if record is not None:
         return record
     if unclean:
-        raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "None of the partition's replicas is alive.")
+        raise KafkaError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            "None of the partition's replicas is alive: start one of their brokers.",
+        )
     raise KafkaError(
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        f"Broker {partition.replicas[0]} is the preferred leader and is not alive and in sync.",
+        f"Broker {partition.replicas[0]}, the preferred leader, is not alive or not in sync: retry when it is.",
     )
 
 
-# --- by itself --------------------------------------------------------------------------------------
+# --- periodic elections -----------------------------------------------------------------------------
 
 
 def balance_leaders(image: MetadataImage, rules: Rules, limit: int = MAX_ELECTIONS) -> Decision[bool]:
-    """Leaderships back to the preferred replicas that can take them. The reply says that there may be more to do."""
+    """Returns leadership to preferred replicas that are able to lead. The reply is True if partitions may be left."""
     return _some(image, rules, Election.PREFERRED, lambda one: one.leader != one.replicas[0], limit)
 
 
 def elect_unclean(image: MetadataImage, rules: Rules, limit: int = MAX_ELECTIONS) -> Decision[bool]:
-    """A leader for what has none, where the topic would rather lose records than wait."""
+    """Elects leaders for leaderless partitions of topics that allow unclean elections. The reply is True if partitions
+    may be left.
+    """
     return _some(image, rules, Election.UNCLEAN, lambda one: one.leader == NO_LEADER, limit)
 
 

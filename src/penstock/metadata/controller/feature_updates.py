@@ -1,4 +1,4 @@
-"""UpdateFeatures as a decision: all of the updates, or none and the first reason why."""
+"""UpdateFeatures as a decision: makes all updates, or none and returns the first error."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def _refuse(update: FeatureUpdateKey, why: str) -> KafkaError:
 def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKey, controller_id: int) -> None:
     if update.upgrade_type not in UpgradeType.__members__.values():
         raise _refuse(
-            update, f"{update.upgrade_type} is no upgrade type: use 1 (upgrade), 2 or 3 (safe, unsafe downgrade)."
+            update, f"{update.upgrade_type} is not an upgrade type: use 1 (upgrade), 2 or 3 (safe, unsafe downgrade)."
         )
     wanted, name = update.max_version_level, update.feature
     if wanted < 0:
-        raise _refuse(update, "Levels begin at 0: give that or more.")
+        raise _refuse(update, "The level is negative: give 0 or more.")
     if name in UNSERVED_FEATURES and wanted > 0:
-        raise _refuse(update, "Penstock does not serve this feature yet: leave it at 0.")
+        raise _refuse(update, "Penstock does not support this feature yet: leave it at 0.")
     _check_supported(update, SUPPORTED_FEATURES.get(name), f"Controller {controller_id}")
     for broker in image.brokers.values():
         _check_supported(update, broker.features.get(name), f"Broker {broker.broker_id}")
@@ -68,34 +68,36 @@ def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKe
     current = levels.get(name, 0)
     if wanted >= current:
         if name == KRAFT_VERSION and wanted != current:
-            raise _refuse(update, "Changing the quorum's version of a running cluster is not supported yet.")
+            raise _refuse(update, "Penstock can't change kraft.version of a running cluster yet: keep the level.")
         return
     if update.upgrade_type == UpgradeType.UPGRADE:
         raise _refuse(
             update,
-            f"It is at {current}: ask for a safe or an unsafe downgrade to lower it.",
+            f"It is at {current}: request a safe or an unsafe downgrade to lower it.",
         )
     if name == KRAFT_VERSION:
-        raise _refuse(update, "The quorum's version never goes down: keep it.")
+        raise _refuse(update, "kraft.version can't be lowered: keep the level.")
     if name == METADATA_VERSION:
         _check_metadata_downgrade(update, current)
 
 
 def _check_supported(update: FeatureUpdateKey, supported: tuple[int, int] | None, who: str) -> None:
     if supported is None:
-        raise _refuse(update, f"{who} doesn't know this feature: upgrade it first.")
+        raise _refuse(update, f"{who} doesn't support this feature: upgrade it first.")
     low, high = supported
     if not low <= update.max_version_level <= high:
-        raise _refuse(update, f"{who} knows levels {low} to {high}: give one of them.")
+        raise _refuse(update, f"{who} supports levels {low} to {high}: give one of them.")
 
 
 def _check_metadata_downgrade(update: FeatureUpdateKey, current: int) -> None:
-    """Only past levels that changed no record: rewriting the log for an older release isn't done."""
+    """Raises if the downgrade crosses a level that changed records: Penstock does not rewrite the log for an older
+    release.
+    """
     wanted = update.max_version_level
     if not any(wanted < level <= current for level in METADATA_CHANGED_AT):
         return
     why = (
-        "Metadata that the older level can't express could be lost: keep the level."
+        "The older level can't express all metadata, and some could be lost: keep the level."
         if update.upgrade_type == UpgradeType.SAFE_DOWNGRADE
         else "Penstock doesn't rewrite metadata for an older level: keep the level."
     )

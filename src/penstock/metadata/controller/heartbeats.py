@@ -1,7 +1,7 @@
-"""When each broker was last heard of: times in, judgements out. Only the active controller has one.
+"""Sessions of brokers: keeps the time of each broker's last heartbeat. Only the active controller has one.
 
-A broker's session begins with its registration, or for all of them when the controller takes over; it ends when the
-broker stays silent for the session timeout. Whether a broker is fenced is the image's to say, not this one's.
+A broker's session starts with its registration, or for all brokers when the controller takes over; it ends when no
+heartbeat arrives within the session timeout. The image, not this module, records which brokers are fenced.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Session:
     epoch: int
     last_contact_ms: int
     metadata_offset: int = -1
-    # Where its controlled shutdown was written down; None while it isn't shutting down.
+    # Offset of the record of its controlled shutdown; None while it is not shutting down.
     shutdown_offset: int | None = None
-    # Whether it has spoken to this controller, and still has a connection to do so.
+    # Whether the broker has sent a request to this controller, and still has a connection to it.
     heard: bool = False
     connected: bool = True
 
@@ -30,7 +30,7 @@ class Heartbeats:
         self.sessions: dict[int, Session] = {}
 
     def begin(self, image: MetadataImage, now_ms: int) -> None:
-        """A new controller knows nobody's times: it gives every broker a whole session to say something."""
+        """Starts a full session for every broker: a new controller does not know their last heartbeats."""
         self.sessions = {broker_id: Session(one.epoch, now_ms) for broker_id, one in sorted(image.brokers.items())}
 
     def registered(self, broker_id: int, epoch: int, now_ms: int) -> None:
@@ -44,7 +44,7 @@ class Heartbeats:
         self.sessions.pop(broker_id, None)
 
     def session(self, broker_id: int, epoch: int, now_ms: int) -> Session:
-        """The session of this registration; a new one if none was kept."""
+        """Returns the session of this registration, created if missing."""
         found = self.sessions.get(broker_id)
         if found is None or found.epoch != epoch:
             found = self.sessions[broker_id] = Session(epoch, now_ms)
@@ -63,10 +63,10 @@ class Heartbeats:
             session.connected = False
 
     def is_live(self, image: MetadataImage, broker_id: int, now_ms: int) -> bool:
-        """Whether this registration is in use by a process that may still be there.
+        """Returns True if a process with this registration may still be running.
 
-        One that this controller never heard of doesn't count: after a restart of everything each broker comes back with
-        another incarnation at once, and shouldn't have to wait for its own former self to time out.
+        A registration from which this controller never got a request does not count: after a restart of the whole
+        cluster each broker returns with another incarnation at once, and need not wait for its previous session to end.
         """
         broker, session = image.brokers.get(broker_id), self.sessions.get(broker_id)
         if broker is None or broker.fenced or session is None or session.epoch != broker.epoch:
@@ -74,7 +74,7 @@ class Heartbeats:
         return session.heard and session.connected and not self._is_over(session, now_ms)
 
     def stale(self, image: MetadataImage, now_ms: int) -> list[int]:
-        """Unfenced brokers whose session is over, the longest silent first."""
+        """Returns the unfenced brokers whose session has ended, the longest silent first."""
         silent = [
             (session.last_contact_ms, broker_id)
             for broker_id, session in self._of_unfenced(image, now_ms)
@@ -83,12 +83,14 @@ class Heartbeats:
         return [broker_id for _, broker_id in sorted(silent)]
 
     def next_check_ms(self, image: MetadataImage, now_ms: int) -> int:
-        """When the next session could be over."""
+        """Returns when the next session may end."""
         contacts = [session.last_contact_ms for _, session in self._of_unfenced(image, now_ms)]
         return min(contacts, default=now_ms) + self.session_timeout_ms + 1
 
     def lowest_active_offset(self, image: MetadataImage) -> int | None:
-        """How far every broker has followed that neither is fenced nor leaves; None when there is none of them."""
+        """Returns the lowest metadata offset of the brokers that are neither fenced nor shutting down; None if there
+        are none.
+        """
         offsets = [
             session.metadata_offset
             for broker_id, session in self.sessions.items()
@@ -99,9 +101,9 @@ class Heartbeats:
         return min(offsets, default=None)
 
     def forgive(self, lost_ms: int, now_ms: int) -> None:
-        """The controller itself was held up: nobody can be blamed for silence that it couldn't have heard through.
+        """Extends all sessions by a pause of the controller, during which it could not receive heartbeats.
 
-        Nor has anybody been heard of in the future: who spoke up first thing afterwards gets no second grace.
+        No last contact moves into the future: a heartbeat right after the pause does not extend the session twice.
         """
         for session in self.sessions.values():
             session.last_contact_ms = min(session.last_contact_ms + lost_ms, now_ms)

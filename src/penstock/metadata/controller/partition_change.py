@@ -1,11 +1,10 @@
-"""Every change of a partition's leader, ISR, eligible leaders and replicas goes through here.
+"""Builds every change of a partition's leader, ISR, eligible leaders and replicas.
+    Change (requested ISR, replicas, election) → reassignment complete? → eligible leaders → leader → record
 
-    Change (a wished ISR, replicas, an election) → is a reassignment complete? → eligible leaders → leader → record
-
-A leader comes from the ISR; from the eligible leader replicas (KIP-966) when the ISR is empty; from elsewhere only in
-an unclean election, or when the last known leader is back (or, if its disk is lost, the next replica) and nobody better
-can ever come. The record
-says only what changes, and none is made when nothing does. A record that names a leader starts a new leader epoch.
+A leader is elected from the ISR; from the eligible leader replicas (KIP-966) if the ISR is empty; from other replicas
+only in an unclean election, or if the last known leader returns (or, if it lost its directory, the next replica) and no
+other replica can have more records. The record contains only changes; without a change there is no record. A record
+with a leader starts a new leader epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from penstock.protocol.vocabulary import NO_LEADER, NO_LEADER_CHANGE
 
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 RECOVERED, RECOVERING = 0, 1
-# The first level at which a smaller ISR needs no new leader epoch.
+# The first metadata.version level at which a smaller ISR needs no new leader epoch.
 SHRINK_KEEPS_EPOCH_SINCE = 12
 
 
@@ -34,7 +33,7 @@ class Election(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a topic goes by where neither it nor the cluster's dynamic configs say otherwise."""
+    """Defaults for topics without a topic config or a dynamic broker config."""
 
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
@@ -42,7 +41,7 @@ class Rules:
     syncs_before_acks: bool = False
 
     def min_isr(self, image: MetadataImage, topic: TopicImage) -> int:
-        """How many replicas must be in sync; a topic with fewer replicas needs all of them."""
+        """Returns min.insync.replicas, limited to the number of the topic's replicas."""
         value = self._config(image, topic.name, "min.insync.replicas")
         wanted = self.min_insync_replicas if value is None else int(value)
         first = topic.partitions.get(0)
@@ -53,7 +52,9 @@ class Rules:
         return self.unclean_leader_election if value is None else value.strip().lower() == "true"
 
     def survives_power_loss(self, image: MetadataImage, topic: str, broker_id: int) -> bool:
-        """Whether the broker counts only for what it has on disk: then it has all it had after its machine was off."""
+        """Returns True if the broker acknowledges this topic's records only once they are on disk, so that a power loss
+        costs none.
+        """
         configs = image.topic_config(topic)
         if configs.get("penstock.acks.fsync", "").strip().lower() == "true":
             return True
@@ -73,7 +74,7 @@ DEFAULT_RULES = Rules()
 
 @dataclass(slots=True)
 class Change:
-    """What is wished for one partition. `None` leaves a part as it is."""
+    """A requested change of one partition. `None` leaves a part unchanged."""
 
     image: MetadataImage
     topic: TopicImage
@@ -86,7 +87,7 @@ class Change:
     adding: Sequence[int] | None = None
     recovery_state: int | None = None
     directories: dict[int, bytes] = field(default_factory=dict)
-    # Brokers that are about to stop being usable, or to become so; and those that may have lost what they had.
+    # Brokers that are about to become unusable, or usable, and brokers that may have lost records.
     leaving: frozenset[int] = frozenset()
     coming: frozenset[int] = frozenset()
     unclean_shutdown: frozenset[int] = frozenset()
@@ -104,9 +105,11 @@ class Change:
         return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
     def heir(self) -> int | None:
-        """Who is waited for in place of a last known leader that has lost its disk: the replica after it.
+        """Returns the replica after a last known leader that lost its directory; None if the leader is still waited
+        for.
 
-        It says so itself: its replica is in another directory now, and the one before is none of its any more.
+        The broker itself reports the loss: it assigns its replica to another directory, and its registration lacks the
+        old one.
         """
         last_known, replicas = self.partition.last_known_elr, self.partition.replicas
         if len(last_known) != 1 or last_known[0] not in self.directories or last_known[0] not in replicas:
@@ -127,7 +130,7 @@ class Elected(NamedTuple):
 
 @dataclass(slots=True)
 class _Target:
-    """What the partition is to become, while it is worked out."""
+    """The partition's new state while it is computed."""
 
     isr: list[int]
     replicas: list[int]
@@ -151,10 +154,10 @@ def _build(change: Change) -> PartitionChangeRecord | None:
     record = PartitionChangeRecord(partition_id=change.index, topic_id=change.topic.topic_id)
     _elect(change, target, record, elr_enabled)
     if record.leader == NO_LEADER_CHANGE and not set(partition.replicas) <= set(target.replicas):
-        record.leader = partition.leader  # a replica that is gone must not be taken for one that still follows
+        record.leader = partition.leader  # a new leader epoch, so that the removed replica does not count as a follower
     if target.elr != list(partition.elr):
         record.eligible_leader_replicas = target.elr
-    # Without eligible leaders the last one in sync stays in the ISR: only it may come back as the leader.
+    # Without eligible leader replicas the last in-sync replica stays in the ISR: only it may lead again.
     if record.isr is None and (target.isr or elr_enabled) and target.isr != list(partition.isr):
         record.isr = target.isr
     shrinks = record.isr is not None and not set(partition.isr) <= set(record.isr)
@@ -172,7 +175,7 @@ def _build(change: Change) -> PartitionChangeRecord | None:
 
 
 def complete_reassignment(target: _Target) -> None:
-    """Once every replica that stays is in sync, those that go are gone."""
+    """Removes the replicas to be removed once all others are in sync."""
     if not target.removing and not target.adding:
         return
     staying = [broker_id for broker_id in target.replicas if broker_id not in target.removing]
@@ -187,9 +190,9 @@ def complete_reassignment(target: _Target) -> None:
 
 
 def eligible_leaders(change: Change, target: _Target) -> list[int]:
-    """Who left the ISR below min.insync.replicas has everything that was acknowledged since: nothing could be.
+    """Returns the replicas that left the ISR while it was below min.insync.replicas: no record was acknowledged since.
 
-    In the order of their leaving. Only replicas count: one that is reassigned away has nothing any more.
+    They are in the order of leaving. A replica that was reassigned away no longer counts.
     """
     if len(target.isr) >= change.rules.min_isr(change.image, change.topic):
         return []
@@ -202,14 +205,15 @@ def eligible_leaders(change: Change, target: _Target) -> list[int]:
 
 
 def _remember_last_leader(change: Change, record: PartitionChangeRecord) -> None:
-    """Who led last is written down when nobody does any more, and forgotten when somebody does."""
+    """Records the last leader when the partition loses its leader, and clears it when a leader is elected."""
     partition = change.partition
     if record.leader == NO_LEADER and not partition.last_known_elr and partition.leader != NO_LEADER:
         record.last_known_elr = [partition.leader]
     elif record.leader >= 0 and partition.last_known_elr:
         record.last_known_elr = []
     elif record.isr == [] and not record.eligible_leader_replicas and not partition.last_known_elr:
-        # Leaderless since before there were eligible leaders: the last one in sync is as good as the last leader.
+        # Leaderless since before eligible leader replicas were enabled: the last in-sync replica counts as the last
+        # leader.
         record.last_known_elr = list(partition.isr[:1])
     elif record.leader < 0 and (heir := change.heir()) is not None:
         record.last_known_elr = [heir]
@@ -219,7 +223,7 @@ def _remember_last_leader(change: Change, record: PartitionChangeRecord) -> None
 
 
 def choose_leader(change: Change, target: _Target, elr_enabled: bool) -> Elected:
-    """The current leader if it may stay, then the first of the replicas that has everything."""
+    """Returns the current leader if it may stay, otherwise the first replica with all acknowledged records."""
     replicas, current = target.replicas, change.partition.leader
     first = [replicas[0], current] if change.election is Election.PREFERRED else [current]
     for broker_id in (*first, *replicas):
@@ -227,7 +231,7 @@ def choose_leader(change: Change, target: _Target, elr_enabled: bool) -> Elected
             return Elected(broker_id)
     heir = change.heir()
     last_known = change.partition.last_known_elr if heir is None else (heir,)
-    if elr_enabled and may_resurrect(target, last_known) and change.may_lead(last_known[0]):
+    if elr_enabled and may_elect_last_known(target, last_known) and change.may_lead(last_known[0]):
         return Elected(last_known[0], unclean=True)
     if change.election is Election.UNCLEAN:
         for broker_id in replicas:
@@ -237,12 +241,12 @@ def choose_leader(change: Change, target: _Target, elr_enabled: bool) -> Elected
 
 
 def has_everything(target: _Target, broker_id: int) -> bool:
-    """In sync; or eligible, when nobody is in sync."""
+    """Returns True if the replica is in sync, or is eligible while the ISR is empty."""
     return broker_id in target.isr or (not target.isr and broker_id in target.elr)
 
 
-def may_resurrect(target: _Target, last_known: Sequence[int]) -> bool:
-    """Nobody has everything and nobody ever will: who led last has more than any other."""
+def may_elect_last_known(target: _Target, last_known: Sequence[int]) -> bool:
+    """Returns True if no replica is in sync or eligible: then the last known leader has the most records."""
     return not target.isr and not target.elr and len(last_known) == 1 and last_known[0] in target.replicas
 
 
@@ -257,7 +261,7 @@ def _elect(change: Change, target: _Target, record: PartitionChangeRecord, elr_e
         target.elr = [broker_id for broker_id in target.elr if broker_id != leader]
     elif unclean:
         record.isr = target.isr = [leader]
-        target.elr = []  # what the others have beyond the new leader is given up
+        target.elr = []  # records that the other replicas have beyond the new leader are lost
         if partition.leader_recovery_state != RECOVERING:
             record.leader_recovery_state = RECOVERING
 
@@ -329,7 +333,7 @@ def leader_and_isr_changes(
     coming: int | None = None,
     unclean_shutdown: int | None = None,
 ) -> list[PartitionChangeRecord]:
-    """What a broker that goes, comes or may have lost data means for these partitions."""
+    """Returns the changes of these partitions when a broker leaves, returns or may have lost records."""
     gone, back, lossy = (frozenset(() if one is None else (one,)) for one in (leaving, coming, unclean_shutdown))
     out = gone | lossy
     records = []

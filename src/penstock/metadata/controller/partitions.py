@@ -41,7 +41,7 @@ def create_partitions(
         else:
             records += made
             results.append(CreatePartitionsTopicResult(name=topic.name))
-    duplicate = KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands in the request twice: name it once.")
+    duplicate = KafkaError(ErrorCode.INVALID_REQUEST, "The request contains the topic twice: name it once.")
     results += [_result(name, duplicate) for name, count in counts.items() if count > 1]
     return Decision([] if request.validate_only else records, CreatePartitionsResponse(results=results))
 
@@ -53,7 +53,7 @@ def _result(name: str, error: KafkaError) -> CreatePartitionsTopicResult:
 def _too_many() -> KafkaError:
     return KafkaError(
         ErrorCode.POLICY_VIOLATION,
-        f"This is more than {MAX_RECORDS_PER_REQUEST} new partitions: ask for them in several requests.",
+        f"The request creates more than {MAX_RECORDS_PER_REQUEST} partitions: split it into several requests.",
     )
 
 
@@ -64,12 +64,12 @@ def _added(image: MetadataImage, topic: CreatePartitionsTopic, random: Random) -
     current = len(found.partitions)
     if topic.count == current:
         raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, f"The topic's partitions number {current} as it is: ask for more than that."
+            ErrorCode.INVALID_PARTITIONS, f"The topic already has {current} partition(s): request a higher number."
         )
     if topic.count < current:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{topic.name}' can't shrink from {current} partition(s) to {topic.count}: ask for more.",
+            f"Topic '{topic.name}' can't shrink from {current} partition(s) to {topic.count}: request a higher number.",
         )
     additional = topic.count - current
     if additional > MAX_RECORDS_PER_REQUEST:
@@ -80,7 +80,8 @@ def _added(image: MetadataImage, topic: CreatePartitionsTopic, random: Random) -
     else:
         if len(topic.assignments) != additional:
             raise refuse_assignment(
-                f"There are {len(topic.assignments)} assignment(s) for {additional} new partition(s): give each one."
+                f"There are {len(topic.assignments)} assignment(s) for {additional} new partition(s): give one for "
+                "each."
             )
         assignments = [list(assignment.broker_ids) for assignment in topic.assignments]
         for replicas in assignments:

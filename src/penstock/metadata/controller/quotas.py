@@ -1,4 +1,4 @@
-"""AlterClientQuotas as a decision, and DescribeClientQuotas as a look at the image.
+"""AlterClientQuotas as a decision, and DescribeClientQuotas as a query of the image.
 
 A quota belongs to an entity: a user, a client id, both together, or an address; a name of None is the default for its
 type.
@@ -19,7 +19,7 @@ from penstock.protocol.messages import api_48_describe_client_quotas as describe
 from penstock.protocol.messages import api_49_alter_client_quotas as alter
 from penstock.protocol.persisted.metadata.client_quota_record import ClientQuotaRecord, EntityData
 
-#: Entities that are looked at in one step of DescribeClientQuotas.
+#: Entities that one step of DescribeClientQuotas examines.
 ENTITIES_AT_ONCE = 10
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
@@ -52,14 +52,16 @@ class MatchType(IntEnum):
 def alter_client_quotas(
     image: MetadataImage, request: alter.AlterClientQuotasRequest
 ) -> Decision[alter.AlterClientQuotasResponse]:
-    """One answer for each entity; of an entity given twice the first counts and the answer says so."""
+    """Returns one result for each entity; if an entity is given twice, the first counts and the second gets
+    an error.
+    """
     records: list[ClientQuotaRecord] = []
     outcomes: dict[QuotaEntity, KafkaError | None] = {}
     for entry in request.entries:
         entity: QuotaEntity = tuple(sorted({each.entity_type: each.entity_name for each in entry.entity}.items()))
         if entity in outcomes:
             outcomes[entity] = _invalid(
-                f"{_shown(entity)} stands in the request twice, and only the first counts: give it once."
+                f"{_shown(entity)} is in the request twice, and only the first counts: give it once."
             )
             continue
         try:
@@ -83,7 +85,7 @@ def alter_client_quotas(
 def _alter_entity(image: MetadataImage, entity: QuotaEntity, ops: list[alter.OpData]) -> list[ClientQuotaRecord]:
     keys = _keys_for(entity)
     if len({op.key for op in ops}) != len(ops):
-        raise _invalid(f"A quota key stands twice for {_shown(entity)}: give each once.")
+        raise _invalid(f"{_shown(entity)} has a quota key twice: give each key once.")
     current = image.client_quotas.get(entity, {})
     records = []
     for op in ops:
@@ -103,26 +105,26 @@ def _record(entity: QuotaEntity, key: str, value: float, *, remove: bool) -> Cli
 
 
 def _keys_for(entity: QuotaEntity) -> Mapping[str, ConfigType]:
-    """The quotas that this kind of entity can have; refuses entities that can't exist."""
+    """Returns the quotas that this kind of entity can have; raises for entities that cannot exist."""
     if not entity:
-        raise _invalid("The quota is for nobody: name a user, client-id or ip.")
+        raise _invalid("The quota has no entity: name a user, client-id or ip.")
     for kind, name in entity:
         if kind not in (USER, CLIENT_ID, IP):
-            raise _invalid(f"'{kind}' is no kind of quota entity: use user, client-id or ip.")
+            raise _invalid(f"'{kind}' is not a type of quota entity: use user, client-id or ip.")
         if name == "":
             raise _invalid(f"The {kind} has an empty name: give one, or null for the default.")
     kinds = dict(entity)
     if IP not in kinds:
         return _USER_AND_CLIENT_KEYS
     if len(kinds) > 1:
-        raise _invalid("An ip has its quotas alone: leave out user and client-id.")
+        raise _invalid("A quota for an ip can't have a user or client-id: leave them out.")
     if kinds[IP] is not None and address_of(str(kinds[IP])) is None:
-        raise _invalid(f"'{kinds[IP]}' is no IP address: give one, or localhost.")
+        raise _invalid(f"'{kinds[IP]}' is not an IP address: give one, or localhost.")
     return _IP_KEYS
 
 
 def address_of(host: str) -> str | None:
-    """The address that a quota for this host holds for. Names other than localhost are not looked up."""
+    """Returns the address for a quota of this host. Names other than localhost are not resolved."""
     if host == "localhost":
         return "127.0.0.1"
     try:
@@ -133,8 +135,8 @@ def address_of(host: str) -> str | None:
 
 def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None:
     if key not in keys:
-        raise _invalid(f"There is no quota '{key}' for such an entity: check the key.")
-    if not value > 0:  # false for NaN too
+        raise _invalid(f"There is no quota '{key}' for this type of entity: check the key.")
+    if not value > 0:  # also refuses NaN
         raise _invalid(f"{key} can't be {value}: give a number above 0.")
     kind = keys[key]
     if kind is ConfigType.DOUBLE:
@@ -151,7 +153,7 @@ def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None
 def describe_client_quotas(
     image: MetadataImage, request: describe.DescribeClientQuotasRequest
 ) -> Iterator[list[describe.EntryData]]:
-    """The entries that match, of `ENTITIES_AT_ONCE` entities at a time."""
+    """Yields the entries that match, after `ENTITIES_AT_ONCE` entities each."""
     exact, any_of = _filters(request.components)
     entities = iter(image.client_quotas.items())
     while some := list(islice(entities, ENTITIES_AT_ONCE)):
@@ -166,15 +168,15 @@ def describe_client_quotas(
 
 
 def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | None], set[str]]:
-    """What an entity's names must be, and the types that it must have under whatever name."""
+    """Returns the names that an entity must have, and the types that it must have under any name."""
     exact: dict[str, str | None] = {}
     any_of: set[str] = set()
     for component in components:
         kind = component.entity_type
         if not kind:
-            raise _invalid("Part of the filter names no entity type: use user, client-id or ip.")
+            raise _invalid("A filter component has no entity type: use user, client-id or ip.")
         if kind in exact or kind in any_of:
-            raise _invalid(f"The filter has {kind} twice: give each type once.")
+            raise _invalid(f"The filter contains {kind} twice: give each type once.")
         if kind not in (USER, CLIENT_ID, IP):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, f"Quotas can't be filtered by '{kind}': use user, client-id or ip."
@@ -193,10 +195,10 @@ def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | 
                 else:
                     any_of.add(kind)
             case unknown:
-                raise _invalid(f"{unknown} is no match type: use 0 (exact), 1 (default) or 2 (specified).")
+                raise _invalid(f"{unknown} is not a match type: use 0 (exact), 1 (default) or 2 (specified).")
     kinds = exact.keys() | any_of
     if IP in kinds and len(kinds) > 1:
-        raise _invalid("No quota is for an ip and a user or client-id at once: filter by one or the other.")
+        raise _invalid("A quota can't have an ip together with a user or client-id: filter by one or the other.")
     return exact, any_of
 
 

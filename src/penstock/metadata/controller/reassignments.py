@@ -1,7 +1,7 @@
 """AlterPartitionReassignments and ListPartitionReassignments.
 
-A target equal to what is there changes nothing, a new order of the same brokers is one record, and anything else
-starts a reassignment: the partition holds both sets until the added replicas have caught up.
+A target equal to the current replicas changes nothing, a new order of the same brokers is one record, and any other
+target starts a reassignment: the partition has both sets of replicas until the added ones have caught up.
 """
 
 from __future__ import annotations
@@ -80,17 +80,19 @@ def _reassign(
     if not factor_may_change and len(target) != len(settled):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The request forbids going from {len(settled)} to {len(target)} replica(s): allow it or keep the number.",
+            f"The request forbids a change from {len(settled)} to {len(target)} replica(s): allow it or keep the "
+            "number.",
         )
     removing = sorted(broker_id for broker_id in partition.replicas if broker_id not in target)
-    # What a move before this one adds stays marked, also where it has to go again: a cancel leads back to before both.
+    # Replicas added by an earlier move stay marked, even if this move removes them: a cancel restores the replicas
+    # before both moves.
     new = {broker_id for broker_id in target if broker_id not in partition.replicas}
     adding = sorted(new | set(partition.adding_replicas))
     return Change(image, topic, index, rules, replicas=[*target, *removing], removing=removing, adding=adding).record()
 
 
 def _cancel(image: MetadataImage, topic: TopicImage, index: int, rules: Rules) -> PartitionChangeRecord | None:
-    """Back to the replicas before the move."""
+    """Restores the replicas before the move."""
     partition = topic.partitions[index]
     if not partition.adding_replicas and not partition.removing_replicas:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
@@ -101,8 +103,9 @@ def _cancel(image: MetadataImage, topic: TopicImage, index: int, rules: Rules) -
     if lossy and not unclean_allowed:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Only replicas that the move adds are in sync, and going back would lose records: wait until another is, "
-            "or allow unclean.leader.election.enable for this topic.",
+            "Only replicas that the move adds are in sync, so a cancel would lose records: wait until another "
+            "replica is "
+            "in sync, or set unclean.leader.election.enable for this topic.",
         )
     in_sync = [broker_id for broker_id in partition.isr if broker_id in kept]
     return Change(

@@ -38,7 +38,9 @@ from penstock.protocol.vocabulary import METADATA_TOPIC, ResourceType
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What a request leaves open with -1, and how the reply shows the configs of a topic with given overrides."""
+    """Defaults for values that a request leaves at -1, and the function that describes a topic's configs
+    for the reply.
+    """
 
     num_partitions: int
     replication_factor: int
@@ -51,7 +53,7 @@ class TopicDefaults:
 def create_topics(
     image: MetadataImage, request: CreateTopicsRequest, defaults: TopicDefaults, random: Random
 ) -> Decision[CreateTopicsResponse]:
-    """Each topic on its own: one that is refused doesn't stop the others."""
+    """Creates the topics; a refused topic does not affect the others."""
     counts = Counter(topic.name for topic in request.topics)
     topics = [topic for topic in request.topics if counts[topic.name] == 1]
     results: list[CreatableTopicResult] = []
@@ -62,7 +64,8 @@ def create_topics(
             if too_many:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"This is more than {MAX_RECORDS_PER_REQUEST} new partitions: ask for them in several requests.",
+                    f"The request creates more than {MAX_RECORDS_PER_REQUEST} partitions: split it into several "
+                    "requests.",
                 )
             made, result = _create_topic(image, topic, defaults, random)
         except KafkaError as error:
@@ -71,7 +74,9 @@ def create_topics(
             records += made
             results.append(result)
     results += [
-        _create_error(name, KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once."))
+        _create_error(
+            name, KafkaError(ErrorCode.INVALID_REQUEST, "The request contains the topic twice: name it once.")
+        )
         for name, count in counts.items()
         if count > 1
     ]
@@ -118,20 +123,20 @@ def _create_topic(
 
 
 def check_new_name(image: MetadataImage, name: str) -> None:
-    """Refuses a name that isn't legal, is taken, or meets another where dots become underscores."""
+    """Raises if a name is not legal, exists already, or collides with another name when dots become underscores."""
     problem = name_problem(name)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"No topic can have this name: {problem}")
     if name == METADATA_TOPIC:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} belongs to the controllers: choose another name.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is reserved for the controllers: choose another name.")
     if name in image.topics:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is there already: choose another name.")
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists: choose another name.")
     if may_collide(name):
         others = image.names_by_collision_key.get(collision_key(name))
         if others:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Metrics can't tell '{name}' from topic '{others[0]}': choose another name.",
+                f"'{name}' and topic '{others[0]}' have the same name in metrics: choose another name.",
             )
 
 
@@ -154,12 +159,12 @@ def _manual(image: MetadataImage, topic: CreatableTopic) -> list[list[int]]:
     if topic.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            "The assignments tell the replication factor: leave it at -1 or leave them out.",
+            "The assignments determine the replication factor: set it to -1, or leave the assignments out.",
         )
     if topic.num_partitions != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            "The assignments tell the number of partitions: leave it at -1 or leave them out.",
+            "The assignments determine the number of partitions: set it to -1, or leave the assignments out.",
         )
     by_index: dict[int, CreatableReplicaAssignment] = {}
     replication_factor: int | None = None
@@ -194,7 +199,7 @@ def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefau
 
 
 def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> Decision[DeleteTopicsResponse]:
-    """By name or by id. A topic that is named twice, in either way, is refused and not deleted."""
+    """Deletes topics by name or by id. A topic that is given twice, in either way, is refused and not deleted."""
     names = Counter(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
     results: list[DeletableTopicResult] = []
@@ -228,17 +233,22 @@ def _topic_to_delete(
 ) -> TopicImage:
     if topic.name is None:
         if topic.topic_id == ZERO_UUID:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Give the name or the id of the topic.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "The topic has neither name nor id: give one of them.",
+            )
         if ids[topic.topic_id] > 1:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The request contains the topic twice: name it once.")
         found = image.topics_by_id.get(topic.topic_id)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id: check it, or name the topic.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id: check the id, or give the topic's name."
+            )
         return found
     if topic.topic_id != ZERO_UUID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once: by its name or by its id.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The request contains the topic by name and by id: name it once.")
     if names[topic.name] > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic once.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The request contains the topic twice: name it once.")
     found = image.topics.get(topic.name)
     if found is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{topic.name}': check the name.")

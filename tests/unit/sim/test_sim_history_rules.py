@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from penstock.sim.checks.history import (
-    Commit,
-    Committed,
     Deletion,
     FinalView,
     History,
+    OffsetAnswer,
+    OffsetCommit,
     Outcome,
     Read,
     StoredRecord,
@@ -96,7 +96,7 @@ def test_compaction_may_remove_aborted_and_superseded_records_of_a_transaction()
 
 
 def test_an_offset_committed_for_a_deleted_topic_of_the_same_name_is_found() -> None:
-    history = History(commits=[Commit("g", P, 2000, 1.0, 1.1, Outcome.DONE)], outlived={("g", P): {1000}})
+    history = History(commits=[OffsetCommit("g", P, 2000, 1.0, 1.1, Outcome.DONE)], outlived={("g", P): {1000}})
     shown = view("a")
     for offset, found in (
         (2000, []),
@@ -168,12 +168,12 @@ def test_a_record_read_as_committed_stays_committed() -> None:
     assert rules(PLAN, history, shown) == ["committed reads stay"]
 
 
-def committed(offset: int, *, at: float = 1.0, outcome: Outcome = Outcome.DONE) -> Commit:
-    return Commit("g", P, offset, at, at + 0.1, outcome)
+def committed(offset: int, *, at: float = 1.0, outcome: Outcome = Outcome.DONE) -> OffsetCommit:
+    return OffsetCommit("g", P, offset, at, at + 0.1, outcome)
 
 
 def test_a_committed_offset_that_goes_back_is_found() -> None:
-    history = History(commits=[committed(5), committed(8, at=2.0)], committed=[Committed("g", P, 5, 3.0, 3.1)])
+    history = History(commits=[committed(5), committed(8, at=2.0)], committed=[OffsetAnswer("g", P, 5, 3.0, 3.1)])
     assert rules(PLAN, history, view()) == ["committed offsets never go back"]
     history.power_losses.append(2.5)
     assert rules(PLAN, history, view()) == []
@@ -182,7 +182,7 @@ def test_a_committed_offset_that_goes_back_is_found() -> None:
 
 def test_a_commit_without_an_answer_may_be_applied_later() -> None:
     late = committed(5, outcome=Outcome.UNKNOWN)
-    history = History(commits=[late, committed(8, at=2.0)], committed=[Committed("g", P, 5, 3.0, 3.1)])
+    history = History(commits=[late, committed(8, at=2.0)], committed=[OffsetAnswer("g", P, 5, 3.0, 3.1)])
     assert rules(PLAN, history, view()) == []
 
 

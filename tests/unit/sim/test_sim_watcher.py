@@ -9,7 +9,7 @@ from penstock.log.txn_index import AbortedTransaction
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
 from penstock.records.build import build_batch
 from penstock.records.control import EndTxn, build_end_txn
-from penstock.sim.checks.replica_rules import Copy, compare, ended_twice, misindexed
+from penstock.sim.checks.replica_rules import ReplicaCopy, compare, ended_twice, misindexed
 from penstock.sim.checks.watcher import Watcher
 
 TOPIC = b"t" * 16
@@ -41,7 +41,7 @@ def test_the_story_has_changes_of_leaders() -> None:
     watched = Watched()
     watched.learn(FIRST, replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1, isr=(2, 3)))
     assert watched.lines == ["leaders: t-0 n1", "leaders: t-0 n2"]
-    assert [each.leader for each in watched.watcher.led["t", 0]] == [1, 2]
+    assert [each.leader for each in watched.watcher.leaderships["t", 0]] == [1, 2]
     assert not watched.broken
 
 
@@ -81,9 +81,9 @@ def batch(offset: int, value: bytes) -> bytes:
     return build_batch([(1, b"k", value, ())], base_offset=offset)
 
 
-def copy(name: str, *values: bytes, start: int = 0) -> Copy:
+def copy(name: str, *values: bytes, start: int = 0) -> ReplicaCopy:
     batches = {offset: batch(offset, value) for offset, value in enumerate(values) if offset >= start}
-    return Copy(name, start, len(values), batches)
+    return ReplicaCopy(name, start, len(values), batches)
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -121,19 +121,19 @@ def marker(epoch: int, *, committed: bool = True) -> bytes:
 
 def test_a_repeated_marker_outside_a_transaction_is_allowed() -> None:
     batches = [transactional(0), marker(1), marker(1), transactional(1), marker(2, committed=False)]
-    assert list(ended_twice("t-0", Copy("n1", 0, 5, dict(enumerate(batches))))) == []
+    assert list(ended_twice("t-0", ReplicaCopy("n1", 0, 5, dict(enumerate(batches))))) == []
 
 
 def test_a_repeated_marker_that_ends_the_next_transaction_is_found() -> None:
     batches = [transactional(0), marker(1), transactional(1), marker(1), marker(2)]
-    assert list(ended_twice("t-0", Copy("n1", 0, 5, dict(enumerate(batches))))) == [
+    assert list(ended_twice("t-0", ReplicaCopy("n1", 0, 5, dict(enumerate(batches))))) == [
         "t-0: producer 7's marker of epoch 1 ends two transactions, at 3"
     ]
 
 
 def test_a_repeated_marker_with_another_result_is_found() -> None:
     batches = [transactional(0), marker(1), marker(1, committed=False)]
-    assert len(list(ended_twice("t-0", Copy("n1", 0, 3, dict(enumerate(batches)))))) == 1
+    assert len(list(ended_twice("t-0", ReplicaCopy("n1", 0, 3, dict(enumerate(batches)))))) == 1
 
 
 def test_aborted_transactions_without_index_entry_and_entries_without_marker_are_found() -> None:
@@ -141,7 +141,7 @@ def test_aborted_transactions_without_index_entry_and_entries_without_marker_are
         [(1, b"k", b"v", ())], base_offset=1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
     end = build_end_txn(EndTxn(False, 0), producer_id=7, producer_epoch=0, timestamp=1, base_offset=2)
-    found = Copy("n1", 0, 3, {1: data, 2: end})
+    found = ReplicaCopy("n1", 0, 3, {1: data, 2: end})
     entry = AbortedTransaction(7, 1, 2, 3)
     assert list(misindexed("t-0", found, [entry])) == []
     assert list(misindexed("t-0", found, [entry._replace(first_offset=0)])) == [], "compaction removed its first batch"

@@ -20,7 +20,7 @@ from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.producers import Writer, WriterOptions, end
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import Commit, Outcome, Read, Transaction, copy_of
+from penstock.sim.checks.history import OffsetCommit, Outcome, Read, Transaction, copy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Copier(Writer):
         for write, promise in sent:
             whole = await self._settle(write, promise) and whole
         positions = {(part.topic, part.partition): part.next_offset for part in fetched}
-        commits = [Commit(self.reading.group, each, to, session.now) for each, to in positions.items()]
+        commits = [OffsetCommit(self.reading.group, each, to, session.now) for each, to in positions.items()]
         if not whole:
             await end(session, producer, transaction, commit=False)
             raise KafkaError(

@@ -25,7 +25,7 @@ from penstock.protocol.messages.api_09_offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.protocol.vocabulary import GROUP_COORDINATOR, TopicPartition
-from penstock.sim.checks.history import Commit, Committed, History, Outcome
+from penstock.sim.checks.history import History, OffsetAnswer, OffsetCommit, Outcome
 
 if TYPE_CHECKING:
     from penstock.net.network import Network
@@ -104,7 +104,9 @@ class Session:
         self, client: AsyncClient, group: str, positions: Mapping[TopicPartition, int], **who: Any
     ) -> bool:
         """Commits offsets and records the attempt. Returns False for a refusal; raises KafkaError without an answer."""
-        commits = {partition: Commit(group, partition, offset, self.now) for partition, offset in positions.items()}
+        commits = {
+            partition: OffsetCommit(group, partition, offset, self.now) for partition, offset in positions.items()
+        }
         self.history.commits.extend(commits.values())
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for (name, index), offset in positions.items():
@@ -151,7 +153,7 @@ class Session:
                 if code is not ErrorCode.NONE:
                     raise KafkaError(code, f"The coordinator of group {group} refused to return its offsets.")
             for partition, offset in offsets.items():
-                self.history.committed.append(Committed(group, partition, offset, began, self.now))
+                self.history.committed.append(OffsetAnswer(group, partition, offset, began, self.now))
             return offsets
 
         found = await client.retrying(ask)

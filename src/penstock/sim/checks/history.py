@@ -70,7 +70,7 @@ class Read:
 
 
 @dataclass(slots=True, eq=False)
-class Commit:
+class OffsetCommit:
     """A commit of a group's offset."""
 
     group: str
@@ -83,7 +83,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class OffsetAnswer:
     """A group's committed offset, as a client was told; -1: none."""
 
     group: str
@@ -117,8 +117,8 @@ class History:
     writes: list[Write] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
-    committed: list[Committed] = field(default_factory=list)
+    commits: list[OffsetCommit] = field(default_factory=list)
+    committed: list[OffsetAnswer] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
     outlived: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
     """Group and partition → offsets committed for a topic of this name that was deleted afterwards."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.protocol.vocabulary import TRANSACTION_STATE, TopicPartition
-from penstock.sim.checks.history import Commit, FinalView, History, Outcome, Write, copy_of, is_copy
+from penstock.sim.checks.history import FinalView, History, OffsetCommit, Outcome, Write, copy_of, is_copy
 from penstock.sim.checks.story import Violation
 from penstock.sim.plan.plan import Plan
 
@@ -238,7 +238,7 @@ def what_was_read_committed_stays(plan: Plan, history: History, view: FinalView)
 
 
 def committed_offsets_never_go_back(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    commits: dict[tuple[str, TopicPartition], list[Commit]] = defaultdict(list)
+    commits: dict[tuple[str, TopicPartition], list[OffsetCommit]] = defaultdict(list)
     for commit in history.commits:
         commits[commit.group, commit.partition].append(commit)
     told = [(each.group, each.partition, each.offset, each.began) for each in history.committed]

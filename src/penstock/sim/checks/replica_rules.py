@@ -32,7 +32,7 @@ Starts = dict[TopicPartition, set[int]]
 
 
 @dataclass(slots=True)
-class Copy:
+class ReplicaCopy:
     """All batches that one machine has of one partition."""
 
     name: str
@@ -41,7 +41,7 @@ class Copy:
     batches: dict[int, bytes]
 
 
-def read_copy(name: str, log: Log) -> Copy:
+def read_copy(name: str, log: Log) -> ReplicaCopy:
     """Reads all batches of a replica from its files."""
     batches: dict[int, bytes] = {}
     position = log.log_start_offset
@@ -54,10 +54,10 @@ def read_copy(name: str, log: Log) -> Copy:
             if header.next_offset > log.log_start_offset:
                 batches[header.base_offset] = bytes(view)
             position = max(position, header.next_offset)
-    return Copy(name, log.log_start_offset, log.log_end_offset, batches)
+    return ReplicaCopy(name, log.log_start_offset, log.log_end_offset, batches)
 
 
-def compare(where: str, copies: Sequence[Copy], *, compacted: bool) -> Iterator[str]:
+def compare(where: str, copies: Sequence[ReplicaCopy], *, compacted: bool) -> Iterator[str]:
     if not copies:
         return
     model = max(copies, key=lambda copy: copy.end)
@@ -72,7 +72,7 @@ def compare(where: str, copies: Sequence[Copy], *, compacted: bool) -> Iterator[
             yield from _compare_batches(where, model, copy)
 
 
-def _compare_batches(where: str, one: Copy, other: Copy) -> Iterator[str]:
+def _compare_batches(where: str, one: ReplicaCopy, other: ReplicaCopy) -> Iterator[str]:
     start, end = max(one.start, other.start), min(one.end, other.end)
     for base in sorted({*one.batches, *other.batches}):
         if start <= base < end and one.batches.get(base) != other.batches.get(base):
@@ -80,7 +80,7 @@ def _compare_batches(where: str, one: Copy, other: Copy) -> Iterator[str]:
             return
 
 
-def _compare_records(where: str, one: Copy, other: Copy) -> Iterator[str]:
+def _compare_records(where: str, one: ReplicaCopy, other: ReplicaCopy) -> Iterator[str]:
     mine, theirs = _records(one), _records(other)
     for offset in sorted(mine.keys() & theirs.keys()):
         if mine[offset] != theirs[offset]:
@@ -88,7 +88,7 @@ def _compare_records(where: str, one: Copy, other: Copy) -> Iterator[str]:
             return
 
 
-def _records(copy: Copy) -> dict[int, tuple[bytes | None, bytes | None]]:
+def _records(copy: ReplicaCopy) -> dict[int, tuple[bytes | None, bytes | None]]:
     found: dict[int, tuple[bytes | None, bytes | None]] = {}
     for batch in copy.batches.values():
         for record in read_records(memoryview(batch)):
@@ -134,7 +134,7 @@ def _sound(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterato
 
 
 def replicas_agree(machines: Sequence[Machine], compacted: set[str], damaged: set[TopicPartition]) -> Iterator[str]:
-    copies: dict[TopicPartition, list[Copy]] = {}
+    copies: dict[TopicPartition, list[ReplicaCopy]] = {}
     for machine, partition in _sound(machines, damaged):
         name = (partition.topic, partition.index)
         try:
@@ -184,7 +184,7 @@ def aborted_transactions_are_indexed(machines: Sequence[Machine], damaged: set[T
             continue
 
 
-def misindexed(where: str, copy: Copy, entries: Iterable[AbortedTransaction]) -> Iterator[str]:
+def misindexed(where: str, copy: ReplicaCopy, entries: Iterable[AbortedTransaction]) -> Iterator[str]:
     """Compares index entries with the aborted transactions that a rebuild from the batches finds.
 
     Compaction may have removed a transaction's first batches: an entry may begin earlier than the rebuilt transaction.
@@ -222,7 +222,7 @@ def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartiti
         yield from ended_twice(f"{partition.topic}-{partition.index} on {machine.name}", copy)
 
 
-def ended_twice(where: str, copy: Copy) -> Iterator[str]:
+def ended_twice(where: str, copy: ReplicaCopy) -> Iterator[str]:
     #: Producer → epoch of its last marker, and whether that committed.
     ends: dict[int, tuple[int, bool]] = {}
     #: Producers with records since their last marker.

@@ -88,8 +88,8 @@ class Watcher:
         self.on_elected: list[Callable[[str, int], None]] = []
         self.quorum_leader = NO_NODE
         self.quorum_epoch = NO_NODE
-        self.led: dict[TopicPartition, list[Leadership]] = {}
-        self.levels: dict[TopicPartition, list[Progress]] = {}
+        self.leaderships: dict[TopicPartition, list[Leadership]] = {}
+        self.progress: dict[TopicPartition, list[Progress]] = {}
         self._quorum: dict[int, int] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._states: dict[tuple[bytes, int, int], PartitionImage] = {}
@@ -169,7 +169,7 @@ class Watcher:
         if partition.partition_epoch < self._epochs.get(key, 0) and key in self._epochs:
             return ""  # a node with older metadata
         self._epochs[key] = partition.partition_epoch
-        history = self.led.setdefault((name, index), [])
+        history = self.leaderships.setdefault((name, index), [])
         last = history[-1] if history else None
         if last is not None and (last.leader, last.epoch, last.isr) == (
             partition.leader,
@@ -243,7 +243,7 @@ class Watcher:
                 self._broken("within the log", key, f"{what}, and a high watermark of {high}")
             if image.leader == machine.node_id:
                 name = (partition.topic, partition.index)
-                self.levels.setdefault(name, []).append(Progress(self._now(), high, end))
+                self.progress.setdefault(name, []).append(Progress(self._now(), high, end))
                 if not excuses.all and name not in excuses.damaged:
                     self._leader(key, machine, partition, replicas, excuses.lost)
                     self._enough(key, machine, partition)

@@ -70,7 +70,7 @@ async def put_back(session: Session, machine: Machine) -> None:
     while True:
         try:
             async with session.client() as client:
-                while not await _step(ClusterAdmin(client), machine):  # noqa: ASYNC110 - the quorum tells nobody
+                while not await _step(ClusterAdmin(client), machine):  # noqa: ASYNC110 - clients are not notified of voters
                     await asyncio.sleep(TRY_AGAIN_S)
                 return
         except KafkaError as error:

@@ -101,7 +101,7 @@ def _machine_bars(story: list[StoryLine], name: str, end: float) -> Iterable[tup
 
 
 def _partition_lanes(lanes: _Lanes, watcher: Watcher, end: float) -> None:
-    for (topic, index), led in sorted(watcher.led.items()):
+    for (topic, index), led in sorted(watcher.leaderships.items()):
         top = lanes.lane(f"{topic}-{index}"[:16])
         for number, each in enumerate(led):
             stop = led[number + 1].time if number + 1 < len(led) else end
@@ -111,7 +111,7 @@ def _partition_lanes(lanes: _Lanes, watcher: Watcher, end: float) -> None:
                 lanes.bar(top, each.time, stop, f"n{each.leader}", what)
             else:
                 lanes.bar(top, each.time, stop, "bad", f"{each.time:.3f} s: no leader, in sync {in_sync}")
-        levels = watcher.levels.get((topic, index), [])
+        levels = watcher.progress.get((topic, index), [])
         highest = max((level.high_watermark for level in levels), default=0)
         if highest:
             step = max(1, len(levels) // LEVELS_SHOWN)

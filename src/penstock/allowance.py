@@ -1,18 +1,18 @@
-"""A bound on what a node remembers for its clients: granted by estimate, counted anew now and then."""
+"""A bound on the memory that a node keeps for its clients: granted by estimate, recounted from time to time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 UNLIMITED = 2**63 - 1
-#: A count takes a moment, so a full allowance is counted again only after this long.
+#: A count takes a moment, so a full allowance is recounted only after this long.
 FULL_RECOUNT_MS = 1_000
-#: And any other after this long: what was given back, or was loaded from a log, is found then.
+#: Any other allowance is recounted after this long, which finds freed memory and state loaded from a log.
 RECOUNT_MS = 60_000
 
 
 class Allowance:
-    """What was granted since the last count, added to that count, stays within `limit`."""
+    """Grants memory as long as the last count plus all grants since stays within `limit`."""
 
     __slots__ = ("_counted_ms", "_counters", "_used", "limit")
 
@@ -23,11 +23,11 @@ class Allowance:
         self._counted_ms: int | None = None
 
     def counted_by(self, counter: Callable[[], int]) -> None:
-        """Adds a counter: the allowance is shared by all that have one."""
+        """Adds a counter; owners of counters share the allowance."""
         self._counters.append(counter)
 
     def grant(self, size: int, now_ms: int) -> bool:
-        """False if there is no room for `size` more. What doesn't grow is always granted."""
+        """Grants `size` more; returns False if that exceeds the limit. A size of zero or less is always granted."""
         if size <= 0 or self.limit == UNLIMITED:
             return True
         since_ms = RECOUNT_MS if self._counted_ms is None else now_ms - self._counted_ms

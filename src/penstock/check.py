@@ -1,4 +1,4 @@
-"""Invariants that stay on in production: one that fails stops what it guards instead of serving it wrong."""
+"""Invariants that are checked in production, too: a violated invariant raises instead of giving a wrong answer."""
 
 
 class InvariantError(Exception):

@@ -1,20 +1,20 @@
-"""Wall time, injected. Monotonic time is the event loop's; record timestamps, retention and leases need this one."""
+"""Wall time, injected. Record timestamps, retention and leases use it; monotonic time comes from the event loop."""
 
 from typing import Protocol
 
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch, as the machine believes them. May jump."""
+        """Returns the machine's milliseconds since 1970; they may jump."""
         ...
 
     def nanoseconds(self) -> int:
-        """A fine clock that never goes back, to measure work with. It stands still where runs have to repeat."""
+        """Returns a fine monotonic time, to measure work. The simulator's stands still, for repeatable runs."""
         ...
 
 
 class ManualClock:
-    """A clock that stands still until told otherwise: for tests and the simulator."""
+    """A clock for tests and the simulator that moves only by `advance`."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms

@@ -1,4 +1,4 @@
-"""Which process a pid means: pids are used again, a pid with the time its process started is not."""
+"""Identifies processes by pid and start time, because the system reuses pids."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 PS_TIMEOUT_S = 5.0
-_START_TIME = 19  # of the fields behind the command's name in /proc/PID/stat, which are counted from 0
+_START_TIME = 19  # index among the fields behind the command's name in /proc/PID/stat
 
 
 def started(pid: int) -> str:
-    """When the process started, in the system's own words; empty if there is no such process."""
+    """Returns when the process started, in the system's own format; empty if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -23,7 +23,7 @@ def started(pid: int) -> str:
 
 
 def _started_by_ps(pid: int) -> str:
-    """For systems without /proc."""
+    """Returns the start time from `ps`, for systems without /proc."""
     asked = ["ps", "-o", "lstart=", "-p", str(pid)]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PS_TIMEOUT_S)  # noqa: S603
@@ -33,14 +33,14 @@ def _started_by_ps(pid: int) -> str:
 
 
 def terminate(pid: int, when_started: str) -> bool:
-    """Sends SIGTERM to the process with this pid if it is the one that started then; False if it is not."""
+    """Sends SIGTERM to the process with this pid and start time; returns False if it has ended."""
     if not hasattr(os, "pidfd_open"):
         if started(pid) != when_started:
             return False
         os.kill(pid, signal.SIGTERM)
         return True
     try:
-        # The descriptor stays with the process that had the pid when it was opened.
+        # The descriptor refers to the process that had the pid when it was opened, also if the pid is reused.
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return False

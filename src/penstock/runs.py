@@ -1,7 +1,7 @@
-"""Which pipelines run on this machine, and how far their queries are: a small file for each, in the user's state
+"""Records of the pipelines on this machine and their queries' progress: a small file each, in the user's state
 directory. Pipelines write them; `penstock pipeline list|status|stop` and a node's console read them.
 
-What is read may be anybody's: a file that is too large or says something else than a run is passed over.
+Any program may write there: a file that is too large or does not describe a run is skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock import processes
 MAX_BYTES = 256 * 1024
 MAX_QUERIES = 100
 MAX_IDS = 20
-MAX_FILE_NAME = 220  # what file systems take, less the ending and what the temporary file has in front
+MAX_FILE_NAME = 220  # limit of file systems, less the extension and the prefix of the temporary file
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -34,15 +34,15 @@ class Query:
     running: bool
     batch: int
     rows: int
-    """In that batch."""
+    """Rows of that batch."""
     total_rows: int
-    """Since it was started."""
+    """Rows since the query was started."""
     rows_per_second: float
     batch_ms: int
     lag: int
-    """Offsets that are there and not read."""
+    """Offsets that the query has not read yet."""
     topic_ids: tuple[str, ...] = ()
-    """Of topics that it reads, the first MAX_IDS: by them a cluster knows its own."""
+    """Ids of the topics that it reads, at most MAX_IDS: a cluster recognises its pipelines by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ class Run:
     name: str
     pid: int
     spec: str
-    """The project's file, or what is copied where."""
+    """The project's file, or a description of a copy's source and target."""
     began: str
     state: str = "running"
     last: str = ""
     """The newest event, or why it failed."""
     queries: Mapping[str, Query] = field(default_factory=dict)
-    """By their ids."""
+    """Queries by their ids."""
     started: str = ""
-    """When the process with this pid started, by which it is told from a later one with the same pid."""
+    """Start time of the process, which distinguishes it from a later process with the same pid."""
     clusters: tuple[str, ...] = ()
-    """Ids of the clusters that it reads from and writes to; empty where only its queries know."""
+    """Ids of the clusters that it reads from and writes to; empty if only its queries' topic ids are known."""
 
     @property
     def alive(self) -> bool:
@@ -86,7 +86,7 @@ def save(run: Run) -> None:
 
 
 def _path(name: str) -> Path:
-    """The file of a run, inside the directory whatever the name is."""
+    """Returns the path of a run's file, which is inside the directory whatever the name is."""
     return directory() / f"{quote(name, safe='')[:MAX_FILE_NAME]}.json"
 
 
@@ -104,13 +104,13 @@ def load_all() -> list[Run]:
 
 
 def recent(count: int) -> list[Run]:
-    """The latest that were heard of, newest first."""
+    """Returns the most recently updated runs, newest first."""
     written: list[tuple[float, Path]] = []
     for path in directory().glob("*.json"):
         try:
             written.append((path.stat().st_mtime, path))
         except OSError:
-            continue  # gone since it was listed
+            continue  # deleted since it was listed
     written.sort(reverse=True)
     return [run for _, path in written[:count] if (run := _read(path)) is not None]
 
@@ -132,7 +132,7 @@ def _parse(told: Any) -> Run | None:
     pid, state, queries = told.get("pid"), told.get("state", "running"), told.get("queries", {})
     if not all(isinstance(each, str) for each in (*texts, state)) or not isinstance(queries, dict):
         return None
-    if type(pid) is not int or not 0 < pid < 2**31:  # others mean many processes to whoever sends them a signal
+    if type(pid) is not int or not 0 < pid < 2**31:  # pids below 1 would signal whole process groups
         return None
     name, spec, began, last, started = texts
     figures = {key: query for key, each in queries.items() if (query := _parse_query(each)) is not None}
@@ -153,7 +153,7 @@ def _parse_query(told: Any) -> Query | None:
 
 
 def free_name(wanted: str, spec: str | None = None) -> str:
-    """The name, with a number if another pipeline has it: one that runs, or one of another spec."""
+    """Returns the name, with a number added if a running pipeline or one of another spec has the name."""
     name, number = wanted, 1
     while (run := load(name)) is not None and _is_another(run, spec):
         number += 1
@@ -166,13 +166,13 @@ def _is_another(run: Run, spec: str | None) -> bool:
 
 
 class Recording:
-    """Keeps a run's file current. Where none can be written the pipeline runs all the same, and nobody can list it."""
+    """Keeps a run's file current. If the file can't be written, the pipeline runs anyway, but is not listed."""
 
     def __init__(self, run: Run, *, keep: bool = True, on_problem: Callable[[str], None] = lambda _: None) -> None:
         self._run = run
         self._keep = keep
         self._on_problem = on_problem
-        self._lock = threading.Lock()  # progress comes from a thread of Spark's, the end from the command's own
+        self._lock = threading.Lock()  # progress comes from a Spark thread, the end from the main thread
 
     def __enter__(self) -> Recording:
         self._save()
@@ -192,7 +192,7 @@ class Recording:
             self._save()
 
     def progressed(self, query_id: str, query: Query, last: str) -> None:
-        """A batch of one of its queries is done."""
+        """Records a finished batch of one of the run's queries."""
         with self._lock:
             known = {each: found for each, found in self._run.queries.items() if each != query_id}
             for each in list(known)[: max(0, len(known) + 1 - MAX_QUERIES)]:
@@ -213,5 +213,5 @@ class Recording:
 
 
 def stop(run: Run) -> bool:
-    """Asks for a clean stop: what was not committed is done by the next run. False if it has ended meanwhile."""
+    """Requests a clean stop; the next run redoes uncommitted work. Returns False if the run has ended."""
     return processes.terminate(run.pid, run.started)

@@ -1,6 +1,6 @@
-"""Names that a person may have meant, for messages about a name that is not known.
+"""Suggestions of similar names, for messages about an unknown name.
 
-Looking for them takes milliseconds: fit for what the person who reads the message wrote, not for what a client sent.
+The search takes milliseconds: use it for names that a person typed, not for names in requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ALIKE = 0.7
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The remedy at the end of a sentence: the nearest of the known names, or to check the spelling."""
+    """Returns the end of a sentence: the most similar known names, or the advice to check the spelling."""
     names = {name.lower(): name for name in known}
     near = [names[each] for each in get_close_matches(word.lower(), names, NAMES_MAX, ALIKE)]
     if not near:

@@ -1,4 +1,4 @@
-"""What code with a node inside may write for properties, configs and topics, and one sentence for what it may not."""
+"""Checks the properties, configs and topics that code passes to an embedded node; an error is one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Value = str | int | float | list[str] | tuple[str, ...]
 
 
 def properties(config: Mapping[str, Value] | None) -> dict[str, str]:
-    """Server properties as text. A name that no broker knows would do nothing: it is an error."""
+    """Returns server properties as text. Raises ValueError for an unknown name, which would have no effect."""
     texts = _texts("property", config or {})
     for name, text in texts.items():
         if broker_key(name) is None:
@@ -33,7 +33,7 @@ def topic_configs(configs: Mapping[str, Value] | None) -> dict[str, str]:
 
 
 def keyword_configs(keywords: Mapping[str, Value]) -> dict[str, str]:
-    """Topic configs that are written as keywords, with underscores for dots."""
+    """Returns topic configs from keywords with underscores for dots."""
     for name, value in keywords.items():
         if isinstance(value, Mapping):
             raise TypeError(f"{name} is {value!r}: write each config as a keyword, such as retention_ms=1000")
@@ -45,7 +45,7 @@ def partition_counts(topics: Mapping[str, int] | None) -> dict[str, int]:
         raise TypeError(f"topics is {topics!r}: write names with partition counts, such as {{'orders': 3}}")
     for name, count in (topics or {}).items():
         if not isinstance(name, str):
-            raise TypeError(f"{name!r} is no name of a topic: write a text")
+            raise TypeError(f"{name!r} is not a topic name: write a text")
         if type(count) is not int:
             raise TypeError(f"topic {name!r} has {count!r} for partitions: write a whole number")
     return dict(topics or {})
@@ -55,7 +55,7 @@ def node_count(nodes: int) -> int:
     if type(nodes) is not int:
         raise TypeError(f"nodes is {nodes!r}: write a whole number")
     if nodes < 1:
-        raise ValueError(f"a cluster needs a node, not {nodes}")
+        raise ValueError(f"nodes is {nodes}: write 1 or more")
     return nodes
 
 

@@ -1,4 +1,4 @@
-"""How a node shares the process's limit of open files between its logs, its connections and everything else."""
+"""Divides the process's limit of open files between a node's logs, its connections and all other uses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from penstock.disk.reserve import RESERVED_DESCRIPTORS
 from penstock.net.network import UNLIMITED
 
-#: More than this many open log files bring nothing.
+#: More open log files than this bring no gain.
 MAX_LOG_FILES = 512
 #: Standard streams, event loop, listeners, locks, HTTP's 64 connections, connections to other nodes, connections from
 #: loopback beyond the limits, and connections that wait in a listener's queue to be refused.
 OTHERS = 192
-#: What the soft limit is raised to where the hard one is higher.
+#: The soft limit is raised to this if the hard limit is higher.
 WANTED = 1_048_576
 
 
@@ -24,7 +24,7 @@ class Descriptors:
 
 
 def shared(limit: int, nodes: int = 1) -> Descriptors:
-    """The share of one of `nodes` nodes in a process that may open `limit` files."""
+    """Returns the share of one of `nodes` nodes in a process that may open `limit` files."""
     mine = limit // nodes
     log_files = max(16, min(MAX_LOG_FILES, mine // 4))
     others = min(OTHERS, mine // 4) + RESERVED_DESCRIPTORS
@@ -32,13 +32,13 @@ def shared(limit: int, nodes: int = 1) -> Descriptors:
 
 
 def available(nodes: int = 1) -> Descriptors:
-    """The share of one of `nodes` nodes of this process."""
+    """Returns the share of one of `nodes` nodes in this process."""
     limit = _soft_limit()
     return Descriptors() if limit is None else shared(limit, nodes)
 
 
 def raise_limit() -> None:
-    """Raises the soft limit of open files as far as the hard one allows. For a process that is nothing but a node."""
+    """Raises the soft limit of open files as far as the hard one allows. For processes that only run a node."""
     if sys.platform == "win32":
         return
     import resource
@@ -51,7 +51,7 @@ def raise_limit() -> None:
     while target > soft:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-        except (ValueError, OSError):  # a kernel may allow less than the hard limit says, as macOS does
+        except (ValueError, OSError):  # a kernel may allow less than the hard limit, as macOS does
             target //= 2
         else:
             return

@@ -1,4 +1,4 @@
-"""The HTTP side of a node: opened with its other listeners, serving when the broker does, and never in its way."""
+"""The HTTP side of a node: it opens with the other listeners and serves once the broker does."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 class HttpSide:
-    """Does nothing where no address is set. Raises ListenerError for one that is none."""
+    """Serves HTTP if an address is set. Raises ListenerError for an invalid address."""
 
     def __init__(
         self, world: World, plans: Sequence[ListenerPlan], *, optional: bool = False, pipelines: Pipelines | None = None
     ) -> None:
-        """`optional`: the node starts without HTTP where the address can't be had. `pipelines` lists those of the
+        """`optional`: the node starts without HTTP if the address can't be bound. `pipelines` lists those of the
         console.
         """
         self._world = world
@@ -38,16 +38,16 @@ class HttpSide:
         self._started_ms = 0
         self._optional = optional
         self._pipelines = pipelines
-        #: Why HTTP is not served although an address is set.
+        #: The reason why HTTP is not served although an address is set.
         self.problem: str | None = None
 
     @property
     def url(self) -> str | None:
-        """None where it is off."""
+        """The URL of the console; None if HTTP is off."""
         return None if self._server is None else self._server.url
 
     async def open(self) -> None:
-        """Raises HttpUnavailableError, unless it is optional."""
+        """Opens the listener. Raises HttpUnavailableError if it can't be bound, unless HTTP is optional."""
         if self._address is None:
             return
         self._started_ms = self._world.clock.wall_ms()
@@ -60,12 +60,12 @@ class HttpSide:
             self.problem = _sentence(self._address, error)
             if not self._optional:
                 raise HttpUnavailableError(self.problem) from error
-            logger.info("%s", self.problem)
+            logger.info("HTTP is off: %s", self.problem)
         else:
             self._server = server
 
     def _names(self, address: HttpAddress) -> list[str]:
-        """Under which it may be asked for besides its own: those that clients know this machine by."""
+        """Returns further host names that requests may use: the names by which clients know this machine."""
         if _is_loopback(address.host):
             return []
         return [socket.gethostname(), *(plan.advertised_host for plan in self._plans)]
@@ -103,4 +103,4 @@ def _sentence(address: HttpAddress, error: OSError) -> str:
     shown = f"{PROPERTY}={address.host}:{address.port}"
     if error.errno == errno.EADDRINUSE:
         return f"{shown}: the port is taken; stop what uses it, choose another, or leave the property empty"
-    return f"{shown}: can't listen there: {error.strerror or error}"
+    return f"{shown}: can't listen on this address: {error.strerror or error}"

@@ -2,7 +2,7 @@
 
 Every part is called for every image, one after the other, before the image's submitter gets its reply. Parts read each
 other (a coordinator looks for its partition, a partition for its settings), so the order is decided in one place, here.
-A listener that fails is logged and called again with the next image; it keeps no other from being called.
+A listener that fails is logged and called again with the next image; the other listeners are called anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Since(Enum):
-    """From when on a listener is called."""
+    """The stage of a node from which on a listener is called."""
 
     START = "the metadata log starts"
     REGISTERED = "the image has everything that was decided before this node registered"
@@ -51,31 +51,31 @@ class ImageDelivery:
         self._is_broker = is_broker
         self._on_fatal = on_fatal
         self._applied = EMPTY_IMAGE
-        #: In the order of their calls. Listeners from the start come first, because they subscribe first.
+        #: In call order. Listeners that start earlier come first, because they subscribe first.
         self._listeners = (
             # Wakes Metadata requests that wait for the controller's decision about a lost node. They run after all
             # listeners, so they find partitions and coordinators as the new image has them.
             ImageListener(Since.START, broker.peers.suspects.apply),
-            # Wakes the tasks that wait for an image. One is the registration, which ends before others may follow.
+            # Wakes the tasks that wait for an image. One is the registration, which must finish before parts follow.
             ImageListener(Since.START, broker.lifecycle.apply),
-            # Lists failovers and starts elections: reads the image and nothing of the parts below.
+            # Lists failovers and starts elections: reads the image only, none of the parts below.
             *((ImageListener(Since.START, broker.controller.apply),) if is_controller else ()),
-            # Settings, then partitions, then their replication, as one step: see `_apply`.
+            # Settings, then partitions, then replication, as one step: see `_apply`.
             ImageListener(Since.REGISTERED, self._apply),
-            # A group coordinator loads from a partition that has to be there, with its role and its settings.
+            # A group coordinator loads from a partition that must already have its role and settings.
             *((ImageListener(Since.REGISTERED, broker.groups.apply),) if is_broker else ()),
-            # Markers of transactions that end go to partitions, and to the group coordinators' too.
+            # Transaction markers go to partitions, among them those of the group coordinators.
             *((ImageListener(Since.REGISTERED, broker.transactions.apply),) if is_broker else ()),
         )
 
     def start(self) -> None:
-        """Call before the metadata log starts."""
+        """Subscribes the listeners from the start; call it before the metadata log starts."""
         self._subscribe(Since.START)
 
     def follow(self) -> None:
-        """Takes over the image of the registration, and those that come. Raises StorageError if it has ACLs.
+        """Applies the image of the registration and all later ones. Raises StorageError if it has ACLs.
 
-        Call it once the image has everything that was decided before this node registered.
+        Call it once the image contains all records written before this node registered.
         """
         image = self._broker.metadata.image
         if image.acls:
@@ -91,17 +91,17 @@ class ImageDelivery:
                 self._broker.metadata.subscribe(listener.apply)
 
     def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
-        """Goes from the last image that was taken over whole: one that failed half-way comes again with the next."""
+        """Applies the changes since the last completely applied image: changes of a failed one are applied again."""
         old, broker = self._applied, self._broker
         if new.acls:
             self._on_fatal(_unprotected(new))
             return
         if new.configs is not old.configs:
-            self._apply_configs(new)  # first: all others read settings
+            self._apply_configs(new)  # first, because all other parts read settings
         if self._is_broker:
             before = None if old is EMPTY_IMAGE else old
             broker.partitions.apply(before, new)
-            broker.replicas.apply(before, new)  # it follows partitions that have to be there
+            broker.replicas.apply(before, new)  # replication follows partitions, which must exist
         broker.quotas.apply_image(new)
         broker.telemetry.apply_image(old, new)
         self._applied = new
@@ -115,17 +115,17 @@ class ImageDelivery:
         self._broker.fetch_policy.settings_changed()
 
     def _cordon(self, wanted: frozenset[str]) -> None:
-        """Sets the directories that get no new partitions. A heartbeat tells the controller at once."""
+        """Sets the directories that get no new partitions, and notifies the controller with a heartbeat at once."""
         logs = self._broker.logs
         if wanted == logs.cordoned:
             return
         logs.cordon(wanted)
-        logger.info("log directories that take no new partitions: %s", ", ".join(sorted(wanted)) or "none")
+        logger.info("cordoned log directories, which get no new partitions: %s", ", ".join(sorted(wanted)) or "none")
         self._broker.lifecycle.beat_now()
 
 
 def _unprotected(image: MetadataImage) -> StorageError:
-    """The refusal to serve a cluster in which Kafka's authorizer would keep somebody out."""
+    """Returns the refusal to serve a cluster with ACLs, which Kafka would enforce and Penstock does not."""
     return StorageError(
         f"The metadata log holds ACLs ({len(image.acls)}), and Penstock has no authorizer yet: remove them with "
         "Kafka's kafka-acls first, and let only trusted machines reach the node's ports."

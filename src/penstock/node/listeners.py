@@ -1,6 +1,4 @@
-"""`listeners`, `advertised.listeners` and the protocol map: Kafka's strings to addresses, or a sentence on what is
-wrong.
-"""
+"""Parses `listeners`, `advertised.listeners` and the protocol map into addresses; an error is one sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ class ListenerError(Exception):
 
 
 class HttpUnavailableError(Exception):
-    """HTTP was asked for and can't be had at its address; the message says what to do."""
+    """HTTP is configured and its address can't be bound; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +33,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """Where to listen, and what to tell clients."""
+    """The address to listen on, and the address to advertise to clients."""
 
     name: str
     host: str
     port: int
     advertised_host: str
-    advertised_port: int  # 0: whatever port the socket got
+    advertised_port: int  # 0: the port that the socket was given
     security_protocol: str
     controller: bool
 
@@ -51,12 +49,14 @@ def parse_listeners(setting: str, entries: Sequence[str]) -> list[Address]:
     for entry in entries:
         match = PATTERN.fullmatch(entry.strip())
         if match is None or int(match["port"]) > 65_535:
-            raise ListenerError(f"{setting}: {entry.strip()!r} is not NAME://host:port")
+            raise ListenerError(
+                f"{setting}: {entry.strip()!r} is not NAME://host:port, e.g. PLAINTEXT://127.0.0.1:9092"
+            )
         found.append(Address(match["name"].upper(), match["host"].strip("[]"), int(match["port"])))
     names = [address.name for address in found]
     for name in names:
         if names.count(name) > 1:
-            raise ListenerError(f"{setting}: listener name {name} is used twice")
+            raise ListenerError(f"{setting}: listener name {name} is used twice; give each listener its own name")
     return found
 
 
@@ -69,7 +69,7 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
         raise ListenerError("listeners: at least one is needed, e.g. PLAINTEXT://127.0.0.1:9092")
     for name in advertised:
         if name not in {address.name for address in bound}:
-            raise ListenerError(f"advertised.listeners: {name} is not among the listeners")
+            raise ListenerError(f"advertised.listeners: {name} is not in listeners; add it there, or remove it here")
     plans = []
     for name in [*(address.name for address in bound), *sorted(controllers)]:
         protocol = protocols.get(name, "PLAINTEXT" if name in controllers else name)
@@ -81,7 +81,9 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
         host = shown.host
         if host in ("0.0.0.0", "::"):  # noqa: S104 - refused as an advertised address, not bound
             if shown is not address:
-                raise ListenerError(f"advertised.listeners: {host} is no address that a client can reach")
+                raise ListenerError(
+                    f"advertised.listeners: clients can't connect to {host}; use an address of this machine"
+                )
             host = ""
         plans.append(
             ListenerPlan(
@@ -96,28 +98,30 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
         )
     roles = settings.list("process.roles") or ("broker", "controller")
     if "broker" in roles and all(plan.controller for plan in plans):
-        raise ListenerError("listeners: at least one must not be in controller.listener.names, for clients")
+        raise ListenerError("listeners: all are in controller.listener.names; add a listener for clients")
     if "broker" not in roles:
         wrong = next((plan.name for plan in plans if not plan.controller), None)
         if wrong is not None:
             raise ListenerError(
                 f"listeners: {wrong} is for clients, and this node is only a controller; "
-                "name it in controller.listener.names, or take it out"
+                "name it in controller.listener.names, or remove it"
             )
     elif "controller" not in roles:
         wrong = next((plan.name for plan in plans if plan.controller), None)
         if wrong is not None:
-            raise ListenerError(f"listeners: {wrong} is for controllers, and this node is none; take it out")
+            raise ListenerError(f"listeners: {wrong} is for controllers, and this node is not a controller; remove it")
     return plans
 
 
 def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> str:
-    """The listener that brokers use among themselves."""
+    """Returns the listener that brokers use among themselves."""
     name = (settings.optional_str("inter.broker.listener.name") or "").upper()
     clients = [plan for plan in plans if not plan.controller]
     if name:
         if "broker" in (settings.list("process.roles") or ("broker",)) and name not in {plan.name for plan in clients}:
-            raise ListenerError(f"inter.broker.listener.name: {name} is not among the listeners for clients")
+            raise ListenerError(
+                f"inter.broker.listener.name: {name} is not a listener for clients; name one from listeners"
+            )
         return name
     protocol = settings.str("security.inter.broker.protocol")
     names = [plan.name for plan in clients]
@@ -125,7 +129,7 @@ def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> 
 
 
 def protected_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> frozenset[str]:
-    """Those of controllers, and that of brokers where clients have another one, as in Kafka."""
+    """Returns the listeners of controllers, and that of brokers if clients have another one, as in Kafka."""
     names = {plan.name for plan in plans if plan.controller}
     if len(plans) - len(names) > 1:
         names.add(inter_broker_listener(settings, plans))
@@ -144,6 +148,8 @@ def _protocol_map(text: str) -> dict[str, str]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, protocol = entry.partition(":")
         if not protocol:
-            raise ListenerError(f"listener.security.protocol.map: {entry!r} is not NAME:PROTOCOL")
+            raise ListenerError(
+                f"listener.security.protocol.map: {entry!r} is not NAME:PROTOCOL, e.g. INTERNAL:PLAINTEXT"
+            )
         pairs[name.strip().upper()] = protocol.strip().upper()
     return pairs

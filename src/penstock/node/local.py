@@ -1,8 +1,8 @@
-"""A node with nothing to configure: what `penstock up` and the embedded broker run.
+"""A node without configuration, for `penstock up` and the embedded broker.
 
-One node that is broker and controller, on one listener and one directory, which is formatted when it is new.
-Replication factors of internal topics are 1, since there is nobody to replicate to, and two-phase commit is allowed, so
-that Spark's exactly-once sink finds what it needs; everything else is Kafka's default.
+It is broker and controller, with one listener and one directory, which is formatted if it is new. Internal topics have
+a replication factor of 1, because there is no other node, and two-phase commit is allowed, which Spark's exactly-once
+sink needs; everything else is Kafka's default.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ALONE = {
 def local_settings(
     directory: str, *, host: str = "127.0.0.1", port: int = 9092, overrides: Mapping[str, str] | None = None
 ) -> Settings:
-    """Raises ConfigError for an override that its property doesn't take."""
+    """Returns the settings of a local node. Raises ConfigError for an invalid override."""
     address = f"[{host}]" if ":" in host else host
     own = {"listeners": f"PLAINTEXT://{address}:{port}", "log.dirs": directory}
     return Settings({**ALONE, **own, **(overrides or {})})
@@ -61,7 +61,7 @@ def make_node(
     http_optional: bool = False,
     pipelines: Pipelines | None = None,
 ) -> Node:
-    """A node on this machine's own clock and network, and a seed from its entropy, unless others are given."""
+    """Makes a node with the machine's clock, network and entropy, unless others are given."""
     if seed is None:
         seed = int.from_bytes(os.urandom(16), "big")
     return Node(
@@ -78,14 +78,14 @@ def make_node(
 
 
 def format_if_new(node: Node) -> bool:
-    """Makes directories a cluster of their own where none holds anything yet. Whether that was so.
+    """Formats the directories as a new cluster if all are empty; returns whether it did.
 
-    Raises ConfigError where the properties name other controllers and don't say which of them vote.
+    Raises ConfigError if the properties name other controllers but not which of them are voters.
     """
     settings = node.settings
     directories = settings.log_dirs
     if any(read_meta_properties(node.disk, path) is not None for path in directories):
-        return False  # the others are mount points whose disks are missing, or new: starting says what to do
+        return False  # the others are new, or mount points without their disks: the start reports the remedy
     first = node.quorum_plan.first_voters(standalone=False, several=False, joins=False)
     plan = FormatPlan(
         directories,

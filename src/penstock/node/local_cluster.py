@@ -1,8 +1,8 @@
-"""Several nodes on one machine with nothing to configure: what `penstock up --nodes 3` and `testing.Cluster` run.
+"""Several nodes on one machine without configuration, for `penstock up --nodes 3` and `testing.Cluster`.
 
-Each node is broker and controller. Clients find node K on port P+K-1; controllers talk on ports of their own, which
-are chosen when the cluster is formatted and stay, because the voters' addresses stand in the metadata log. Topics
-have three replicas of which two must have a write, or what fewer nodes allow.
+Each node is broker and controller. Node K serves clients on port P+K-1. Controllers have ports of their own, which are
+chosen at formatting and never change, because the metadata log holds the voters' addresses. Topics have three replicas
+and a min ISR of two, or as many as fewer nodes allow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def local_nodes(
     overrides: Mapping[str, str] | None = None,
     http: Sequence[str] | None = None,
 ) -> list[LocalNode]:
-    """Nodes 1, 2, 3, …, one per directory. Everything can be overridden."""
+    """Returns the settings of nodes 1, 2, 3, …, one per directory. Every property can be overridden."""
     address = f"[{host}]" if ":" in host else host
     count = len(directories)
     factor = str(min(FACTOR, count))
@@ -85,7 +85,7 @@ def format_new(
     random: Random,
     now_ms: int,
 ) -> bool:
-    """Makes directories that hold nothing yet one cluster. Whether they were new; all are, or none is."""
+    """Formats new directories as one cluster; returns whether they were new. All must be new, or none."""
     found = [read_meta_properties(disk, node.directory) for disk, node in zip(disks, nodes)]
     if all(found):
         return False

@@ -1,9 +1,9 @@
-"""One running node: its parts made, started in order, and stopped in the opposite one.
+"""One running node: makes its parts, starts them in order and stops them in reverse order.
 
-Start: directories are locked and their logs come up → listeners open, and that of the controllers is served → the
-quorum takes this node in → the broker registers with the addresses it really has → once the image holds all that was
-decided before, partitions, coordinators and quotas follow it → heartbeats, and requests are let in. Stop: leaderships
-are handed over → no more requests, parked ones answered → coordinators → logs flushed, checkpointed and marked clean.
+Start: lock directories and open logs → open listeners and serve the controllers' listener → join the quorum → register
+the broker with the bound addresses → once the image contains all earlier records, let partitions, coordinators and
+quotas follow it → send heartbeats and admit requests. Stop: hand over leaderships → refuse requests and answer parked
+ones → close coordinators → flush and checkpoint logs and mark them clean.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ STOP_GRACE_SECONDS = 10.0
 
 
 class Node:
-    """Give it its world, `await start()`, and later `await stop()` or, as a crash would, `abandon()`."""
+    """A broker, a controller or both. `start()` it, then `stop()` it, or `abandon()` it as a crash would."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Node:
         http_optional: bool = False,
         pipelines: Pipelines | None = None,
     ) -> None:
-        """`on_fatal` is called when this node can't go on: without its metadata log, or without any log directory.
+        """`on_fatal` is called when the node can't continue: its metadata log or all log directories have failed.
 
-        `faults` are rules that tests give. `http_optional` and `pipelines`: see `HttpSide`.
+        `faults` are fault rules of tests. `http_optional` and `pipelines`: see `HttpSide`.
         """
         self.settings = settings
         self.disk = disk
@@ -90,22 +90,22 @@ class Node:
         self.http = HttpSide(self._world, self._plans, optional=http_optional, pipelines=pipelines)
         self._open = asyncio.Event()
         self._ready = asyncio.Event()
-        #: The parts that handlers work with; None until `start` has made them.
+        #: The parts that handlers use; None until `start` has made them.
         self.broker_or_none: Broker | None = None
         self._server = Server(self._hold, limits_of(settings, network), network=network, nanoseconds=clock.nanoseconds)
         self._maintenance: Maintenance
 
-    # --- what others ask -------------------------------------------------------------------------------
+    # --- access for callers ----------------------------------------------------------------------------
 
     @property
     def broker(self) -> Broker:
-        """The parts that handlers work with. There are none before `start`."""
+        """The parts that handlers use. There are none before `start`."""
         assert self.broker_or_none is not None, "the node has not been started"
         return self.broker_or_none
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` of the first client listener, as advertised; of the controllers' where there is no other."""
+        """`host:port` of the first client listener, as advertised; of the controller listener if there is no other."""
         return self._shown(next((plan for plan in self._plans if not plan.controller), self._plans[0]))
 
     @property
@@ -138,8 +138,8 @@ class Node:
             failure = logs.metadata_dir.failure
             if failure is not None:
                 raise StorageError(
-                    f"{logs.metadata_dir.path} can't be used ({failure.strerror or failure}), and the metadata log is "
-                    "there: repair its disk, or replace it as the disk of a voter."
+                    f"{logs.metadata_dir.path}, which holds the metadata log, can't be used "
+                    f"({failure.strerror or failure}): repair its disk, or replace it as the disk of a voter."
                 )
             protected = protected_listeners(settings, self._plans)
             await self._server.start(
@@ -154,7 +154,7 @@ class Node:
         self._maintenance = Maintenance(logs, intervals_of(settings), cleaner_of(settings, logs))
         self._maintenance.start()
         if not self._controller_listeners:
-            self._server.use(Dispatcher(self.broker))  # no detour for every request
+            self._server.use(Dispatcher(self.broker))  # without the check of the listener for every request
         self._ready.set()
         self.http.serve(self.broker, self._server)
 
@@ -206,7 +206,7 @@ class Node:
             host, port = self._advertised(listener)
             protocol = SUPPORTED_PROTOCOLS[listener.security_protocol]
             endpoints[listener.controller][listener.name] = Endpoint(host, port, protocol)
-        last, fresh = _last_life(logs), random_uuid(self.random)
+        last, fresh = _last_incarnation(logs), random_uuid(self.random)
         return Identity(
             self.settings.node_id,
             cluster_id,
@@ -257,7 +257,7 @@ class Node:
         logs.abandon()
 
     def _dispatch(self, broker: Broker) -> Dispatch:
-        """Controllers are there for each other from the start; clients wait until the broker is ready."""
+        """Dispatches requests by listener: controllers' at once, clients' once the broker is ready."""
         clients = Dispatcher(broker)
         controllers = Dispatcher(broker, "CONTROLLER")
 
@@ -269,7 +269,7 @@ class Node:
         return by_listener
 
     async def _hold(self, connection: Connection, frame: memoryview) -> Reply:
-        """A listener is open a moment before anybody answers on it: early requests wait."""
+        """Delays requests that arrive between the opening of a listener and its first dispatcher."""
         await self._open.wait()
         return await _awaited(self._server.dispatch(connection, frame))
 
@@ -293,7 +293,7 @@ class Node:
     # --- stop --------------------------------------------------------------------------------------------
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
-        """A clean stop: everything acknowledged is on disk, and the next start has nothing to check."""
+        """Stops cleanly: all acknowledged records are on disk, and the next start needs no recovery."""
         broker = self.broker
         await self.http.close()
         broker.faults.clear()
@@ -301,9 +301,9 @@ class Node:
         await broker.lifecycle.hand_over(grace_seconds)
         await broker.metadata.hand_over()
         stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
-        await asyncio.sleep(0)  # the server has marked itself as stopping: what is released now is not parked again
+        await asyncio.sleep(0)  # the server is marked as stopping: requests released now are not parked again
         broker.partitions.release_waiters()
-        await broker.groups.close()  # a member may wait for others for minutes: it hears now that this is over
+        await broker.groups.close()  # answers members that wait for a rebalance, which may take minutes
         await stopping
         await broker.transactions.close()
         await self._maintenance.stop()
@@ -317,7 +317,7 @@ class Node:
         await broker.logs.close(broker_epoch=self.broker_epoch)
 
     async def abandon(self) -> None:
-        """Stop as a killed process does: nothing is flushed or marked. For tests."""
+        """Stops as a killed process does: nothing is flushed or marked clean. For tests."""
         await self._cut_off(self.broker)
         await self._server.stop(grace_s=0)
         await self.http.close()
@@ -328,7 +328,7 @@ class Node:
         self.broker.logs.abandon()
 
     async def _cut_off(self, broker: Broker) -> None:
-        """Nobody hears of this node any more."""
+        """Closes all connections and stops heartbeats, so that other nodes lose contact."""
         broker.channel.close()
         broker.peers.close()
         await broker.replicas.close()
@@ -341,11 +341,12 @@ async def _awaited(reply: Reply | Awaitable[Reply]) -> Reply:
     return reply if reply is None or isinstance(reply, list) or not hasattr(reply, "__await__") else await reply
 
 
-def _last_life(logs: LogManager) -> Life:
-    """Of this broker, if all directories agree that everything it wrote is still there.
+def _last_incarnation(logs: LogManager) -> Life:
+    """Returns the broker's last incarnation if all directories agree that its writes are complete.
 
-    Beyond Kafka: a process that was killed leaves its page cache behind, and is as good as one that stopped in order.
-    Only a machine that was off, or has another disk, may lack something, and loses its place among eligible leaders.
+    Beyond Kafka: the page cache survives a killed process, so its logs are as complete as after a clean stop. Only
+    after a power loss or a disk change may records be missing; then the broker's replicas lose their place among
+    eligible leaders.
     """
     epochs, asking = (set(each) for each in zip(*(directory.last_life for directory in logs.dirs), strict=True))
     return Life(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)

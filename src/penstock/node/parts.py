@@ -1,4 +1,4 @@
-"""The node's parts, made from its settings and wired to each other. Nothing is started here."""
+"""Makes a node's parts from its settings and connects them. Nothing is started here."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from penstock.node.quorum_setup import QuorumPlan
     from penstock.raft.voters import Voter
 
-COMPACTION_KEY_BYTES = 150  # what the helper process needs to remember one key
+COMPACTION_KEY_BYTES = 150  # memory of the helper process per key
 NEVER_MS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a node is given: all that differs between production, tests and the simulator."""
+    """The dependencies of a node that differ between production, tests and the simulator."""
 
     settings: Settings
     disk: Disk
@@ -74,7 +74,7 @@ def make_metadata(
     cluster_id: str,
     on_fatal: Callable[[Exception], None] | None,
 ) -> MetadataLog:
-    """The metadata log with this node's replica of the quorum behind it."""
+    """Makes the metadata log, with this node's replica of the quorum."""
     settings = world.settings
     log = open_metadata_log(
         world.disk,
@@ -224,7 +224,7 @@ async def _allocate_producer_ids(channel: ControllerChannel, lifecycle: Lifecycl
     request = AllocateProducerIdsRequest(broker_id=lifecycle.identity.node_id, broker_epoch=lifecycle.broker_epoch)
     answer = await channel.ask(request)
     if answer.error_code:
-        raise KafkaError(ErrorCode(answer.error_code), "The controller gave no producer ids: ask again.")
+        raise KafkaError(ErrorCode(answer.error_code), "The controller allocated no producer ids: retry.")
     return answer.producer_id_start, answer.producer_id_len
 
 

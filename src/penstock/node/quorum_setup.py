@@ -1,8 +1,8 @@
-"""What the properties say of the quorum: this node's part in it, who votes, where to ask, and how long to wait.
+"""Reads the quorum's properties: this node's role, the voters, the bootstrap servers and the timeouts.
 
-controller.quorum.voters              the voters are what every node's properties say (kraft.version 0)
-controller.quorum.bootstrap.servers   the voters are what the log says (kraft.version 1); these know the log
-neither                               a node alone, or one whose directory names the voters
+controller.quorum.voters              every node's properties list the voters (kraft.version 0)
+controller.quorum.bootstrap.servers   the log lists the voters (kraft.version 1); these nodes have the log
+neither                               a single node, or one whose directory lists the voters
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 VOTER = re.compile(r"(?P<id>\d+)@(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]+):(?P<port>\d+)")
 SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]@]+):(?P<port>\d+)")
 VOTERS, SERVERS = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
-#: Nodes whose id nobody knows yet are counted down from here, as Kafka does.
+#: Bootstrap servers of unknown id get ids from here downwards, as in Kafka.
 FIRST_UNKNOWN_ID = -2
 MAX_PORT = 65_535
 FIRST_ELECTION_MS = 50
@@ -33,12 +33,12 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class FirstVoters(Enum):
-    """The voters that a newly formatted directory names."""
+    """The voters that a newly formatted directory records."""
 
-    NONE = "it learns them from the quorum that it joins"
-    STATIC = "they stand in the properties"
+    NONE = "none: the node learns them from the quorum that it joins"
+    STATIC = "none: the properties list them"
     ALONE = "this node"
-    SEVERAL = "those of --initial-controllers"
+    SEVERAL = "the controllers of --initial-controllers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +51,31 @@ class QuorumPlan:
 
     @property
     def alone(self) -> bool:
-        """Nothing says that there is anybody else. A directory still may."""
+        """True if the properties name no other node; a formatted directory still may."""
         return not self.static_voters and not self.bootstrap
 
     def first_voters(self, *, standalone: bool, several: bool, joins: bool) -> FirstVoters:
-        """What a new directory says of the voters, by the flags of `storage format`. Raises ConfigError."""
+        """Returns which voters a new directory records, by the flags of `storage format`. Raises ConfigError."""
         if self.static_voters and (standalone or several):
             raise ConfigError(
                 f"{VOTERS} is set, so a directory names no voters: leave --standalone and --initial-controllers out, "
                 f"or set {SERVERS} in its place."
             )
         if standalone and not self.is_controller:
-            raise ConfigError("Only a controller can be a quorum of its own: leave --standalone out on a broker.")
+            raise ConfigError("--standalone needs a controller: leave it out, or add 'controller' to process.roles.")
         if joins or not self.is_controller:
             return FirstVoters.NONE
         if self.static_voters:
             return FirstVoters.STATIC
         if self.bootstrap and not standalone and not several:
             raise ConfigError(
-                f"{SERVERS} is set and {VOTERS} is not, so say how this controller begins: --standalone for a cluster "
+                f"{SERVERS} is set and {VOTERS} is not, so choose a way to start: --standalone for a cluster "
                 "of its own, --initial-controllers for a new quorum of several, --no-initial-controllers to join one."
             )
         return FirstVoters.SEVERAL if several else FirstVoters.ALONE
 
     def format_advice(self, own: Iterable[tuple[str, int]]) -> str:
-        """The flags of `storage format` for a directory that isn't formatted; `own` are this node's listeners."""
+        """Returns the `storage format` flags for an unformatted directory; `own` are this node's listeners."""
         if self.alone:
             return "--standalone"
         if self.static_voters:
@@ -85,17 +85,17 @@ class QuorumPlan:
         return "--no-initial-controllers --cluster-id <the cluster's>"
 
     def _names_only(self, own: Iterable[tuple[str, int]]) -> bool:
-        """True if the only bootstrap server is this node, as in the file that Kafka comes with."""
+        """True if the only bootstrap server is this node, as in Kafka's sample properties."""
         mine = {(name, port) for host, port in own for name in (host, *(LOOPBACK if host in LOOPBACK else ()))}
         return len(self.bootstrap) == 1 and set(self.bootstrap.values()) <= mine
 
     def voters_for(self, me: Voter) -> VoterSet:
-        """Of a log that says nothing of them."""
+        """Returns the voters for a log that records none."""
         return VoterSet.of([me]) if self.alone else self.static_voters
 
 
 def plan_quorum(settings: Settings, controller_listeners: Sequence[str]) -> QuorumPlan:
-    """Raises ConfigError for a node that could take part in no quorum."""
+    """Reads the quorum's properties. Raises ConfigError if the node could not take part in any quorum."""
     roles = settings.list("process.roles") or ("broker", "controller")
     is_broker, is_controller = "broker" in roles, "controller" in roles
     voters = _static_voters(settings, controller_listeners)
@@ -109,14 +109,14 @@ def plan_quorum(settings: Settings, controller_listeners: Sequence[str]) -> Quor
         )
     if voters and not is_controller and voters.find(node_id) is not None:
         raise ConfigError(
-            f"{VOTERS} names node {node_id}, which is no controller: "
+            f"{VOTERS} names node {node_id}, which is not a controller: "
             "add 'controller' to its process.roles, or take it out of the voters on every node."
         )
     if not is_controller and not voters and not servers:
-        raise ConfigError(f"A broker needs to know its controllers: set {SERVERS}, e.g. localhost:9093.")
+        raise ConfigError(f"The broker has no controllers to connect to: set {SERVERS}, e.g. localhost:9093.")
     if is_controller and not controller_listeners and (len(voters) > 1 or servers):
         raise ConfigError(
-            "A controller among others needs a listener for them: add one to listeners, e.g. "
+            "The controller has no listener for other controllers: add one to listeners, e.g. "
             "CONTROLLER://localhost:9093, and name it in controller.listener.names."
         )
     return QuorumPlan(is_broker, is_controller, voters, servers, _raft_config(settings, bool(servers)))
@@ -158,7 +158,7 @@ def _raft_config(settings: Settings, dynamic: bool) -> RaftConfig:
         fetch_timeout_ms=fetch_timeout_ms,
         request_timeout_ms=milliseconds("request.timeout"),
         retry_backoff_ms=milliseconds("retry.backoff"),
-        fetch_max_wait_ms=max(1, fetch_timeout_ms // 4),  # Kafka's half a second, where the timeout is Kafka's
+        fetch_max_wait_ms=max(1, fetch_timeout_ms // 4),  # Kafka's 500 ms, if the timeout is Kafka's default
         fetch_max_bytes=settings.int("controller.quorum.fetch.max.bytes"),
         max_snapshot_chunk_bytes=settings.int("controller.quorum.fetch.snapshot.max.bytes"),
         dynamic_voters=dynamic,

@@ -1,7 +1,7 @@
-"""Formatting of storage: what `kafka-storage format --standalone` writes, and what `info` reads back.
+"""Formats storage as `kafka-storage format` does, and reads it back for `info`.
 
 Each log directory gets `bootstrap.checkpoint` and `meta.properties`; the metadata directory also gets the snapshot that
-names the first voters. `meta.properties` is written last: a directory that has it is wholly formatted.
+records the first voters. `meta.properties` is written last: a directory that has it is completely formatted.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ class MetaProperties:
 
 @dataclass(frozen=True, slots=True)
 class FormatPlan:
-    """What to make of which directories."""
+    """The directories to format, and the values to write to them."""
 
     directories: Sequence[str]
     node_id: int
-    cluster_id: str | None = None  # one is made up
-    metadata_directory: str | None = None  # the first of the directories
-    release_version: str | None = None  # the latest
+    cluster_id: str | None = None  # default: a random one
+    metadata_directory: str | None = None  # default: the first directory
+    release_version: str | None = None  # default: the latest
     features: Mapping[str, int] = field(default_factory=dict)
     controller_endpoints: tuple[tuple[str, str, int], ...] = ()  # listener name, host, port
-    static_voters: bool = False  # every node's properties say who votes
-    initial_controllers: tuple[Voter, ...] = ()  # this node alone, unless the quorum begins with several
-    joins: bool = False  # a node that joins a quorum which is there already: it names no voters
+    static_voters: bool = False  # every node's properties list the voters
+    initial_controllers: tuple[Voter, ...] = ()  # default: this node alone
+    joins: bool = False  # a node that joins an existing quorum records no voters
     ignore_formatted: bool = False
 
 
@@ -84,18 +84,18 @@ class FormatPlan:
 class Formatted:
     cluster_id: str
     metadata_version: str
-    directories: tuple[str, ...]  # those that were formatted now
+    directories: tuple[str, ...]  # the newly formatted directories
 
 
 @dataclass(frozen=True, slots=True)
 class StorageInfo:
     directories: tuple[str, ...]
-    properties: Mapping[str, MetaProperties]  # of the formatted ones
+    properties: Mapping[str, MetaProperties]  # by formatted directory
     problems: tuple[str, ...]
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
-    """None for a directory that isn't formatted."""
+    """Reads a directory's meta.properties; returns None if the directory isn't formatted."""
     path = f"{directory}/{META_PROPERTIES_FILE}"
     if not disk.exists(path):
         return None
@@ -111,14 +111,14 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
     except (KeyError, ValueError) as error:
         raise StorageError(f"{path} can't be used ({error!r}): restore it or format the directory again.") from None
     raise StorageError(
-        f"{path} has version {version or 'none'} and only 1 can be used: it is from a ZooKeeper cluster."
+        f"{path} has version {version or 'none'}, from a ZooKeeper cluster: migrate the cluster to KRaft first."
     )
 
 
 def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
-    """Raises StorageError if a directory was not formatted, as an empty mount point whose disk is missing.
+    """Raises StorageError for an unformatted directory, such as an empty mount point whose disk is missing.
 
-    A directory that can't be read is no reason: it is offline, and the node runs with the others.
+    An unreadable directory does not raise: it is offline, and the node runs with the others.
     """
     for path in directories:
         try:
@@ -132,7 +132,7 @@ def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
 
 
 def features_of(plan: FormatPlan) -> dict[str, int]:
-    """Finalized features of a new cluster: a release's defaults with the plan's own levels over them."""
+    """Returns the finalized features of a new cluster: the release's defaults, overridden by the plan's levels."""
     level: int | None = MAX_METADATA_VERSION
     if plan.release_version is not None:
         level = metadata_version_level(plan.release_version)
@@ -143,7 +143,7 @@ def features_of(plan: FormatPlan) -> dict[str, int]:
     for name, wanted in plan.features.items():
         if name not in SUPPORTED_FEATURES or name == METADATA_VERSION:
             others = ", ".join(sorted(SERVED_FEATURES.keys() - {METADATA_VERSION}))
-            raise StorageError(f"There is no feature {name} to set: use {others}.")
+            raise StorageError(f"There is no feature {name}: use {others}.")
         if name in UNSERVED_FEATURES and wanted > 0:
             raise StorageError(f"Penstock does not serve {name} yet: leave it out, or give level 0.")
         low, high = SUPPORTED_FEATURES[name]
@@ -157,7 +157,7 @@ def features_of(plan: FormatPlan) -> dict[str, int]:
 
 
 def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int) -> Formatted:
-    """Formats the directories that aren't yet. Nothing is written before everything has been checked."""
+    """Formats the unformatted directories. Checks everything before it writes anything."""
     if not plan.directories:
         raise StorageError("No log directory is given: set log.dirs.")
     if plan.node_id < 0:
@@ -194,7 +194,7 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
 
 
 def _set_kraft_version(plan: FormatPlan, features: dict[str, int]) -> None:
-    """Whatever the release: level 0 where the properties name the voters, 1 where the metadata log does."""
+    """Sets kraft.version, whatever the release: 0 if the properties list the voters, 1 if the metadata log does."""
     level = 0 if plan.static_voters else 1
     if plan.features.get(KRAFT_VERSION, level) != level:
         remedy = "is set: leave the feature out, or set controller.quorum.bootstrap.servers in its place"
@@ -212,18 +212,24 @@ def _cluster_id(plan: FormatPlan, known: Mapping[str, MetaProperties | None], ra
         if not plan.ignore_formatted:
             raise StorageError(f"{path} was already formatted: add --ignore-formatted to keep it and format the rest.")
         if cluster_id not in (None, properties.cluster_id):
-            raise StorageError(f"{path} belongs to cluster {properties.cluster_id}, not {cluster_id}.")
+            raise StorageError(
+                f"{path} belongs to cluster {properties.cluster_id}, not {cluster_id}: use another directory."
+            )
         if properties.node_id != plan.node_id:
-            raise StorageError(f"{path} belongs to node {properties.node_id}, not {plan.node_id}.")
+            raise StorageError(
+                f"{path} belongs to node {properties.node_id}, not {plan.node_id}: use another directory or node.id."
+            )
         cluster_id = properties.cluster_id
     return uuid_to_str(random_uuid(random)) if cluster_id is None else cluster_id
 
 
 def _check_controllers(plan: FormatPlan) -> None:
-    """A list of voters has to be one that can form a quorum."""
+    """Raises StorageError if the initial controllers can't form a quorum."""
     ids = [voter.node_id for voter in plan.initial_controllers]
     if len(set(ids)) < len(ids):
-        raise StorageError(f"The initial controllers name a node twice: {', '.join(map(str, ids))}")
+        raise StorageError(
+            f"The initial controllers name a node twice ({', '.join(map(str, ids))}): name each node once."
+        )
     reserved = next((voter for voter in plan.initial_controllers if is_reserved(voter.directory_id)), None)
     if reserved is not None:
         raise StorageError(
@@ -231,7 +237,7 @@ def _check_controllers(plan: FormatPlan) -> None:
             f"{RESERVED_DIRECTORIES}, which are reserved: take one from `penstock storage random-uuid`."
         )
     if plan.initial_controllers and plan.joins:
-        raise StorageError("A node that joins a quorum names no initial controllers: leave them out.")
+        raise StorageError("A node that joins a quorum takes no initial controllers: leave them out.")
 
 
 def _write_voters(disk: Disk, path: str, voters: tuple[Voter, ...], features: Mapping[str, int], now_ms: int) -> None:
@@ -249,7 +255,7 @@ def _write_voters(disk: Disk, path: str, voters: tuple[Voter, ...], features: Ma
 
 
 def storage_info(disk: Disk, directories: Sequence[str]) -> StorageInfo:
-    """What stands in the directories, and every problem with it."""
+    """Describes the directories, with every problem found in them."""
     properties: dict[str, MetaProperties] = {}
     problems: list[str] = []
     found: list[str] = []

@@ -1,10 +1,10 @@
 """A broker inside your tests: `with penstock.testing.Broker() as broker:`, or a `Cluster`, and a pytest plugin with
 the fixtures `penstock` and `penstock_cluster`.
 
-A `Broker` is a whole node, the one production runs, on its own event loop in a background thread, on memory unless
-given a directory; a `Cluster` is several of them; a `SimCluster` runs your own asyncio code beside simulated ones, in
-virtual time. Fault rules (`broker.faults.add(…)`) make chosen requests fail, wait,
-lose their reply or their connection. pytest imports the plugin in every run, so nothing here imports the broker early.
+A `Broker` is a whole node, as in production, on its own event loop in a background thread, in memory unless given a
+directory; a `Cluster` has several of them; a `SimCluster` runs your own asyncio code with simulated nodes, in virtual
+time. Fault rules (`broker.faults.add(…)`) make chosen requests fail, wait, or lose their reply or connection. pytest
+imports the plugin in every run, so this package imports the broker only on use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests ask of a broker or a cluster besides what their own clients do."""
+"""Helpers that tests of a broker or a cluster call: creating topics and reading records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def create_topics(
 
 
 async def read_records(bootstrap: str, topic: str, partition: int | None) -> list[Record]:
-    """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""
+    """Returns all records of a topic, or of one partition, up to the current end; partition by partition."""
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer
     from penstock.client.offsets import list_offsets

@@ -3,9 +3,8 @@
     with Broker(topics={"orders": 3}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-It is the node that production runs, on memory unless given a directory, on a free port. `kill()` ends it as `kill -9`
-would and `start()` brings it back over what it had written; `restart()` stops it cleanly first. Port and data stay
-the same throughout.
+It is the production node, in memory unless given a directory, on a free port. `kill()` ends it as `kill -9` would and
+`start()` starts it again on the same data; `restart()` stops it cleanly first. It keeps its port and data.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 START_LIMIT_S = 120.0
 STOP_GRACE_S = 1.0
-# Internal topics of a test are small: fewer partitions are made sooner.
+# Internal topics of a test are small: fewer partitions are created faster.
 FOR_TESTS = {"offsets.topic.num.partitions": "4", "transaction.state.log.num.partitions": "4"}
 
 
@@ -70,10 +69,10 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Returns when the broker serves. Nothing happens if it already does."""
+        """Starts the broker and returns when it serves. No-op if it is running."""
         if self._node is not None:
             return
         self._thread = LoopThread()
@@ -95,7 +94,7 @@ class Broker:
         return node
 
     def stop(self) -> None:
-        """A clean stop. Fault rules go, so that nothing is held up by them."""
+        """Stops the broker cleanly. Fault rules are removed first, so that they can't delay the stop."""
         node, self._node = self._node, None
         if node is not None and self._thread is not None:
             self.faults.clear()
@@ -103,7 +102,7 @@ class Broker:
         self._end_thread()
 
     def kill(self) -> None:
-        """Ends the broker as `kill -9` would: nothing is flushed or marked; what was written is in the page cache."""
+        """Ends the broker as `kill -9` would: nothing is flushed; written data stays in the page cache."""
         node, self._node = self._node, None
         if node is not None and self._thread is not None:
             self._thread.run(self._abandon(node), START_LIMIT_S)
@@ -122,7 +121,7 @@ class Broker:
         if thread is not None:
             thread.end()
 
-    # --- what tests ask -----------------------------------------------------------------------------------------
+    # --- access for tests ---------------------------------------------------------------------------------------
 
     @property
     def bootstrap(self) -> str:
@@ -143,24 +142,24 @@ class Broker:
 
     @property
     def node(self) -> Node:
-        """The node itself, which lives on another thread: reach into it with `run`."""
+        """The node itself, which runs on another thread: call its methods with `run`."""
         if self._node is None:
             raise RuntimeError("the broker is not running: use it inside `with`, or call start()")
         return self._node
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on the broker's own event loop and returns what it returns."""
+        """Runs a coroutine on the broker's event loop and returns its result."""
         assert self._thread is not None
         return self._thread.run(work, START_LIMIT_S)
 
     def client(self) -> Client:
-        """A small client of Penstock's own, connected; close it, or use it in `with`."""
+        """Returns a connected client of Penstock's own; close it, or use it in `with`."""
         from penstock.client.sync import Client
 
         return Client(self.bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, **configs: Value) -> None:
-        """Configs as keywords with underscores for dots: `retention_ms=1000`."""
+        """Creates a topic; configs are keywords with underscores for dots: `retention_ms=1000`."""
         self.create_topics({name: partitions}, configs=keyword_configs(configs))
 
     def create_topics(self, topics: Mapping[str, int], *, configs: Mapping[str, Value] | None = None) -> None:
@@ -168,5 +167,5 @@ class Broker:
         self.run(create_topics(self.bootstrap, wanted, 1, named))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""
+        """Returns all records of a topic, or of one partition, up to the current end; partition by partition."""
         return self.run(read_records(self.bootstrap, topic, partition))

@@ -1,12 +1,12 @@
-"""A whole cluster in background threads, for tests of what happens when a node goes.
+"""A whole cluster in background threads, for tests of node failures.
 
     with Cluster(nodes=3, topics={"orders": 3}) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         cluster.kill(cluster.leader("orders", 0))
 
-Nodes are those that production runs, each on its own event loop and thread, on memory unless given a directory, broker
-and controller in one. Topics have three replicas, or as many as there are nodes. Ports and data stay through every
-kill and restart.
+Nodes are production nodes, each broker and controller in one, on an event loop and thread of its own, in memory unless
+given a directory. Topics have three replicas, or one per node if there are fewer nodes. A killed or restarted node
+keeps its ports and data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_EVERY_S = 0.01
-# Nobody is far away here: a quorum may form, and notice a silent leader, sooner than over a network.
+# Loopback is fast: elections and the detection of a silent leader can have shorter timeouts than on a network.
 QUICK = {
     **FOR_TESTS,
     "controller.quorum.election.timeout.ms": "200",
@@ -96,16 +96,16 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What is on memory goes with it, so it needn't be stopped in order."""
+        """Kills the nodes if their data is in memory, else stops them cleanly."""
         if self._kept:
             self.stop()
         else:
             self._end()
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(self, *nodes: int) -> None:
-        """Starts these nodes, or all that don't run, together. Returns when they serve."""
+        """Starts the given nodes, or all stopped nodes, together; returns when they serve."""
         self._format()
         wanted = [each for each in nodes or self._plans if each not in self._members]
         starting = {each: _Member(self._make(each)) for each in wanted}
@@ -139,7 +139,7 @@ class Cluster:
         return make_node(settings, self._disks[node_id], network=network, seed=seed, faults=self.faults[node_id])
 
     def stop(self, *nodes: int) -> None:
-        """A clean stop of these nodes, or of all. Fault rules go, so that nothing is held up by them."""
+        """Stops the given nodes, or all, cleanly. Fault rules are removed first, so that they can't delay the stop."""
         leaving = {each: self._leave(each) for each in nodes or list(self._members)}
         for each, member in leaving.items():
             member.thread.resume()
@@ -155,7 +155,7 @@ class Cluster:
             self.kill(each)
 
     def kill(self, node: int) -> None:
-        """Ends a node as `kill -9` would: nothing is flushed, handed over or said; its connections close."""
+        """Ends a node as `kill -9` would: nothing is flushed or handed over; its connections close."""
         member = self._leave(node)
         member.thread.resume()
         self.faults[node].release()
@@ -165,19 +165,19 @@ class Cluster:
             member.thread.end()
 
     def restart(self, node: int) -> None:
-        """A clean stop if it runs, and a start over the same data."""
+        """Stops the node cleanly if it runs, and starts it on the same data."""
         if node in self._members:
             self.stop(node)
         self.start(node)
 
     def pause(self, node: int) -> None:
-        """The node stands still as a process does after SIGSTOP: connections stay open, nobody answers on them."""
+        """Pauses the node as SIGSTOP does a process: connections stay open, requests are not answered."""
         self._member(node).thread.pause()
 
     def resume(self, node: int) -> None:
         self._member(node).thread.resume()
 
-    # --- what tests ask -----------------------------------------------------------------------------------------
+    # --- access for tests ---------------------------------------------------------------------------------------
 
     @property
     def bootstrap(self) -> str:
@@ -199,21 +199,21 @@ class Cluster:
         return sorted(self._members)
 
     def node(self, node: int) -> Node:
-        """The node itself, which lives on another thread: reach into it with `run`."""
+        """The node itself, which runs on another thread: call its methods with `run`."""
         return self._member(node).node
 
     def run(self, node: int, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on a node's own event loop and returns what it returns."""
+        """Runs a coroutine on a node's event loop and returns its result."""
         return self._member(node).thread.run(work, START_LIMIT_S)
 
     def client(self) -> Client:
-        """A small client of Penstock's own, connected; close it, or use it in `with`."""
+        """Returns a connected client of Penstock's own; close it, or use it in `with`."""
         from penstock.client.sync import Client
 
         return Client(self.bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, replication_factor: int = -1, **configs: Value) -> None:
-        """Configs as keywords with underscores for dots: `retention_ms=1000`."""
+        """Creates a topic; configs are keywords with underscores for dots: `retention_ms=1000`."""
         named = keyword_configs(configs)
         self.create_topics({name: partitions}, replication_factor=replication_factor, configs=named)
 
@@ -224,11 +224,11 @@ class Cluster:
         self._anywhere(create_topics(self.bootstrap, wanted, replication_factor, named))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Everything in a topic, or one partition of it, up to its end now; partitions one after the other."""
+        """Returns all records of a topic, or of one partition, up to the current end; partition by partition."""
         return self._anywhere(read_records(self.bootstrap, topic, partition))
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The node that leads a partition, waiting for one if there is none."""
+        """Returns the partition's leader; waits for one if there is none."""
         with self.client() as client:
             return client.leader(topic, partition)
 
@@ -239,7 +239,7 @@ class Cluster:
 
     @property
     def controller(self) -> int:
-        """The node that is the active controller, waiting for one if there is none."""
+        """Returns the active controller's node id; waits for one if there is none."""
         from penstock.client.cluster_admin import ClusterAdmin
 
         with self.client() as client:
@@ -247,7 +247,7 @@ class Cluster:
         return int(quorum.topics[0].partitions[0].leader_id)
 
     def wait_in_sync(self, *topics: str, timeout_s: float = 30.0) -> None:
-        """Returns when every replica of these topics, or of all, is in sync. Raises TimeoutError."""
+        """Waits until all replicas of the given topics, or of all topics, are in sync. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         with self.client() as client:
             while True:
@@ -257,7 +257,7 @@ class Cluster:
                 if not lacking:
                     return
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"not in sync after {timeout_s:g} s: {', '.join(lacking[:10])}")
+                    raise TimeoutError(f"replicas are not in sync after {timeout_s:g} s: {', '.join(lacking[:10])}")
                 time.sleep(LOOK_EVERY_S)
 
     def _anywhere(self, work: Coroutine[Any, Any, T]) -> T:
@@ -293,7 +293,7 @@ class _Member:
 
 
 def _kept_ports(home: str, host: str, count: int) -> list[int]:
-    """Ports stand beside the data: the voters' addresses are part of what was written."""
+    """Returns the ports, kept beside the data because the metadata log holds the voters' addresses."""
     path = os.path.join(home, "ports.json")
     if not os.path.exists(path):
         os.makedirs(home, DIRECTORY_MODE, exist_ok=True)
@@ -302,12 +302,14 @@ def _kept_ports(home: str, host: str, count: int) -> list[int]:
     with open(path, encoding="utf-8") as file:
         ports: list[int] = json.load(file)
     if len(ports) != count:
-        raise ValueError(f"{home} holds a cluster of {len(ports) // 2} nodes, not {count // 2}")
+        raise ValueError(
+            f"{home} holds a cluster of {len(ports) // 2} nodes: pass nodes={len(ports) // 2} or another directory"
+        )
     return ports
 
 
 def _all(futures: Sequence[Future[Any]]) -> None:
-    """Waits for all, then raises the first failure."""
+    """Waits for all futures, then raises the first failure."""
     failure: BaseException | None = None
     deadline = time.monotonic() + START_LIMIT_S
     for future in futures:

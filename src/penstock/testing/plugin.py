@@ -1,4 +1,4 @@
-"""The pytest plugin. It is loaded in every pytest run where Penstock is installed: it imports nothing early.
+"""The pytest plugin. Every pytest run loads it where Penstock is installed, so it imports the broker only on use.
 
 def test_orders_are_written(penstock):                       a fresh broker for this test
     penstock.create_topic("orders", partitions=3)
@@ -32,8 +32,8 @@ PACKAGES = ("penstock", "pyspark_penstock")
 class OrdinaryImports:
     """Finds this distribution's modules before pytest does.
 
-    pytest rewrites the asserts of every module of a distribution that has a plugin. Here that is the whole broker: its
-    compiled files would not be used, and a run that can't write others would compile all of it again.
+    pytest rewrites the asserts in all modules of a distribution that has a plugin. Here that is the whole broker: its
+    compiled files would not be used, and a run that can't cache the rewritten ones would compile all of them again.
     """
 
     @staticmethod
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def penstock(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker of this test's own, on memory; `@pytest.mark.penstock(…)` passes options."""
+    """A broker for this test alone, in memory; `@pytest.mark.penstock(…)` passes options."""
     from penstock.testing.broker import Broker
 
     marker = request.node.get_closest_marker("penstock")
@@ -68,7 +68,7 @@ def penstock(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of this test's own, of three nodes on memory; `@pytest.mark.penstock(…)` passes options."""
+    """A cluster of three nodes for this test alone, in memory; `@pytest.mark.penstock(…)` passes options."""
     from penstock.testing.cluster import Cluster
 
     marker = request.node.get_closest_marker("penstock")
@@ -78,7 +78,7 @@ def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def penstock_session() -> Iterator[Broker]:
-    """One broker for the whole run: quicker, if every test uses topics of its own."""
+    """One broker for the whole run: faster, if every test uses its own topics."""
     from penstock.testing.broker import Broker
 
     with Broker() as broker:

@@ -1,4 +1,4 @@
-"""The limit of open files is shared out so that connections never take what logs and checkpoints need."""
+"""The limit of open files is divided so that connections can't use up the share of logs and checkpoints."""
 
 import pytest
 

@@ -18,7 +18,7 @@ ONCE_REGISTERED = ["partitions", "replicas", "quotas", "telemetry", "groups", "t
 
 
 class Parts:
-    """A broker whose parts note when an image reaches them."""
+    """A broker whose parts record the images that reach them."""
 
     def __init__(self, *, is_broker: bool = True, is_controller: bool = True) -> None:
         self.called: list[str] = []
@@ -49,7 +49,7 @@ class Parts:
         return apply
 
     def show(self, new: MetadataImage) -> list[str]:
-        """The parts that were called for this image, in order."""
+        """Returns the parts that were called for this image, in order."""
         old, self.metadata.image = self.metadata.image, new
         self.called.clear()
         for listener in self.listeners:
@@ -60,7 +60,7 @@ class Parts:
         return list(self.called)
 
 
-def test_until_it_is_registered_a_node_delivers_images_to_three_parts() -> None:
+def test_before_registration_images_reach_three_parts_only() -> None:
     parts = Parts()
     parts.delivery.start()
     assert parts.show(SECOND) == FROM_THE_START
@@ -83,7 +83,7 @@ def test_coordinators_follow_partitions_and_partitions_follow_settings(
     assert parts.show(SECOND) == expected
 
 
-def test_logs_without_a_partition_are_put_aside_after_the_first_image() -> None:
+def test_stray_logs_are_set_aside_after_the_first_image() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()
@@ -91,7 +91,7 @@ def test_logs_without_a_partition_are_put_aside_after_the_first_image() -> None:
     assert parts.befores == [None]
 
 
-def test_an_image_that_failed_half_way_is_applied_again_with_the_next_one() -> None:
+def test_a_partly_failed_image_is_applied_again_with_the_next_one() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()

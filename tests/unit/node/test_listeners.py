@@ -4,7 +4,7 @@ from penstock.metadata.configs.settings import Settings
 from penstock.node.listeners import ListenerError, plan_listeners, protected_listeners
 
 
-def test_a_listener_advertises_itself_unless_told_otherwise() -> None:
+def test_a_listener_is_advertised_as_bound_by_default() -> None:
     settings = Settings({"listeners": "PLAINTEXT://127.0.0.1:9092"})
     (plan,) = plan_listeners(settings)
     assert (plan.name, plan.host, plan.port) == ("PLAINTEXT", "127.0.0.1", 9092)
@@ -19,7 +19,7 @@ def test_a_listener_advertises_itself_unless_told_otherwise() -> None:
         ("PLAINTEXT://:1,CLIENTS://:2,CONTROLLER://:3", {"PLAINTEXT", "CONTROLLER"}),
     ],
 )
-def test_listeners_of_nodes_are_protected_where_clients_have_their_own(listeners: str, protected: set[str]) -> None:
+def test_inter_node_listeners_are_protected_if_clients_have_their_own(listeners: str, protected: set[str]) -> None:
     names = "CLIENTS:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
     settings = Settings(
         {"listeners": listeners, "listener.security.protocol.map": names, "controller.listener.names": "CONTROLLER"}
@@ -47,8 +47,11 @@ def test_advertised_listeners_and_named_protocols_are_honoured() -> None:
         ({"listeners": "nonsense"}, "is not NAME://host:port"),
         ({"listeners": "A://:1,A://:2"}, "used twice"),
         ({"listeners": "SSL://:9092"}, "SSL is not supported"),
-        ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "OTHER://x:1"}, "not among the listeners"),
-        ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "no address"),
+        ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "OTHER://x:1"}, "is not in listeners"),
+        (
+            {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://0.0.0.0:1"},
+            "can't connect to 0.0.0.0",
+        ),
         ({"listeners": "CONTROLLER://:9092", "controller.listener.names": "CONTROLLER"}, "for clients"),
         (
             {
@@ -61,6 +64,6 @@ def test_advertised_listeners_and_named_protocols_are_honoured() -> None:
         ),
     ],
 )
-def test_a_listener_that_cannot_work_is_refused_with_a_sentence(properties: dict[str, str], sentence: str) -> None:
+def test_an_invalid_listener_is_refused_with_a_remedy(properties: dict[str, str], sentence: str) -> None:
     with pytest.raises(ListenerError, match=sentence):
         plan_listeners(Settings(properties))

@@ -18,7 +18,7 @@ CONTROLLERS = [9192, 9193, 9194]
 
 
 @pytest.mark.parametrize(("count", "factor", "in_sync"), [(2, 2, 1), (3, 3, 2), (5, 3, 2)])
-def test_replication_suits_the_number_of_nodes(count: int, factor: int, in_sync: int) -> None:
+def test_replication_factors_follow_the_number_of_nodes(count: int, factor: int, in_sync: int) -> None:
     directories = [f"/data/{index}" for index in range(count)]
     ports = list(range(9092, 9092 + count))
     for node in local_nodes(directories, host="127.0.0.1", ports=ports, controller_ports=ports):
@@ -28,7 +28,7 @@ def test_replication_suits_the_number_of_nodes(count: int, factor: int, in_sync:
         assert settings.int("min.insync.replicas") == in_sync
 
 
-def test_new_directories_become_one_cluster_whose_voters_are_all_of_them_and_stay_so() -> None:
+def test_new_directories_become_one_cluster_in_which_all_nodes_are_voters() -> None:
     disks = [MemoryDisk() for _ in range(3)]
     nodes = local_nodes(
         ["/1", "/2", "/3"], host="127.0.0.1", ports=PORTS, controller_ports=CONTROLLERS, overrides={"broker.rack": "r"}
@@ -45,13 +45,13 @@ def test_new_directories_become_one_cluster_whose_voters_are_all_of_them_and_sta
     assert not format_new(disks, nodes, CONTROLLERS, host="127.0.0.1", random=chance, now_ms=1)
 
 
-def test_a_node_that_joins_names_no_voters() -> None:
+def test_a_joining_node_records_no_voters() -> None:
     disk = MemoryDisk()
     format_storage(disk, FormatPlan(("/4",), 4, joins=True), random=random.Random(1), now_ms=1)
     assert not disk.exists("/4/__cluster_metadata-0")
 
 
-def test_a_list_of_voters_that_names_one_twice_is_refused_and_nothing_is_written() -> None:
+def test_a_duplicate_voter_is_refused_before_anything_is_written() -> None:
     disk = MemoryDisk()
     twice = (Voter(1, b"a" * 16, ()), Voter(1, b"b" * 16, ()))
     with pytest.raises(StorageError, match="name a node twice"):

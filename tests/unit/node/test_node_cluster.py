@@ -47,7 +47,7 @@ CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 STRANGE = "AAAAAAAAAAAAAAAAAAAAAA"
 METADATA = "__cluster_metadata-0"
 LIMIT_S = 120.0
-#: Short: nobody waits for seconds in a test.
+#: Short timeouts, so that tests don't wait for seconds.
 QUICK = {
     "controller.quorum.election.timeout.ms": "300",
     "controller.quorum.fetch.timeout.ms": "1000",
@@ -141,7 +141,7 @@ class Cluster:
         )
 
     def make(self, node_id: int, **more: str) -> Node:
-        self.lives += 1  # every life has dice of its own, and thus an incarnation id
+        self.lives += 1  # every incarnation has a seed of its own, and thus a new incarnation id
         return make_node(self.settings(node_id, **more), self.disks[node_id], seed=100 * self.lives + node_id)
 
     async def start(self, *node_ids: int) -> None:
@@ -164,7 +164,7 @@ class Cluster:
         return next((one for one, node in self.nodes.items() if node.broker.metadata.leading), -1)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits for what has to come true, with every change of any image; the run's limit is for what doesn't."""
+        """Waits until the condition holds, checking at every new image; the time limit of the run ends a vain wait."""
         news = asyncio.Event()
         for node in self.nodes.values():
             node.broker.metadata.subscribe(lambda old, new: news.set())
@@ -192,7 +192,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["voters in the log", "voters in the properties"])
-def test_three_nodes_form_a_cluster_and_any_of_them_creates_topics(static: bool) -> None:
+def test_three_nodes_form_a_cluster_and_each_can_create_topics(static: bool) -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3], static=static)
         await cluster.start()
@@ -209,7 +209,7 @@ def test_three_nodes_form_a_cluster_and_any_of_them_creates_topics(static: bool)
     run(scenario)
 
 
-def test_others_go_on_when_the_active_controller_stops_or_dies() -> None:
+def test_the_cluster_continues_when_the_active_controller_stops_or_dies() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()
@@ -228,8 +228,8 @@ def test_others_go_on_when_the_active_controller_stops_or_dies() -> None:
     run(scenario)
 
 
-def test_a_dead_controller_is_replaced_long_before_its_followers_would_miss_its_answers() -> None:
-    """About 70 ms on an idle machine; what is shown here is that no time-out has to pass."""
+def test_a_dead_controller_is_replaced_before_any_fetch_timeout() -> None:
+    """The failover takes about 70 ms on an idle machine; the test asserts only that no timeout has to expire."""
 
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3], extra={"controller.quorum.fetch.timeout.ms": "60000"})
@@ -271,7 +271,7 @@ def test_brokers_and_controllers_may_be_different_nodes() -> None:
     run(scenario)
 
 
-def test_any_broker_describes_the_quorum_and_a_controller_its_controllers() -> None:
+def test_brokers_describe_the_quorum_and_controllers_describe_the_controllers() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [3, 4])
         await cluster.start()
@@ -308,7 +308,7 @@ def test_a_voter_with_an_empty_disk_follows_and_does_not_vote(caplog: pytest.Log
     run(scenario)
 
 
-def test_a_controller_with_a_new_disk_takes_its_vote_up_again_where_it_may_join_by_itself() -> None:
+def test_a_controller_with_a_new_disk_becomes_a_voter_again_if_auto_join_is_on() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3], extra={"controller.quorum.auto.join.enable": "true"})
         await cluster.start()
@@ -324,14 +324,14 @@ def test_a_controller_with_a_new_disk_takes_its_vote_up_again_where_it_may_join_
 
 
 def contents(disk: MemoryDisk) -> dict[str, bytes]:
-    """Of what says whose a directory is, and what was decided in it."""
+    """Returns the files that identify a directory's owner and hold its metadata."""
     log = f"/data/{METADATA}"
     names = ["/data/meta.properties", *(f"{log}/{each}" for each in (disk.listdir(log) if disk.exists(log) else ()))]
     return {name: disk.read_bytes(name) for name in names if name.endswith((".properties", ".log", ".checkpoint"))}
 
 
 @pytest.mark.parametrize("node_id", [3, 4], ids=["a voter", "a broker that joins"])
-def test_a_disk_of_another_cluster_is_refused_and_left_alone(node_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_of_another_cluster_is_refused_and_not_modified(node_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.broker.controlplane.lifecycle.REGISTRATION_TRY_MS", 300)
 
     async def scenario() -> None:
@@ -349,7 +349,7 @@ def test_a_disk_of_another_cluster_is_refused_and_left_alone(node_id: int, monke
     run(scenario)
 
 
-def test_a_controller_of_another_cluster_says_so_and_decides_nothing(
+def test_a_controller_of_another_cluster_refuses_requests(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.broker.controlplane.lifecycle.REGISTRATION_TRY_MS", 300)
@@ -383,12 +383,15 @@ def test_a_controller_of_another_cluster_says_so_and_decides_nothing(
     [
         ({}, "format --standalone`"),
         ({"controller.quorum.bootstrap.servers": "a:1"}, "format --no-initial-controllers --cluster-id"),
-        ({"controller.quorum.bootstrap.servers": "localhost:0"}, "format --standalone`"),  # as in Kafka's own file
+        (
+            {"controller.quorum.bootstrap.servers": "localhost:0"},
+            "format --standalone`",
+        ),  # as in Kafka's file
         ({"controller.quorum.bootstrap.servers": "localhost:0,b:1"}, "format --no-initial-controllers --cluster-id"),
         ({"controller.quorum.voters": "1@a:1,2@b:2"}, "format --cluster-id"),
     ],
 )
-def test_a_wiped_disk_is_not_formatted_by_itself(properties: dict[str, str], command: str) -> None:
+def test_a_wiped_disk_is_not_formatted_automatically(properties: dict[str, str], command: str) -> None:
     async def scenario() -> None:
         listeners = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"
         given = {"node.id": "1", "listeners": listeners, "controller.listener.names": "CONTROLLER"}
@@ -401,7 +404,9 @@ def test_a_wiped_disk_is_not_formatted_by_itself(properties: dict[str, str], com
     run(scenario)
 
 
-def test_a_second_broker_with_the_same_id_is_refused_while_the_first_lives(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_broker_with_the_same_id_is_refused_while_the_first_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [4])
         await cluster.start()
@@ -422,35 +427,33 @@ def test_a_second_broker_with_the_same_id_is_refused_while_the_first_lives(caplo
     ("properties", "sentence"),
     [
         ({"node.id": "4", "controller.quorum.voters": "1@a:1,2@b:2,3@c:3"}, "not among controller.quorum.voters"),
-        ({"process.roles": "broker", "controller.quorum.voters": "1@a:1"}, "which is no controller"),
-        ({"process.roles": "broker"}, "needs to know its controllers"),
+        ({"process.roles": "broker", "controller.quorum.voters": "1@a:1"}, "which is not a controller"),
+        ({"process.roles": "broker"}, "has no controllers to connect to"),
         ({"controller.quorum.voters": "1@a:1,1@b:2"}, "named twice"),
         ({"controller.quorum.voters": "a:1"}, "is not id@host:port"),
         ({"controller.quorum.bootstrap.servers": "a"}, "is not host:port"),
-        ({"controller.quorum.voters": "1@a:1,2@b:2"}, "needs a listener for them"),
+        ({"controller.quorum.voters": "1@a:1,2@b:2"}, "has no listener for other controllers"),
         ({"process.roles": "controller"}, "only a controller"),
     ],
 )
-def test_properties_that_can_form_no_quorum_are_refused(properties: dict[str, str], sentence: str) -> None:
+def test_properties_without_a_possible_quorum_are_refused(properties: dict[str, str], sentence: str) -> None:
     given = {"node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data", **properties}
     with pytest.raises((ConfigError, ListenerError), match=sentence):
         make_node(Settings(given), MemoryDisk(), seed=1)
 
 
-def test_the_bytes_that_one_fetch_of_the_quorum_brings_are_what_the_properties_say() -> None:
+def test_the_properties_set_the_byte_limit_of_quorum_fetches() -> None:
     config = plan_quorum(Settings({"controller.quorum.fetch.max.bytes": "4096"}), ("CONTROLLER",)).config
     assert config.fetch_max_bytes == 4096
 
 
 @pytest.mark.parametrize(("timeout", "wait_ms"), [(None, 500), ("6000", 1500), ("1", 1)])
-def test_a_fetch_of_the_quorum_waits_for_a_quarter_of_the_time_after_which_silence_counts(
-    timeout: str | None, wait_ms: int
-) -> None:
+def test_a_quorum_fetch_waits_for_a_quarter_of_the_fetch_timeout(timeout: str | None, wait_ms: int) -> None:
     chosen = {} if timeout is None else {"controller.quorum.fetch.timeout.ms": timeout}
     assert plan_quorum(Settings(chosen), ("CONTROLLER",)).config.fetch_max_wait_ms == wait_ms
 
 
-def test_a_cordoned_broker_gets_no_new_replicas_until_it_is_opened_again() -> None:
+def test_a_cordoned_broker_gets_no_new_replicas_until_it_is_uncordoned() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()
@@ -476,7 +479,7 @@ def test_a_cordoned_broker_gets_no_new_replicas_until_it_is_opened_again() -> No
         image = cluster.nodes[3].broker.metadata.image
         assert sorted(image.topics["two"].partitions[0].replicas) == [1, 2]
         await cluster.stop(3)
-        await cluster.start(3)  # it is cordoned before it is unfenced: nothing slips in between
+        await cluster.start(3)  # it is cordoned before it is unfenced, so no replica is placed in between
         assert cluster.nodes[3].broker.metadata.image.brokers[3].cordoned_log_dirs
         assert await cordon(None) == ErrorCode.NONE
         await cluster.everywhere(lambda image: not image.brokers[3].cordoned_log_dirs)
@@ -487,7 +490,7 @@ def test_a_cordoned_broker_gets_no_new_replicas_until_it_is_opened_again() -> No
     run(scenario)
 
 
-def test_a_broker_that_is_unregistered_while_it_runs_comes_back_and_catches_up() -> None:
+def test_a_running_broker_registers_again_after_it_was_unregistered() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()
@@ -509,7 +512,7 @@ def test_a_broker_that_is_unregistered_while_it_runs_comes_back_and_catches_up()
     run(scenario)
 
 
-def test_a_directory_that_fails_costs_its_replicas_their_place_in_the_metadata_and_no_others() -> None:
+def test_a_failed_directory_takes_only_its_own_replicas_offline() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3], dirs=("/data", "/more"))
         await cluster.start()
@@ -528,7 +531,7 @@ def test_a_directory_that_fails_costs_its_replicas_their_place_in_the_metadata_a
                 raise OSError(errno.EIO, "Input/output error", path)
 
         cluster.disks[3].on_write = fail
-        await cluster.create(1, "u", factor=3, partitions=4)  # needs new logs in both
+        await cluster.create(1, "u", factor=3, partitions=4)  # a topic with new logs in both directories
         lost = sorted([(kept, True), (failing, False)] * 2)
         await cluster.everywhere(lambda image: image.brokers[3].log_dirs == (kept,) and places(image) == lost)
         await cluster.end()
@@ -536,7 +539,7 @@ def test_a_directory_that_fails_costs_its_replicas_their_place_in_the_metadata_a
     run(scenario)
 
 
-def test_an_envelope_holds_what_the_active_controller_does_and_nothing_else() -> None:
+def test_an_envelope_may_hold_only_requests_of_the_active_controller() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()
@@ -553,7 +556,7 @@ def test_an_envelope_holds_what_the_active_controller_does_and_nothing_else() ->
     run(scenario)
 
 
-def test_without_a_majority_a_request_for_the_controller_is_given_up_in_time() -> None:
+def test_without_a_majority_a_controller_request_times_out() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()

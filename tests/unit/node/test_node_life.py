@@ -43,7 +43,7 @@ DIRECTORIES = "/data/a,/data/b"
 
 
 class Fixture:
-    """Talks to the node's handlers as the dispatcher does, without sockets in between."""
+    """Calls the node's handlers as the dispatcher does, without sockets."""
 
     def __init__(self, node: Node, client_id: str = "test") -> None:
         self.node = node
@@ -101,7 +101,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_topics_and_records_are_there_after_a_stop_and_after_a_kill(end: str) -> None:
+def test_topics_and_records_survive_a_stop_and_a_kill(end: str) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         node = node_on(disk)
@@ -124,7 +124,7 @@ def test_topics_and_records_are_there_after_a_stop_and_after_a_kill(end: str) ->
     run(scenario)
 
 
-def test_killed_before_it_hears_that_it_is_registered_it_asks_again_under_the_same_name(
+def test_a_broker_killed_during_registration_registers_again_with_the_same_incarnation_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers: list[BrokerRegistrationResponse] = []
@@ -163,7 +163,7 @@ def test_killed_before_it_hears_that_it_is_registered_it_asks_again_under_the_sa
     run(scenario)
 
 
-def test_after_power_loss_metadata_is_whole_and_each_log_is_a_prefix() -> None:
+def test_after_power_loss_metadata_is_complete_and_each_log_is_a_prefix() -> None:
     async def scenario() -> None:
         for seed in range(12):
             disk = MemoryDisk(crashable=True)
@@ -187,7 +187,7 @@ def test_after_power_loss_metadata_is_whole_and_each_log_is_a_prefix() -> None:
     run(scenario)
 
 
-def test_a_node_without_any_directory_left_says_that_it_cannot_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_whose_directories_all_fail_reports_a_fatal_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL + 1)
 
     async def scenario() -> None:
@@ -219,7 +219,7 @@ def test_a_node_without_any_directory_left_says_that_it_cannot_go_on(caplog: pyt
     asyncio.run(scenario())
 
 
-def test_a_full_directory_refuses_writes_keeps_its_reads_and_leaves_the_others_alone(
+def test_a_full_directory_refuses_writes_but_serves_reads_and_others_are_unaffected(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL + 1)
@@ -263,7 +263,7 @@ def test_a_full_directory_refuses_writes_keeps_its_reads_and_leaves_the_others_a
     run(scenario)
 
 
-def test_an_image_that_could_not_be_taken_over_comes_again_with_the_next_one(
+def test_an_image_that_could_not_be_applied_is_applied_again_with_the_next_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -272,7 +272,7 @@ def test_an_image_that_could_not_be_taken_over_comes_again_with_the_next_one(
         fixture, partitions = Fixture(node), node.broker.partitions
 
         def broken(*_: Any) -> None:
-            raise ValueError("nobody has thought of this")
+            raise ValueError("planted")
 
         with monkeypatch.context() as patched:
             patched.setattr(partitions, "apply", broken)
@@ -291,7 +291,7 @@ def node_in(path: Path) -> Node:
 
 
 async def filled(path: Path, release: str | None = None) -> tuple[int, int]:
-    """A node with one record in each partition that has stopped. A partition in directory a, and one in b."""
+    """Returns the disk of a stopped node with a partition in directory a and one in b, each with one record."""
     node = node_in(path)
     plan = FormatPlan([f"{path}/a", f"{path}/b"], node.settings.node_id, release_version=release)
     format_storage(RealDisk(), plan, random=random.Random(1), now_ms=1)
@@ -315,7 +315,7 @@ async def all_is_there(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mount_point", ["empty", "missing"])
-def test_a_node_does_not_start_while_a_disk_is_not_mounted(tmp_path: Path, mount_point: str) -> None:
+def test_a_node_does_not_start_while_a_disk_is_unmounted(tmp_path: Path, mount_point: str) -> None:
     async def scenario() -> None:
         await filled(tmp_path)
         (tmp_path / "b").rename(tmp_path / "disk")
@@ -335,10 +335,10 @@ def test_a_node_does_not_start_while_a_disk_is_not_mounted(tmp_path: Path, mount
 
 
 @pytest.mark.parametrize(("told", "release"), [(True, None), (False, None), (True, "3.6")])
-def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_back(
+def test_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_repaired(
     told: bool, release: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not the controller was told in which directory they are, and whether or not it can note that."""
+    """Holds with and without reported directory assignments, and with metadata versions that can't record them."""
 
     async def scenario() -> None:
         with monkeypatch.context() as patched:
@@ -356,7 +356,7 @@ def test_the_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_i
         await node.broker.lifecycle.sees(lambda image: image.topics["t"].partitions[lost].leader == NO_LEADER, 120)
         assert (await user.produce("t", lost, b"x"))[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert node.broker.metadata.image.topics["t"].partitions[lost].leader == NO_LEADER
-        await user.create("new", 2)  # goes where there is a disk
+        await user.create("new", 2)  # new partitions go to the working directory
         assert await user.produce("new", 1, b"x") == (ErrorCode.NONE, 0)
         await node.stop()
         (tmp_path / "b").unlink()
@@ -384,14 +384,14 @@ def test_a_node_runs_with_the_metadata_version_of_an_older_release(release: str)
             level = image.features[METADATA_VERSION]
             values = [encode_record(record, level) for record in records_of(image)]
             again = apply(EMPTY_IMAGE, [decode_record(value) for value in values])
-            assert again.brokers == image.brokers  # nothing in the image that a snapshot of this level does not hold
+            assert again.brokers == image.brokers  # the image holds nothing that a snapshot of this level can't
             assert again.topics == image.topics
             await node.stop()
 
     run(scenario)
 
 
-def test_directories_are_told_when_the_metadata_version_has_them() -> None:
+def test_directories_are_reported_once_the_metadata_version_supports_them() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=1)
@@ -424,7 +424,7 @@ def test_a_node_does_not_start_without_the_disk_of_its_metadata_log(tmp_path: Pa
         await filled(tmp_path)
         (tmp_path / "a").rename(tmp_path / "disk")
         (tmp_path / "a").touch()
-        with pytest.raises(StorageError, match=r"/a can't be used .* and the metadata log is there"):
+        with pytest.raises(StorageError, match=r"/a, which holds the metadata log, can't be used"):
             await node_in(tmp_path).start()
         (tmp_path / "a").unlink()
         (tmp_path / "disk").rename(tmp_path / "a")
@@ -449,7 +449,7 @@ def test_a_new_disk_is_formatted_and_gets_the_replicas_of_the_old_one(tmp_path: 
     run(scenario)
 
 
-def test_a_node_refuses_to_start_with_a_property_that_asks_for_protection() -> None:
+def test_a_node_refuses_to_start_with_unsupported_security_properties() -> None:
     settings = local_settings("/data", port=0, overrides={"authorizer.class.name": "StandardAuthorizer"})
     with pytest.raises(ConfigError, match=r"authorizer.class.name requires protection"):
         make_node(settings, MemoryDisk())

@@ -1,4 +1,4 @@
-"""Limits of a whole node: what is answered once a client has taken all that it may."""
+"""Limits of a whole node: the answers to a client that has used up its share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.protocol.errors import ErrorCode
 from penstock.records.build import build_batch
 
 
-def test_a_fetch_gets_a_share_of_the_room_and_one_batch_when_slow_readers_hold_it_all() -> None:
+def test_a_fetch_gets_a_share_of_the_memory_and_one_batch_if_slow_readers_hold_it_all() -> None:
     async def scenario() -> None:
         node = node_on(MemoryDisk())
         await node.start()

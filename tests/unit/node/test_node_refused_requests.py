@@ -1,4 +1,4 @@
-"""Refused requests of a whole node: the memory of a request is freed by its refusal, not by a later collection."""
+"""A refused request's memory is freed at its refusal, not by a later garbage collection."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TOPIC, BROKER_LOGGER = 2, 8
 
 
 class Frame(bytearray):
-    """Bytes of a request that can be watched."""
+    """A request's bytes, in a type that allows weak references."""
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +184,7 @@ REFUSED = {
 
 
 async def kept(node: Node, key: int, version: int, request: Any) -> int:
-    """Counts the bytes of its frame that are left when the request is answered, and new errors with tracebacks."""
+    """Returns the bytes of the request's frame that are still held after its answer, and new errors with tracebacks."""
     before = errors_with_traceback()
     head = struct.pack(">hhih", key, version, 7, -1)
     if request_header_version(key, version) >= 2:
@@ -205,7 +205,7 @@ async def kept(node: Node, key: int, version: int, request: Any) -> int:
 
 
 def errors_with_traceback() -> int:
-    """Errors of other tests may be among them: pytest keeps those of a test that failed."""
+    """Returns the errors with tracebacks; among them may be those of failed tests, which pytest keeps."""
     return sum(1 for each in gc.get_objects() if isinstance(each, KafkaError) and each.__traceback__ is not None)
 
 
@@ -223,7 +223,7 @@ async def started() -> Node:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_request_is_freed_when_it_was_answered(name: str) -> None:
+def test_a_refused_request_is_freed_once_answered(name: str) -> None:
     async def scenario() -> None:
         node = await started()
         key, version, request = REFUSED[name]
@@ -234,8 +234,8 @@ def test_a_refused_request_is_freed_when_it_was_answered(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 20 * SLICE_RECORDS])
-def test_a_produce_that_times_out_is_freed_when_it_was_answered(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With many records it is unpacked first, and its answer awaited by a task."""
+def test_a_timed_out_produce_is_freed_once_answered(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A produce with many records is unpacked first, and a task awaits its answer."""
 
     async def scenario() -> None:
         node = await started()
@@ -249,7 +249,7 @@ def test_a_produce_that_times_out_is_freed_when_it_was_answered(count: int, monk
     run(scenario)
 
 
-def test_a_fetch_that_fails_while_it_waits_is_freed_when_it_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parked_fetch_that_fails_is_freed_once_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("planted")
 
@@ -267,7 +267,7 @@ def test_a_fetch_that_fails_while_it_waits_is_freed_when_it_was_answered(monkeyp
     run(scenario)
 
 
-def test_an_error_without_frames_keeps_none_of_the_errors_behind_it() -> None:
+def test_an_error_stripped_of_frames_holds_no_cause_or_context() -> None:
     try:
         try:
             raise ValueError

@@ -1,4 +1,4 @@
-"""Three whole nodes over real sockets, each on a thread of its own: what replication promises when one of them goes."""
+"""Replication between three whole nodes over real sockets, each on a thread of its own, when one of them fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(producer: SyncProducer, *values: bytes) -> None:
 
 
 async def stored(node: Node) -> list[bytes]:
-    """The batches of this node's replica, as they are in its log."""
+    """Returns the batches in the log of this node's replica."""
     log = node.broker.partitions.get(TOPIC, 0).log
     found: list[bytes] = []
     offset = log.log_start_offset
@@ -44,7 +44,7 @@ async def stored(node: Node) -> list[bytes]:
 
 
 async def append_alone(node: Node, value: bytes) -> int:
-    """As a leader that nobody hears any more."""
+    """Appends to a leader's log without replication, as an isolated leader would."""
     batch = build_batch([(node.clock.wall_ms(), None, value, ())])
     partition = node.broker.partitions.get(TOPIC, 0)
     return partition.append(batch, now_ms=node.clock.wall_ms(), required_acks=1).last_offset + 1
@@ -54,7 +54,7 @@ def replicas(cluster: Cluster) -> list[list[bytes]]:
     return [cluster.run(each, stored(cluster.node(each))) for each in cluster.running]
 
 
-def test_a_killed_leader_costs_no_acknowledged_record_and_follows_when_it_is_back(cluster: Cluster) -> None:
+def test_no_acknowledged_record_is_lost_when_a_leader_is_killed_and_rejoins(cluster: Cluster) -> None:
     with cluster.client() as client, client.producer() as producer:
         write(producer, b"before")
         leader = cluster.leader(TOPIC)
@@ -70,7 +70,7 @@ def test_a_killed_leader_costs_no_acknowledged_record_and_follows_when_it_is_bac
     assert first == second == third
 
 
-def test_what_only_the_dead_leader_had_is_cut_off(cluster: Cluster) -> None:
+def test_unreplicated_records_of_a_dead_leader_are_truncated(cluster: Cluster) -> None:
     with cluster.client() as client, client.producer() as producer:
         write(producer, b"committed")
         leader = cluster.leader(TOPIC)
@@ -91,7 +91,7 @@ def test_what_only_the_dead_leader_had_is_cut_off(cluster: Cluster) -> None:
     values = [record.value for record in cluster.records(TOPIC)]
     assert b"committed" in values
     assert values[-2:] == [b"new", b"newer"]
-    # the first one may have been on its way as the answer of a parked poll
+    # the first batch may have been on its way as the answer of a parked fetch
     assert not {b"alone-1", b"alone-2"} & set(values)
     first, second, third = replicas(cluster)
     assert first == second == third
@@ -114,7 +114,7 @@ async def _start(node: Node) -> int:
     return node.broker.partitions.get(TOPIC, 0).log.log_start_offset
 
 
-def test_a_topic_that_goes_goes_everywhere(cluster: Cluster) -> None:
+def test_a_deleted_topic_is_deleted_on_every_node(cluster: Cluster) -> None:
     cluster.create_topic("passing", 2)
     cluster.wait_in_sync("passing")
     with cluster.client() as client:
@@ -132,4 +132,4 @@ def test_a_topic_that_goes_goes_everywhere(cluster: Cluster) -> None:
             if not cluster.run(each, hosts(cluster.node(each))):
                 break
         else:
-            raise AssertionError(f"node {each} still has it")
+            raise AssertionError(f"node {each} still has the deleted topic's log")

@@ -1,4 +1,4 @@
-"""Formatting log directories, and what `info` says about them."""
+"""Formatting log directories, and the problems that `info` reports."""
 
 from random import Random
 
@@ -22,7 +22,7 @@ def formatted(plan: FormatPlan, disk: MemoryDisk | None = None) -> MemoryDisk:
     return disk
 
 
-def test_every_directory_gets_an_id_of_its_own_and_the_first_the_voter() -> None:
+def test_every_directory_gets_its_own_id_and_the_first_records_the_voter() -> None:
     disk = formatted(FormatPlan(["/a", "/b"], node_id=3, cluster_id="c", controller_endpoints=(("C", "h", 9093),)))
     first, second = read_meta_properties(disk, "/a"), read_meta_properties(disk, "/b")
     assert first is not None
@@ -41,13 +41,13 @@ def test_every_directory_gets_an_id_of_its_own_and_the_first_the_voter() -> None
     ]
 
 
-def test_a_cluster_id_is_made_up_when_none_is_given() -> None:
+def test_a_random_cluster_id_is_used_by_default() -> None:
     properties = read_meta_properties(formatted(FormatPlan(["/a"], node_id=1)), "/a")
     assert properties is not None
     assert len(properties.cluster_id) == 22
 
 
-def test_an_older_release_has_its_own_features() -> None:
+def test_an_older_release_gets_its_own_feature_levels() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, release_version="3.9", features={"group.version": 1}))
     bootstrap = read_checkpoint(disk.read_bytes("/a/bootstrap.checkpoint"))
     assert [(record.name, record.feature_level) for record in bootstrap.records] == [
@@ -63,7 +63,7 @@ def test_a_new_quorum_has_voters_whatever_the_release() -> None:
     assert [voter.node_id for voter in content.voters] == [1]
 
 
-def test_a_formatted_directory_is_left_alone() -> None:
+def test_a_formatted_directory_is_not_formatted_again() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
     with pytest.raises(StorageError, match="/a was already formatted: add --ignore-formatted"):
         formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"), disk)
@@ -80,7 +80,7 @@ def test_a_formatted_directory_is_left_alone() -> None:
         (FormatPlan([], node_id=1), "log.dirs"),
         (FormatPlan(["/a"], node_id=-1), "node.id"),
         (FormatPlan(["/a"], node_id=1, release_version="9.9"), "Release version 9.9"),
-        (FormatPlan(["/a"], node_id=1, features={"nosuch": 1}), "There is no feature nosuch to set"),
+        (FormatPlan(["/a"], node_id=1, features={"nosuch": 1}), "There is no feature nosuch: use"),
         (FormatPlan(["/a"], node_id=1, features={"group.version": 4}), "group.version has no level 4"),
         (FormatPlan(["/a"], node_id=1, features={"kraft.version": 0}), "kraft.version can only be 1 where .* is not:"),
         (
@@ -93,7 +93,7 @@ def test_a_formatted_directory_is_left_alone() -> None:
         ),
     ],
 )
-def test_a_plan_that_can_not_work_writes_nothing(plan: FormatPlan, message: str) -> None:
+def test_an_invalid_plan_writes_nothing(plan: FormatPlan, message: str) -> None:
     disk = MemoryDisk()
     with pytest.raises(StorageError, match=message):
         formatted(plan, disk)
@@ -107,13 +107,13 @@ def test_a_plan_that_can_not_work_writes_nothing(plan: FormatPlan, message: str)
         (FormatPlan(["/a"], node_id=1, cluster_id="d", ignore_formatted=True), "belongs to cluster c"),
     ],
 )
-def test_a_directory_of_someone_else_is_refused(plan: FormatPlan, message: str) -> None:
+def test_a_directory_of_another_node_or_cluster_is_refused(plan: FormatPlan, message: str) -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
     with pytest.raises(StorageError, match=message):
         formatted(plan, disk)
 
 
-def test_info_names_every_problem() -> None:
+def test_info_reports_every_problem() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
     formatted(FormatPlan(["/b"], node_id=2, cluster_id="d"), disk)
     disk.mkdir("/c")
@@ -130,7 +130,7 @@ def test_info_names_every_problem() -> None:
     )
 
 
-def test_a_directory_of_a_zookeeper_cluster_is_named_as_such() -> None:
+def test_a_directory_of_a_zookeeper_cluster_is_reported_as_such() -> None:
     disk = MemoryDisk()
     disk.mkdir("/a")
     disk.write_atomic("/a/meta.properties", b"version=0\nbroker.id=1\ncluster.id=c\n")
@@ -146,7 +146,7 @@ def test_a_reserved_directory_id_is_not_formatted() -> None:
     assert not disk.exists("/a")
 
 
-def test_a_feature_that_nothing_serves_is_not_turned_on() -> None:
+def test_an_unsupported_feature_is_not_enabled() -> None:
     with pytest.raises(StorageError, match=r"does not serve share\.version yet"):
         formatted(FormatPlan(["/a"], node_id=1, features={"share.version": 1}))
     formatted(FormatPlan(["/a"], node_id=1, features={"share.version": 0}))

@@ -1,4 +1,4 @@
-"""What tests write for properties, configs, topics and faults: it is understood, or one sentence says what is wrong."""
+"""Arguments for properties, configs, topics and faults are accepted, or refused with one sentence."""
 
 from __future__ import annotations
 
@@ -63,27 +63,27 @@ def test_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
             TypeError,
             "each config as a keyword, such as retention_ms",
         ),
-        (lambda: Broker().create_topic(NUMBER), TypeError, "5 is no name of a topic: write a text"),
+        (lambda: Broker().create_topic(NUMBER), TypeError, "5 is not a topic name: write a text"),
         (lambda: Broker(config={"super.users": "User:a"}), ValueError, "super.users requires protection that Penstock"),
         (lambda: Cluster(nodes=TEXT), TypeError, "nodes is '3': write a whole number"),
-        (lambda: Cluster(nodes=0), ValueError, "a cluster needs a node, not 0"),
+        (lambda: Cluster(nodes=0), ValueError, "nodes is 0: write 1 or more"),
         (lambda: Faults().add(delay=1, times=TEXT), TypeError, "times is '3': write a whole number"),
         (lambda: Faults().add(error=9999), ValueError, "no error of Kafka has the code 9999"),
         (lambda: Faults().add(api="Prodce", delay=1), ValueError, "no API is called 'Prodce': did you mean Produce?"),
     ],
 )
-def test_what_is_misspelt_or_of_a_wrong_kind_is_one_sentence_with_the_nearest_names(
+def test_a_misspelt_or_mistyped_argument_is_refused_with_the_nearest_names(
     write: Callable[[], Any], kind: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(kind, match=sentence.replace("?", r"\?")):
         write()
 
 
-def test_errors_are_named_in_any_case() -> None:
+def test_error_names_are_case_insensitive() -> None:
     assert Faults().add(error="not_leader_or_follower").error == 6
 
 
-def test_records_of_a_partition_that_is_not_there_are_refused(penstock: Broker) -> None:
+def test_reading_a_missing_partition_is_refused(penstock: Broker) -> None:
     penstock.create_topic("t", 2)
     with pytest.raises(ValueError, match="topic 't' has no partition 5: it has 2, from 0"):
         penstock.records("t", 5)

@@ -29,7 +29,7 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
     return [record.value for record in broker.records(topic)]
 
 
-def test_what_is_written_is_read(penstock: Broker) -> None:
+def test_written_records_are_read(penstock: Broker) -> None:
     penstock.create_topic("t")
     write(penstock, "t", b"a", b"b")
     assert values(penstock, "t") == [b"a", b"b"]
@@ -52,7 +52,7 @@ def test_topics_take_configs_as_keywords(penstock: Broker) -> None:
 
 def test_a_broker_is_ready_after_a_fraction_of_300_ms_of_cpu_time(penstock_session: Broker) -> None:
     took = []
-    for _ in range(3):  # the best of three: the session's broker spends CPU time of this process too
+    for _ in range(3):  # the best of three, because the session's broker uses CPU time of this process, too
         began = time.process_time()
         with Broker() as another:
             took.append(time.process_time() - began)
@@ -61,7 +61,7 @@ def test_a_broker_is_ready_after_a_fraction_of_300_ms_of_cpu_time(penstock_sessi
 
 
 @pytest.mark.parametrize("kept", ["memory", "directory"])
-def test_data_outlives_a_clean_stop_and_a_kill_on_the_same_port(kept: str, tmp_path: Path) -> None:
+def test_data_and_port_survive_a_clean_stop_and_a_kill(kept: str, tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data" if kept == "directory" else None, topics={"t": 1}) as broker:
         port = broker.port
         write(broker, "t", b"a")
@@ -73,7 +73,7 @@ def test_data_outlives_a_clean_stop_and_a_kill_on_the_same_port(kept: str, tmp_p
         assert values(broker, "t") == [b"a", b"b"]
 
 
-def test_a_stopped_broker_says_that_it_is(penstock: Broker) -> None:
+def test_using_a_stopped_broker_raises_an_error(penstock: Broker) -> None:
     penstock.stop()
     with pytest.raises(RuntimeError, match="not running"):
         _ = penstock.bootstrap
@@ -91,7 +91,7 @@ def deliver(broker: Broker, topic: str, **settings: object) -> KafkaError | None
     return outcome[0]
 
 
-def test_a_retriable_error_is_overcome_by_the_client(penstock: Broker) -> None:
+def test_the_client_retries_after_a_retriable_error(penstock: Broker) -> None:
     penstock.create_topic("t")
     rule = penstock.faults.add(api="Produce", topic="t", times=2, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert deliver(penstock, "t", **{"retry.backoff.ms": 10}) is None
@@ -109,7 +109,7 @@ def test_a_fatal_error_reaches_the_caller_and_nothing_is_written(penstock: Broke
 
 
 @pytest.mark.parametrize("close", [True, False])
-def test_a_lost_reply_is_repeated_and_idempotence_keeps_one(penstock: Broker, close: bool) -> None:
+def test_a_retry_after_a_lost_reply_writes_no_duplicate(penstock: Broker, close: bool) -> None:
     penstock.create_topic("t")
     rule = penstock.faults.add(api="Produce", topic="t", times=1, lose_reply=True, close=close)
     settings = ProducerSettings(linger_s=0.0)
@@ -120,7 +120,7 @@ def test_a_lost_reply_is_repeated_and_idempotence_keeps_one(penstock: Broker, cl
     assert values(penstock, "t") == [b"v"]
 
 
-def test_a_closed_connection_is_opened_again(penstock: Broker) -> None:
+def test_the_client_reconnects_after_a_closed_connection(penstock: Broker) -> None:
     penstock.create_topic("t")
     rule = penstock.faults.add(api="Produce", times=1, close=True)
     write(penstock, "t", b"v")
@@ -128,7 +128,7 @@ def test_a_closed_connection_is_opened_again(penstock: Broker) -> None:
     assert values(penstock, "t") == [b"v"]
 
 
-def test_a_delay_is_felt(penstock: Broker) -> None:
+def test_a_delay_fault_delays_the_request(penstock: Broker) -> None:
     penstock.create_topic("t")
     penstock.faults.add(api="Produce", topic="t", times=1, delay=0.2)
     began = time.monotonic()
@@ -146,7 +146,7 @@ def test_a_fetch_error_of_one_partition_leaves_the_other_readable(penstock: Brok
     assert rule.hits == 2
 
 
-def test_faults_do_not_hold_up_the_stop(penstock: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_do_not_delay_the_stop(penstock: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     # a request that is still held makes the stop wait for all of its grace, longer than `stop` itself may take
     monkeypatch.setattr("penstock.testing.broker.STOP_GRACE_S", 2 * START_LIMIT_S)
     penstock.create_topic("t")
@@ -175,7 +175,7 @@ def test_the_plugin_imports_nothing_of_the_broker_early() -> None:
 
 @pytest.mark.programs
 def test_pytest_does_not_rewrite_the_broker_because_its_distribution_has_a_plugin(tmp_path: Path) -> None:
-    """As where a wheel is installed: its list of files is what pytest goes by, and an editable one has none."""
+    """Runs with a wheel's list of files, by which pytest chooses modules; an editable install has none."""
     site, project = tmp_path / "site", tmp_path / "project"
     installed = site / "penstock-0.1.0.dist-info"
     for directory in (installed, project):
@@ -202,7 +202,7 @@ def test_an_unknown_attribute_of_the_package_is_an_error() -> None:
 
 
 @pytest.mark.programs
-def test_the_fixture_serves_a_users_own_tests(pytester: pytest.Pytester) -> None:
+def test_the_fixture_works_in_another_project(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         def test_it(penstock):

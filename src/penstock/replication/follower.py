@@ -13,9 +13,27 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH
 
 UNDEFINED = -1
 FIRST_PAUSE_MS = 10
+
+
+class Answer(Enum):
+    """What a leader's answer for one partition means, if it is no error."""
+
+    APPEND = "append"
+    TRUNCATE = "truncate"
+    STALE = "stale"
+
+
+def answer(asked: int, log_end: int, diverging_epoch: int, diverging_end: int) -> Answer:
+    """Returns what the answer to a fetch at `asked` means for a log that ends at `log_end` now."""
+    if asked != log_end:
+        return Answer.STALE  # the answer to an earlier request, perhaps to this leader in an earlier epoch
+    if diverging_epoch != NO_LEADER_EPOCH or diverging_end != UNDEFINED:
+        return Answer.TRUNCATE
+    return Answer.APPEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +110,11 @@ def trouble(code: ErrorCode) -> Trouble:
     if code is ErrorCode.OFFSET_OUT_OF_RANGE:
         return Trouble.OUT_OF_RANGE
     return Trouble.SOON if code in _SOON else Trouble.LATER
+
+
+def is_final(code: ErrorCode) -> bool:
+    """True for an error of the follower's own log that no retry mends: its disk failed, or the log was closed."""
+    return code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def pause_ms(kind: Trouble, failures: int, backoff_ms: int) -> int:

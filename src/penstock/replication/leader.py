@@ -101,6 +101,14 @@ class Proposal:
     partition_epoch: int
     expands: bool
 
+    def counts_when_granted(self, partition_epoch: int) -> bool:
+        """True if the controller's answer alone makes the set count; False if the leader has to wait for the image.
+
+        A smaller set counts when the image has it. The answer may overtake another min.insync.replicas, by which the
+        controller already chose eligible leaders: this leader would commit alone by the old one.
+        """
+        return self.expands or partition_epoch <= self.partition_epoch
+
 
 class Leading:
     """One leadership: the time of one leader epoch."""

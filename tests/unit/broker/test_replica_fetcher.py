@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from replica_cluster import NOW_MS, TOPIC, TOPIC_ID, Cluster, batch, run, until
 
-from penstock.broker.replicas.partition import Partition
+from penstock.broker.replicas.followed_partition import FollowedPartition
 from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.log.log import Log
 from penstock.metadata.image import PartitionImage
@@ -82,14 +82,14 @@ def test_a_partition_that_cannot_be_taken_over_stops_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    replicate = Partition.replicate
+    append = FollowedPartition.append
 
-    def broken(self: Partition, *arguments: Any) -> int:
-        if self.index == 0:
+    def broken(self: FollowedPartition, *arguments: Any) -> int:
+        if self.partition.index == 0:
             raise ValueError("nobody has thought of this")
-        return replicate(self, *arguments)
+        return append(self, *arguments)
 
-    monkeypatch.setattr(Partition, "replicate", broken)
+    monkeypatch.setattr(FollowedPartition, "append", broken)
 
     async def scenario() -> None:
         cluster = Cluster(1, 2)

@@ -9,7 +9,19 @@ import pytest
 
 from penstock.metadata.image import BrokerImage, PartitionImage
 from penstock.protocol.errors import ErrorCode
-from penstock.replication.follower import Reset, ResetKind, Trouble, Truncate, pause_ms, reset, trouble, truncation
+from penstock.replication.follower import (
+    Answer,
+    Reset,
+    ResetKind,
+    Trouble,
+    Truncate,
+    answer,
+    is_final,
+    pause_ms,
+    reset,
+    trouble,
+    truncation,
+)
 from penstock.replication.leader import Leading
 
 LAG_MS = 100
@@ -51,6 +63,32 @@ def test_pauses_grow_up_to_the_configured_backoff() -> None:
     soon = trouble(ErrorCode.UNKNOWN_LEADER_EPOCH)
     assert [pause_ms(soon, failures, 1000) for failures in (0, 1, 2, 9, 99)] == [10, 20, 40, 1000, 1000]
     assert pause_ms(trouble(ErrorCode.CORRUPT_MESSAGE), 0, 1000) == 1000
+
+
+@pytest.mark.parametrize(
+    ("asked", "log_end", "diverging", "expected"),
+    [
+        (10, 10, (-1, -1), Answer.APPEND),
+        (10, 10, (3, 8), Answer.TRUNCATE),
+        (10, 10, (-1, 8), Answer.TRUNCATE),
+        (10, 10, (3, -1), Answer.TRUNCATE),
+        (10, 12, (-1, -1), Answer.STALE),
+        (10, 8, (3, 5), Answer.STALE),  # cut meanwhile: the divergence is that of an earlier request
+        (-1, 0, (-1, -1), Answer.STALE),  # nothing was asked in this leader epoch
+    ],
+)
+def test_an_answer_counts_only_for_the_offset_that_was_asked(
+    asked: int, log_end: int, diverging: tuple[int, int], expected: Answer
+) -> None:
+    assert answer(asked, log_end, *diverging) is expected
+
+
+def test_an_error_of_the_own_log_is_final_and_an_error_of_the_records_is_not() -> None:
+    assert [is_final(code) for code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)] == [
+        True,
+        True,
+    ]
+    assert [is_final(code) for code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)] == [False, False]
 
 
 @dataclass

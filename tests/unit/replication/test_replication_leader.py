@@ -6,7 +6,7 @@ import pytest
 
 from penstock.metadata.image import BrokerImage, PartitionImage
 from penstock.protocol.errors import ErrorCode
-from penstock.replication.leader import Leading, Verdict
+from penstock.replication.leader import Leading, Proposal, Verdict
 
 LAG_MS = 1000
 BROKERS = {each: BrokerImage(each, 10 + each, bytes(16), {}, fenced=False) for each in (1, 2, 3)}
@@ -70,6 +70,21 @@ def test_the_maximal_isr_counts_until_a_change_is_settled() -> None:
     leader.follow(image((1, 2), partition_epoch=6), 9000)
     assert leader.maximal_isr == {1, 2}
     assert mark(leader, 20, now_ms=9000) == 20
+
+
+@pytest.mark.parametrize(
+    ("expands", "answered_epoch", "counts"),
+    [
+        pytest.param(True, 6, True, id="a larger set"),
+        pytest.param(False, 6, False, id="a smaller set"),
+        pytest.param(False, 5, True, id="a set that the controller had already"),
+    ],
+)
+def test_a_smaller_isr_counts_with_the_image_and_not_with_the_answer(
+    expands: bool, answered_epoch: int, counts: bool
+) -> None:
+    proposal = Proposal((1, 2), ((1, 11), (2, 12)), leader_epoch=3, partition_epoch=5, expands=expands)
+    assert proposal.counts_when_granted(answered_epoch) is counts
 
 
 def test_a_shrinking_isr_counts_in_full_until_the_change_is_committed() -> None:

@@ -124,10 +124,8 @@ class IsrChanges:
             if not _stands(partition, leading, proposal):
                 continue
             if answer is not None and not answer.error_code:
-                if proposal.expands or answer.partition_epoch <= proposal.partition_epoch:
+                if proposal.counts_when_granted(answer.partition_epoch):
                     partition.isr_accepted(answer.isr, answer.leader_epoch, answer.partition_epoch)
-                # A smaller set counts when the image has it. The answer may overtake another min.insync.replicas, by
-                # which the controller already chose who is eligible: this leader would commit alone by the old one.
                 continue
             code = ErrorCode(answer.error_code) if answer is not None else ErrorCode.UNKNOWN_SERVER_ERROR
             self.refusals += 1

@@ -19,7 +19,6 @@ from penstock.log.flush import make_countable
 from penstock.log.log import AppendOrigin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import NO_LEADER_EPOCH
-from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.replication.epochs import check_leader_epoch, newest_epoch_end
 from penstock.replication.leader import Leading, Verdict, effective_min_isr
 
@@ -244,9 +243,12 @@ class Partition:
             mark = leading.high_watermark(mark, log.log_end_offset, now_ms(), host.max_lag_ms, host.brokers)
         elif len(self.image.replicas) > 1:
             return  # it has stopped leading: what others have is not known here any more
+        self.advance_high_watermark(log, mark)
+
+    def advance_high_watermark(self, log: Log, mark: int) -> None:
+        """Moves the high watermark up to `mark`, as far as the log reaches, and notifies waiters."""
         before = log.high_watermark
-        if mark > before:
-            log.update_high_watermark(mark)
+        if mark > before and log.update_high_watermark(mark) > before:
             self.waiters.on_high_watermark(log.high_watermark, _estimated_bytes(log, log.high_watermark - before))
 
     def recheck(self) -> None:
@@ -396,31 +398,6 @@ class Partition:
         future = self.waiters.deletion(offset)
         self.waiters.answer_followers()  # they hear of the new log start now, not with the next record
         return future
-
-    # Following.
-
-    def replicate(self, records: Buffer | None, leader_epoch: int, high_watermark: int, log_start: int) -> int:
-        """Take over what the leader has sent. How many bytes that were."""
-        log = self.log
-        before = log.size
-        if records:
-            if log.log_start_offset == log.log_end_offset:
-                self._meet_first_batch(log, records)
-            log.append_as_follower(records, leader_epoch)
-        appended = log.size - before
-        mark = log.high_watermark
-        if high_watermark > mark and log.update_high_watermark(high_watermark) > mark:
-            self.waiters.on_high_watermark(log.high_watermark, _estimated_bytes(log, log.high_watermark - mark))
-        if log_start > log.log_start_offset:
-            log.advance_log_start_offset(min(log_start, log.high_watermark))
-        return appended
-
-    @staticmethod
-    def _meet_first_batch(log: Log, records: Buffer) -> None:
-        """A leader's log may start inside of a batch: whole as it comes, an empty log begins where the batch does."""
-        first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
-        if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
-            log.truncate_fully_and_start_at(first.base_offset)
 
 
 def _estimated_bytes(log: Log, records: int) -> int:

@@ -13,15 +13,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
+from penstock.broker.replicas.followed_partition import Counts, FollowedPartition
 from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS
-from penstock.broker.replicas.replica_session import NO_SESSION, Key, ReplicaSession
 from penstock.log.flush import make_countable
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
@@ -34,9 +32,10 @@ from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from penstock.protocol.vocabulary import EARLIEST, LATEST, NO_LEADER_EPOCH
+from penstock.protocol.vocabulary import EARLIEST, LATEST
 from penstock.replication import follower
-from penstock.replication.follower import ResetKind, Trouble
+from penstock.replication.fetch_session import NO_SESSION, Key, ReplicaSession
+from penstock.replication.follower import Answer, Trouble
 
 if TYPE_CHECKING:
     from penstock.broker.peers.peers import Call, Peers
@@ -47,42 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.005  # how long taking over an answer may hold the loop
-
-_SESSION_LOST = frozenset(
-    {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    }
-)
-
-
-@dataclass(slots=True, eq=False)
-class Followed:
-    """A partition, and how this fetcher stands with it."""
-
-    partition: Partition
-    leader_epoch: int
-    failures: int = 0
-    not_before: float = 0.0
-    asked: int = -1
-    """The offset that the request in flight names."""
-
-    @property
-    def key(self) -> Key:
-        return self.partition.topic_id, self.partition.index
-
-
-@dataclass(slots=True)
-class Counts:
-    """What followers of this node have done, for the operator."""
-
-    bytes_in: int = 0
-    requests: int = 0
-    errors: int = 0
-    truncations: int = 0
-    truncated_records: int = 0
-    resets: int = 0
 
 
 def _forget(left: asyncio.Future[Any]) -> None:
@@ -112,7 +75,7 @@ class ReplicaFetcher:
         self._broker_epoch = broker_epoch
         self._throttle = throttle
         self._counts = counts
-        self._followed: dict[Key, Followed] = {}
+        self._followed: dict[Key, FollowedPartition] = {}
         self._paused: dict[Key, None] = {}
         self._session = ReplicaSession()
         self._lane = 0
@@ -131,7 +94,7 @@ class ReplicaFetcher:
         known = self._followed.get((partition.topic_id, partition.index))
         if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
             return
-        entry = Followed(partition, partition.leader_epoch)
+        entry = FollowedPartition(partition, partition.leader_epoch, self._counts)
         if known is not None:
             self._paused.pop(entry.key, None)
         self._followed[entry.key] = entry
@@ -151,7 +114,7 @@ class ReplicaFetcher:
         if entry is not None and entry.partition is partition:
             self._drop(entry)
 
-    def _drop(self, entry: Followed) -> None:
+    def _drop(self, entry: FollowedPartition) -> None:
         del self._followed[entry.key]
         self._paused.pop(entry.key, None)
         self._session.leave(entry.key)
@@ -196,17 +159,16 @@ class ReplicaFetcher:
                 except KafkaError as error:
                     self._broken(entry, error)
 
-    def _unsynced_tails(self) -> list[Followed]:
-        found: list[Followed] = []
+    def _unsynced_tails(self) -> list[FollowedPartition]:
+        found: list[FollowedPartition] = []
         for key in self._followed if self._session.begins else self._session.changed:
             if key in self._paused:
                 continue
             try:
-                log = self._followed[key].partition.log
+                if self._followed[key].has_unsynced_tail:
+                    found.append(self._followed[key])
             except KafkaError:
                 continue  # the request will meet it, too
-            if log.countable_offset < log.log_end_offset and not log.offline:
-                found.append(self._followed[key])
         return found
 
     def _resume(self, now: float) -> float | None:
@@ -244,7 +206,7 @@ class ReplicaFetcher:
         except TimeoutError:
             pass
 
-    def _pause(self, entry: Followed, until: float) -> None:
+    def _pause(self, entry: FollowedPartition, until: float) -> None:
         entry.not_before = until
         self._paused[entry.key] = None
         self._session.leave(entry.key)
@@ -254,11 +216,12 @@ class ReplicaFetcher:
     def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
         """The next one; None if nothing of it can be read here. It may be parked until somebody's pause is over."""
         settings, session = self._settings, self._session
+        max_bytes = settings.int("replica.fetch.max.bytes")
         topics: dict[bytes, FetchTopic] = {}
         for key in session.due(key for key in self._followed if key not in self._paused):
             entry = self._followed[key]
             try:
-                asked = self._position(entry)
+                asked = entry.position(max_bytes)
             except KafkaError as error:
                 self._give_up(entry, error)
                 continue
@@ -280,21 +243,7 @@ class ReplicaFetcher:
             forgotten_topics_data=session.ask(),
         )
 
-    def _position(self, entry: Followed) -> FetchPartition:
-        log = entry.partition.log
-        log.check_writable()
-        latest = log.epochs.latest_epoch
-        entry.asked = log.log_end_offset
-        return FetchPartition(
-            partition=entry.partition.index,
-            current_leader_epoch=entry.leader_epoch,
-            fetch_offset=log.log_end_offset,
-            last_fetched_epoch=NO_LEADER_EPOCH if latest is None else latest,
-            log_start_offset=log.log_start_offset,
-            partition_max_bytes=self._settings.int("replica.fetch.max.bytes"),
-        )
-
-    def _give_up(self, entry: Followed, error: KafkaError) -> None:
+    def _give_up(self, entry: FollowedPartition, error: KafkaError) -> None:
         """Our own disk: the partition comes back with another leader epoch, or after a restart."""
         logger.error("%s is not followed any more: %s", entry.partition, error)
         self._drop(entry)
@@ -336,12 +285,9 @@ class ReplicaFetcher:
 
     async def _failed(self, error: KafkaError) -> None:
         self._counts.errors += 1
-        self._session.begin()
-        if error.code in _SESSION_LOST:
-            self._session.lost()
-            if self._failures == 0:
-                self._failures = 1
-                return
+        if self._session.failed(error.code) and self._failures == 0:
+            self._failures = 1
+            return
         backoff_ms = self._settings.int("replica.fetch.backoff.ms")
         pause_ms = follower.pause_ms(follower.trouble(error.code), self._failures, backoff_ms)
         self._failures += 1
@@ -358,7 +304,7 @@ class ReplicaFetcher:
         for topic in answer.responses:
             for data in topic.partitions:
                 entry = self._followed.get((topic.topic_id, data.partition_index))
-                if entry is None or entry.key in self._paused or not self._is_current(entry):
+                if entry is None or entry.key in self._paused or not entry.follows(self.leader_id):
                     continue
                 try:
                     await self._take_one(entry, data)
@@ -373,72 +319,50 @@ class ReplicaFetcher:
                     await asyncio.sleep(0)
                     deadline = loop.time() + SLICE_SECONDS
 
-    def _is_current(self, entry: Followed) -> bool:
-        partition = entry.partition
-        return partition.leader_epoch == entry.leader_epoch and partition.image.leader == self.leader_id
-
-    def _broken(self, entry: Followed, error: KafkaError) -> None:
+    def _broken(self, entry: FollowedPartition, error: KafkaError) -> None:
         if self._followed.get(entry.key) is not entry:
             return
-        if error.code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        if follower.is_final(error.code):
             self._give_up(entry, error)
         else:
             logger.error("%s: what the leader sent can't be taken over: %s", entry.partition, error)
             self._trouble(entry, Trouble.LATER)
 
-    async def _take_one(self, entry: Followed, data: PartitionData) -> None:
+    async def _take_one(self, entry: FollowedPartition, data: PartitionData) -> None:
         if data.error_code:
             await self._refused(entry, ErrorCode(data.error_code))
             return
+        match entry.answer(data):
+            case Answer.APPEND:
+                self._append(entry, data)
+            case Answer.TRUNCATE:
+                self._truncate(entry, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            case Answer.STALE:
+                pass
+            case kind:
+                assert_never(kind)
+
+    def _append(self, entry: FollowedPartition, data: PartitionData) -> None:
         partition = entry.partition
-        log = partition.log
-        if entry.asked != log.log_end_offset:
-            return  # an answer to what was asked before, perhaps of this leader in an earlier epoch
-        if data.diverging_epoch.epoch != NO_LEADER_EPOCH or data.diverging_epoch.end_offset != -1:
-            self._truncate(entry, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
-            return
-        entry.failures = 0
-        start = log.log_start_offset
-        size = partition.replicate(data.records, entry.leader_epoch, data.high_watermark, data.log_start_offset)
+        start = partition.log.log_start_offset
+        size = entry.append(data)
         if size:
-            self._counts.bytes_in += size
             if self._session.id == NO_SESSION:
                 # A leader without room for a session fills its answers in the order of the question, and may stop
                 # before the end: who got something asks last. In a session the leader itself sees to that.
                 self._followed[entry.key] = self._followed.pop(entry.key)
             if self._throttle.limited and self._throttle.concerns(partition):
                 self._throttle.record(size)
-        if size or log.log_start_offset != start:
+        if size or partition.log.log_start_offset != start:
             self._session.mention(entry.key)
 
-    def _truncate(self, entry: Followed, epoch: int, end_offset: int) -> None:
-        log = entry.partition.log
-        own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)
-        step = follower.truncation(epoch, end_offset, own_epoch, own_end, log.log_end_offset, log.high_watermark)
-        before = log.log_end_offset, log.epochs.latest_epoch
-        self._cut(entry, step.offset)
-        if (log.log_end_offset, log.epochs.latest_epoch) == before:
+    def _truncate(self, entry: FollowedPartition, epoch: int, end_offset: int) -> None:
+        if entry.truncate(epoch, end_offset):
+            self._session.mention(entry.key)
+        else:
             self._trouble(entry, Trouble.LATER)  # the same question would get the same answer
-            return
-        self._session.mention(entry.key)
 
-    def _cut(self, entry: Followed, offset: int) -> None:
-        log = entry.partition.log
-        end, mark = log.log_end_offset, log.high_watermark
-        if offset < mark:
-            logger.warning(
-                "%s: the leader of epoch %d lacks offsets %d to %d, which were committed: an unclean election",
-                entry.partition,
-                entry.leader_epoch,
-                offset,
-                mark,
-            )
-        if log.truncate_to(offset):
-            self._counts.truncations += 1
-            self._counts.truncated_records += end - log.log_end_offset
-            logger.info("%s: cut from %d to %d, where the leader's log parts", entry.partition, end, log.log_end_offset)
-
-    async def _refused(self, entry: Followed, code: ErrorCode) -> None:
+    async def _refused(self, entry: FollowedPartition, code: ErrorCode) -> None:
         self._counts.errors += 1
         kind = follower.trouble(code)
         if kind is Trouble.OUT_OF_RANGE:
@@ -451,33 +375,24 @@ class ReplicaFetcher:
         logger.debug("%s: %s from node %d", entry.partition, code.name, self.leader_id)
         self._trouble(entry, kind)
 
-    def _trouble(self, entry: Followed, kind: Trouble) -> None:
+    def _trouble(self, entry: FollowedPartition, kind: Trouble) -> None:
         if self._followed.get(entry.key) is not entry:
             return
-        pause_ms = follower.pause_ms(kind, entry.failures, self._settings.int("replica.fetch.backoff.ms"))
-        entry.failures += 1
+        pause_ms = entry.next_pause_ms(kind, self._settings.int("replica.fetch.backoff.ms"))
         self._pause(entry, asyncio.get_running_loop().time() + pause_ms / 1000)
 
-    async def _reset(self, entry: Followed) -> None:
+    async def _reset(self, entry: FollowedPartition) -> None:
         """Our end is not in the leader's log. Its bounds tell what to do."""
         end = await self._leader_offset(entry, LATEST)
         start = await self._leader_offset(entry, EARLIEST)
-        if self._followed.get(entry.key) is not entry or not self._is_current(entry):
+        if self._followed.get(entry.key) is not entry or not entry.follows(self.leader_id):
             return
-        log = entry.partition.log
-        step = follower.reset(log.log_end_offset, start, end)
-        self._counts.resets += 1
-        if step.kind is ResetKind.TRUNCATE:
-            self._cut(entry, step.offset)
-        elif step.kind is ResetKind.START_OVER:
-            logger.info("%s: the leader's log starts at %d, after our end: starting over", entry.partition, start)
-            log.truncate_fully_and_start_at(step.offset)
+        if entry.reset(start, end):
+            self._session.mention(entry.key)
         else:
             self._trouble(entry, Trouble.SOON)  # it is there now, or the leader doesn't know our last epoch
-            return
-        self._session.mention(entry.key)
 
-    async def _leader_offset(self, entry: Followed, timestamp: int) -> int:
+    async def _leader_offset(self, entry: FollowedPartition, timestamp: int) -> int:
         partition = entry.partition
         asked = ListOffsetsPartition(
             partition_index=partition.index, current_leader_epoch=entry.leader_epoch, timestamp=timestamp

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from penstock.broker.replicas.replica_fetcher import Counts, ReplicaFetcher
+from penstock.broker.replicas.followed_partition import Counts
+from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.broker.replicas.replica_figures import figures_of
 from penstock.broker.replicas.throttle import FOLLOWER_RATE, Throttle
 from penstock.broker.tasks import Tasks

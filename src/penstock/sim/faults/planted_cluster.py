@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.broker.replicas.followed_partition import FollowedPartition
 from penstock.broker.replicas.isr_changes import IsrChanges
 from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
@@ -46,8 +47,8 @@ def _cut_at_watermark(old: Any) -> Any:
 
 
 def _epochs_unknown(old: Any) -> Any:
-    def position(self: ReplicaFetcher, entry: Any) -> Any:
-        asked = old(self, entry)
+    def position(self: FollowedPartition, max_bytes: int) -> Any:
+        asked = old(self, max_bytes)
         asked.last_fetched_epoch = -1
         return asked
 
@@ -208,7 +209,7 @@ CLUSTER_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...]]] = {
     "divergence-not-asked": (
         "a follower's fetch leaves out its last epoch: the leader cannot detect divergence",
         "network",
-        ((ReplicaFetcher, "_position", _epochs_unknown),),
+        ((FollowedPartition, "position", _epochs_unknown),),
     ),
     "isr-expanded-early": (
         "a follower joins the ISR before it has reached the high watermark",

@@ -1,13 +1,25 @@
-"""The follower's side of a fetch session: what the leader remembers of one fetcher, and what it has to be told next."""
+"""The follower's side of a fetch session (KIP-227): which partitions the leader remembers, and which the next request
+has to name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_01_fetch import ForgottenTopic
 
 NO_SESSION, FIRST_EPOCH = 0, 0
 LAST_EPOCH = 0x7FFFFFFF
+
+#: Errors by which a leader says that it doesn't have the session, or not in this epoch.
+_LOST = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 
 Key = tuple[bytes, int]  # topic id, partition
 
@@ -18,26 +30,28 @@ class ReplicaSession:
     def __init__(self) -> None:
         self.id = NO_SESSION
         self.epoch = FIRST_EPOCH
-        #: What the next request has to name.
+        #: Partitions that the next request has to name.
         self.changed: dict[Key, None] = {}
         self._known: set[Key] = set()
         self._forgotten: dict[Key, None] = {}
 
     @property
     def begins(self) -> bool:
-        """Whether the next request names everything."""
+        """True if the next request names all partitions."""
         return self.epoch == FIRST_EPOCH
 
-    # What happens to partitions.
+    # Partitions.
 
     def mention(self, key: Key) -> None:
+        """Has the next request name a partition: its position has changed."""
         self.changed[key] = None
 
     def come_back(self, key: Key) -> None:
-        """It need not be forgotten: the leader hears of it anew."""
+        """Keeps the next request from removing a partition: it will be named anew."""
         self._forgotten.pop(key, None)
 
     def leave(self, key: Key) -> None:
+        """Removes a partition; the next request tells the leader so, if it knows the partition."""
         self.changed.pop(key, None)
         if key in self._known:
             self._known.discard(key)
@@ -46,7 +60,7 @@ class ReplicaSession:
     # Requests and answers.
 
     def due(self, everything: Iterable[Key]) -> list[Key]:
-        """What the next request names."""
+        """The partitions that the next request names; `everything` if it begins a session."""
         if self.begins:
             self.changed = dict.fromkeys(everything)
             self._forgotten.clear()
@@ -54,10 +68,11 @@ class ReplicaSession:
         return list(self.changed)
 
     def named(self, key: Key) -> None:
+        """The next request names this partition: the leader will know it."""
         self._known.add(key)
 
     def ask(self) -> list[ForgottenTopic]:
-        """A request goes out with all that was due, and with these."""
+        """Sends a request off. Returns the partitions that it removes from the session."""
         self.changed = {}
         topics: dict[bytes, ForgottenTopic] = {}
         for topic_id, index in self._forgotten:
@@ -66,6 +81,7 @@ class ReplicaSession:
         return list(topics.values())
 
     def answered(self, session_id: int) -> None:
+        """Goes on with the session that the leader's answer names; NO_SESSION is a leader without room for one."""
         self.id = session_id
         if session_id == NO_SESSION:
             self.epoch = FIRST_EPOCH
@@ -73,9 +89,13 @@ class ReplicaSession:
             self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
 
     def begin(self) -> None:
-        """Anew, with the old id, so that the leader forgets that one."""
+        """Begins anew, and names the old id, so that the leader closes that session."""
         self.epoch = FIRST_EPOCH
 
-    def lost(self) -> None:
-        """The leader doesn't know it any more."""
+    def failed(self, code: ErrorCode) -> bool:
+        """Begins anew after an error. Returns True if the error says that the leader doesn't have the session."""
+        self.begin()
+        if code not in _LOST:
+            return False
         self.id = NO_SESSION
+        return True

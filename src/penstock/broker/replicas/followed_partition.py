@@ -1,0 +1,161 @@
+"""One partition that this node follows: what its fetcher asked for, how often that failed, and its log.
+
+The rules are those of `penstock.replication.follower`; here they are applied to the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.protocol.messages.api_01_fetch import FetchPartition, PartitionData
+from penstock.protocol.vocabulary import NO_LEADER_EPOCH, NO_OFFSET
+from penstock.records.header import HEADER_SIZE, parse_header
+from penstock.replication import follower
+from penstock.replication.follower import Answer, ResetKind, Trouble
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.broker.replicas.partition import Partition
+    from penstock.log.log import Log
+    from penstock.replication.fetch_session import Key
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the followers on this node have done, for metrics."""
+
+    bytes_in: int = 0
+    requests: int = 0
+    errors: int = 0
+    truncations: int = 0
+    truncated_records: int = 0
+    resets: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class FollowedPartition:
+    """A partition in one leader epoch. The methods that touch the log raise KafkaError."""
+
+    partition: Partition
+    leader_epoch: int
+    counts: Counts
+    failures: int = 0
+    """Errors in a row, by which pauses grow."""
+    not_before: float = 0.0
+    """When a pause ends, in the loop's time."""
+    asked: int = NO_OFFSET
+    """The offset that the request in flight names."""
+
+    @property
+    def key(self) -> Key:
+        return self.partition.topic_id, self.partition.index
+
+    def follows(self, leader_id: int) -> bool:
+        """True if the metadata still has this leader in this epoch."""
+        partition = self.partition
+        return partition.leader_epoch == self.leader_epoch and partition.image.leader == leader_id
+
+    @property
+    def has_unsynced_tail(self) -> bool:
+        """True if the log has records that don't count yet, because fsync is promised."""
+        log = self.partition.log
+        return log.countable_offset < log.log_end_offset and not log.offline
+
+    def position(self, max_bytes: int) -> FetchPartition:
+        """The partition's part of the next request: from the end of the log on."""
+        log = self.partition.log
+        log.check_writable()
+        latest = log.epochs.latest_epoch
+        self.asked = log.log_end_offset
+        return FetchPartition(
+            partition=self.partition.index,
+            current_leader_epoch=self.leader_epoch,
+            fetch_offset=log.log_end_offset,
+            last_fetched_epoch=NO_LEADER_EPOCH if latest is None else latest,
+            log_start_offset=log.log_start_offset,
+            partition_max_bytes=max_bytes,
+        )
+
+    def answer(self, data: PartitionData) -> Answer:
+        """What an answer without an error means."""
+        diverging = data.diverging_epoch
+        return follower.answer(self.asked, self.partition.log.log_end_offset, diverging.epoch, diverging.end_offset)
+
+    def next_pause_ms(self, kind: Trouble, backoff_ms: int) -> int:
+        """Counts a failure, and returns for how long to pause."""
+        pause_ms = follower.pause_ms(kind, self.failures, backoff_ms)
+        self.failures += 1
+        return pause_ms
+
+    # The log.
+
+    def append(self, data: PartitionData) -> int:
+        """Appends records of the leader and moves both watermarks. Returns how many bytes were appended."""
+        self.failures = 0
+        partition = self.partition
+        log = partition.log
+        before = log.size
+        if data.records:
+            if log.log_start_offset == log.log_end_offset:
+                _start_with_first_batch(log, data.records)
+            log.append_as_follower(data.records, self.leader_epoch)
+        appended = log.size - before
+        partition.advance_high_watermark(log, data.high_watermark)
+        if data.log_start_offset > log.log_start_offset:
+            log.advance_log_start_offset(min(data.log_start_offset, log.high_watermark))
+        self.counts.bytes_in += appended
+        return appended
+
+    def truncate(self, epoch: int, end_offset: int) -> bool:
+        """Cuts the log where it diverges: the leader's largest epoch up to ours ends at `end_offset`.
+
+        False if that changed nothing: the same request would get the same answer.
+        """
+        log = self.partition.log
+        own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)
+        step = follower.truncation(epoch, end_offset, own_epoch, own_end, log.log_end_offset, log.high_watermark)
+        before = log.log_end_offset, log.epochs.latest_epoch
+        self._cut(step.offset)
+        return (log.log_end_offset, log.epochs.latest_epoch) != before
+
+    def reset(self, leader_start: int, leader_end: int) -> bool:
+        """Moves the end of the log into the leader's log. False if it is there, or can't be moved."""
+        self.counts.resets += 1
+        log = self.partition.log
+        step = follower.reset(log.log_end_offset, leader_start, leader_end)
+        if step.kind is ResetKind.TRUNCATE:
+            self._cut(step.offset)
+        elif step.kind is ResetKind.START_OVER:
+            logger.info(
+                "%s: the leader's log starts at %d, after the end of ours: starting over", self.partition, leader_start
+            )
+            log.truncate_fully_and_start_at(step.offset)
+        return step.kind is not ResetKind.STAY
+
+    def _cut(self, offset: int) -> None:
+        log = self.partition.log
+        end, mark = log.log_end_offset, log.high_watermark
+        if offset < mark:
+            logger.warning(
+                "%s: the leader of epoch %d lacks offsets %d to %d, which were committed: an unclean election",
+                self.partition,
+                self.leader_epoch,
+                offset,
+                mark,
+            )
+        if log.truncate_to(offset):
+            self.counts.truncations += 1
+            self.counts.truncated_records += end - log.log_end_offset
+            logger.info("%s: cut from %d to %d, where the leader's log parts", self.partition, end, log.log_end_offset)
+
+
+def _start_with_first_batch(log: Log, records: Buffer) -> None:
+    """Lets an empty log begin where the first batch does: a leader's log may start inside of a batch, sent whole."""
+    first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
+    if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
+        log.truncate_fully_and_start_at(first.base_offset)

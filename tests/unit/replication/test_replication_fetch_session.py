@@ -1,0 +1,97 @@
+"""A follower's fetch session: which partitions each request names, and which it removes."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocol.errors import ErrorCode
+from penstock.replication.fetch_session import FIRST_EPOCH, LAST_EPOCH, NO_SESSION, Key, ReplicaSession
+
+A, B, C = (b"a" * 16, 0), (b"a" * 16, 1), (b"c" * 16, 0)
+
+
+def ask(session: ReplicaSession, *everything: Key) -> tuple[list[Key], list[Key]]:
+    """One request: the partitions that it names, and those that it removes."""
+    due = session.due(everything)
+    for key in due:
+        session.named(key)
+    return due, [(topic.topic_id, index) for topic in session.ask() for index in topic.partitions]
+
+
+def begun(*everything: Key) -> ReplicaSession:
+    session = ReplicaSession()
+    assert ask(session, *everything) == (list(everything), [])
+    session.answered(7)
+    return session
+
+
+def test_the_first_request_names_everything_and_the_next_only_what_has_moved() -> None:
+    session = begun(A, B, C)
+    assert ask(session, A, B, C) == ([], [])
+    session.mention(B)
+    assert ask(session, A, B, C) == ([B], [])
+    assert ask(session, A, B, C) == ([], [])
+
+
+def test_a_partition_that_leaves_is_removed_once_and_only_if_the_leader_knows_it() -> None:
+    session = begun(A, B)
+    session.leave(A)
+    session.leave(C)
+    assert ask(session, B) == ([], [A])
+    assert ask(session, B) == ([], [])
+
+
+def test_a_partition_that_comes_back_before_the_next_request_is_not_removed() -> None:
+    session = begun(A, B)
+    session.leave(A)
+    session.come_back(A)
+    session.mention(A)
+    assert ask(session, A, B) == ([A], [])
+
+
+def test_partitions_that_left_without_being_named_again_are_not_named() -> None:
+    session = begun(A, B)
+    session.mention(A)
+    session.leave(A)
+    assert ask(session, B) == ([], [A])
+
+
+def test_epochs_count_from_one_and_skip_the_first_after_the_last() -> None:
+    session = begun(A)
+    assert (session.id, session.epoch) == (7, 1)
+    session.answered(7)
+    assert session.epoch == 2
+    session.epoch = LAST_EPOCH
+    session.answered(7)
+    assert session.epoch == 1
+
+
+def test_a_leader_without_room_for_a_session_is_asked_for_everything_each_time() -> None:
+    session = ReplicaSession()
+    for _ in range(3):
+        assert ask(session, A, B) == ([A, B], [])
+        session.answered(NO_SESSION)
+        assert session.begins
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    ],
+)
+def test_a_session_that_the_leader_lost_begins_anew_without_its_id(code: ErrorCode) -> None:
+    session = begun(A, B)
+    session.leave(B)
+    assert session.failed(code)
+    assert (session.id, session.epoch) == (NO_SESSION, FIRST_EPOCH)
+    assert ask(session, A) == ([A], [])  # a new session has nothing to remove
+
+
+def test_after_another_error_the_old_id_is_named_so_that_the_leader_closes_the_session() -> None:
+    session = begun(A)
+    assert not session.failed(ErrorCode.NETWORK_EXCEPTION)
+    assert (session.id, session.epoch) == (7, FIRST_EPOCH)
+    assert ask(session, A) == ([A], [])

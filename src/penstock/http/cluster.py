@@ -91,7 +91,7 @@ class ClusterFacts:
                     followers = partition.leading.followers.values()
                     facts.heard[key] = {each.broker_id: each.log_end for each in followers if each.log_end >= 0}
         working = [each.path for each in broker.logs.dirs if not each.offline]
-        if working and broker.logs.cordoned.issuperset(working):
+        if working and broker.logs.dirs.cordoned.issuperset(working):
             facts.cordoned.add(broker.node_id)
 
     # --- other nodes

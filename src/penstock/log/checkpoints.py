@@ -17,7 +17,7 @@ LOG_START_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 CLEANER_FILE = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
-LIFE_FILE = ".penstock_life"
+INCARNATION_FILE = ".penstock_life"
 META_PROPERTIES_FILE = "meta.properties"
 PARTITION_METADATA_FILE = "partition.metadata"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
@@ -98,7 +98,7 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
-class Life(NamedTuple):
+class Incarnation(NamedTuple):
     """What a broker's process has left word of."""
 
     broker_epoch: int = -1
@@ -106,22 +106,24 @@ class Life(NamedTuple):
     asking: bytes = ZERO_UUID
 
 
-def render_life(life: Life, boot_id: str) -> bytes:
-    values = {"version": 0, "brokerEpoch": life.broker_epoch, "boot": boot_id}
-    if life.asking != ZERO_UUID:
-        values["asking"] = uuid_to_str(life.asking)
+def render_incarnation(incarnation: Incarnation, boot_id: str) -> bytes:
+    values = {"version": 0, "brokerEpoch": incarnation.broker_epoch, "boot": boot_id}
+    if incarnation.asking != ZERO_UUID:
+        values["asking"] = uuid_to_str(incarnation.asking)
     return json.dumps(values, separators=(",", ":")).encode()
 
 
-def parse_life(data: bytes, boot_id: str) -> Life:
+def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
     """The life before this one, if the machine has been on ever since."""
     try:
         found = json.loads(data)
         if not boot_id or found["boot"] != boot_id:
-            return Life()
-        return Life(int(found["brokerEpoch"]), uuid_from_str(found["asking"]) if "asking" in found else ZERO_UUID)
+            return Incarnation()
+        return Incarnation(
+            int(found["brokerEpoch"]), uuid_from_str(found["asking"]) if "asking" in found else ZERO_UUID
+        )
     except (ValueError, KeyError, TypeError):
-        return Life()
+        return Incarnation()
 
 
 def parse_clean_shutdown(data: bytes) -> int:

@@ -129,7 +129,7 @@ class Cleaner:
             await self._swap_in(log, job, result)
             if log.truncations == due.truncations:
                 log.note_compacted(result.end_offset)
-                await self._logs.save_checkpoints([self._logs.directory_of(log)])
+                await self._logs.save_checkpoints([self._logs.dirs.of(log)])
         except (CorruptBatchError, KafkaError, OSError) as error:
             if not self._is_overtaken(due, sources):
                 self._give_up(log, error)

@@ -13,18 +13,18 @@ from penstock.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
-    LIFE_FILE,
+    INCARNATION_FILE,
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
     CheckpointError,
-    Life,
+    Incarnation,
     parse_clean_shutdown,
-    parse_life,
+    parse_incarnation,
     parse_offsets,
     parse_properties,
     render_clean_shutdown,
-    render_life,
+    render_incarnation,
     render_offsets,
     render_properties,
 )
@@ -68,7 +68,7 @@ class LogDir:
     #: Whether the last stop was clean.
     clean: bool = False
     #: The last life, if everything that it wrote is still here: it stopped cleanly, or only its process died.
-    last_life: Life = field(default_factory=Life)
+    last_incarnation: Incarnation = field(default_factory=Incarnation)
     _lock: Lock | None = None
     #: Counts checkpoints begun, to tell one that was overtaken.
     _writes: int = 0
@@ -81,6 +81,10 @@ class LogDir:
     @property
     def offline(self) -> bool:
         return self.failure is not None
+
+    def space(self) -> tuple[int, int]:
+        """(total, usable) bytes of the directory's volume; -1 where that is unknown."""
+        return self.disk.free_bytes(self.path)
 
     def file(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -133,23 +137,25 @@ class LogDir:
         path = self.file(CLEAN_SHUTDOWN_FILE)
         self.clean = self.disk.exists(path)
         if self.clean:
-            self.last_life = Life(parse_clean_shutdown(self.disk.read_bytes(path, 1 << 12)))
+            self.last_incarnation = Incarnation(parse_clean_shutdown(self.disk.read_bytes(path, 1 << 12)))
             self.disk.remove(path)
             self.disk.sync_dir(self.path)
-        elif self.disk.exists(self.file(LIFE_FILE)):
-            data = self.disk.read_bytes(self.file(LIFE_FILE), 1 << 12)
-            self.last_life = parse_life(data, self.disk.boot_id())
+        elif self.disk.exists(self.file(INCARNATION_FILE)):
+            data = self.disk.read_bytes(self.file(INCARNATION_FILE), 1 << 12)
+            self.last_incarnation = parse_incarnation(data, self.disk.boot_id())
 
-    def note_life(self, life: Life) -> None:
+    def note_incarnation(self, incarnation: Incarnation) -> None:
         """Should this process die, the next one can tell whether the machine did: then the page cache is gone, too.
 
         Not synced: if a power loss takes it, or brings an older one back, it says what is true.
         """
-        self.disk.write_atomic(self.file(LIFE_FILE), render_life(life, self.disk.boot_id()), sync=False)
+        self.disk.write_atomic(
+            self.file(INCARNATION_FILE), render_incarnation(incarnation, self.disk.boot_id()), sync=False
+        )
 
-    def forget_life(self) -> None:
+    def forget_incarnation(self) -> None:
         """The disk failed under it: nobody knows what is still there."""
-        self.disk.remove(self.file(LIFE_FILE))
+        self.disk.remove(self.file(INCARNATION_FILE))
 
     def leave_clean_mark(self, broker_epoch: int) -> None:
         self.disk.write_atomic(self.file(CLEAN_SHUTDOWN_FILE), render_clean_shutdown(broker_epoch))

@@ -48,7 +48,7 @@ class Maintenance:
             ("checkpoints", self.checkpoints, every.checkpoint_ms, every.checkpoint_ms),
             ("producer expiry", self.expiry, every.producer_expiration_check_ms, every.producer_expiration_check_ms),
             ("timed flush", self.timed_flush, every.flush_check_ms, every.flush_check_ms),
-            ("removal", self._logs.remove_discarded, every.removal_ms, every.removal_ms),
+            ("removal", self._logs.removal.run, every.removal_ms, every.removal_ms),
         ]
         if self.cleaner is not None:
             jobs.append(("compaction", self.cleaner.run, every.cleaner_backoff_ms, every.cleaner_backoff_ms))
@@ -105,7 +105,7 @@ class Maintenance:
         while logs.flush_queue:
             queued = [log for log in logs.flush_queue if not log.offline]
             logs.flush_queue.clear()
-            for directory in logs.all_dirs:
+            for directory in logs.dirs.all:
                 await logs.flush_all(directory, [log for log in queued if log.log_dir == directory.path])
             for log in queued:
                 log.snapshots.keep_only(log.segments.bases)

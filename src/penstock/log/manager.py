@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from random import Random
@@ -21,10 +20,10 @@ from penstock.allowance import UNLIMITED, Allowance
 from penstock.disk.api import is_shortage
 from penstock.log.checkpoints import (
     PARTITION_METADATA_FILE,
-    Life,
     parse_partition_metadata,
     render_partition_metadata,
 )
+from penstock.log.directories import LogDirectories
 from penstock.log.directory import (
     CLEANER_FILE,
     DELETE_SUFFIX,
@@ -39,6 +38,7 @@ from penstock.log.directory import (
 )
 from penstock.log.environment import DAY_MS, LogEnvironment
 from penstock.log.loading import LogPlace, create_log, open_log
+from penstock.log.removal import Removal
 from penstock.log.scan import CorruptBatchError
 from penstock.log.synced_mark import Mark
 from penstock.metadata.configs.topic import LogConfig
@@ -82,8 +82,8 @@ class LogManager:
     ) -> None:
         self.disk = disk
         self.clock = clock
-        self.dirs = [LogDir(disk, path.rstrip("/") or "/") for path in dirs]
-        self.metadata_dir = self._metadata_log_dir(metadata_dir)
+        self.dirs = LogDirectories(disk, dirs, metadata_dir, cordoned)
+        self.removal = Removal(disk, clock)
         self.on_offline = on_offline
         self.environment = LogEnvironment(
             disk,
@@ -98,30 +98,13 @@ class LogManager:
             flush_wanted=self.flush_soon,
         )
         self.environment.producer_ids.counted_by(lambda: sum(len(log.producers) for log in self._logs.values()))
-        #: Paths of directories that get no new logs while another one can have them.
-        self.cordoned = cordoned
         self._logs: dict[TopicPartition, Log] = {}
-        self._by_path = {directory.path: directory for directory in self.all_dirs}
-        self._log_counts = dict.fromkeys(self._by_path, 0)
-        #: Segments and directories that wait for their removal: (when, what).
-        self._discarded: deque[tuple[int, list[Segment]]] = deque()
-        self._doomed: deque[tuple[int, str]] = deque()
+        self._log_counts = dict.fromkeys((directory.path for directory in self.dirs.all), 0)
         #: Logs that asked for a flush; the maintenance task sees to them.
         self.flush_queue: dict[Log, None] = {}
         self.flush_requested = asyncio.Event()
         #: The last damage found, by topic and partition: for the operator's view.
         self.corruptions: dict[TopicPartition, str] = {}
-
-    def _metadata_log_dir(self, path: str | None) -> LogDir:
-        if path is None:
-            return self.dirs[0]
-        path = path.rstrip("/") or "/"
-        return next((each for each in self.dirs if each.path == path), None) or LogDir(self.disk, path)
-
-    @property
-    def all_dirs(self) -> list[LogDir]:
-        """The directories for partitions, and that of the metadata log if it has its own."""
-        return self.dirs if self.metadata_dir in self.dirs else [*self.dirs, self.metadata_dir]
 
     def __iter__(self) -> Iterator[Log]:
         return iter(list(self._logs.values()))
@@ -132,20 +115,6 @@ class LogManager:
     def get(self, topic: str, partition: int) -> Log | None:
         return self._logs.get((topic, partition))
 
-    def note_life(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
-        """This process writes to the directories under this broker epoch, unless one of them has failed.
-
-        Or, while it is `asking` for an epoch: under none yet, after a life that had this one.
-        """
-        life = Life(broker_epoch, asking)
-        failed = any(directory.offline for directory in self.all_dirs)
-        for directory in self.dirs:
-            try:
-                # Also in the one that failed, if it still can: what it had taken and not yet synced may be gone.
-                directory.forget_life() if failed else directory.note_life(life)
-            except OSError as error:  # the next start takes this life for one that lost something: safe, and slower
-                logger.warning("%s doesn't say which life uses it: %s", directory.path, error)
-
     def synced_partitions(self) -> dict[bytes, list[int]]:
         """Those that were only ever counted for what they had on disk, by topic id."""
         found: dict[bytes, list[int]] = {}
@@ -154,17 +123,6 @@ class LogManager:
                 found.setdefault(log.topic_id, []).append(log.partition)
         return found
 
-    def directory_of(self, log: Log) -> LogDir:
-        return self._by_path[log.log_dir]
-
-    def space(self, directory: LogDir) -> tuple[int, int]:
-        """(total, usable) bytes of the directory's volume; -1 where that is unknown."""
-        return self.disk.free_bytes(directory.path)
-
-    def cordon(self, paths: frozenset[str]) -> None:
-        """Replaces the directories that get no new logs while another one can have them."""
-        self.cordoned = paths
-
     # Starting.
 
     async def open(
@@ -172,12 +130,12 @@ class LogManager:
     ) -> None:
         """Bring every log up. Raises DirectoryError or DirectoryLockedError if a directory is not ours to use."""
         try:
-            for directory in self.all_dirs:
+            for directory in self.dirs.all:
                 self._open_directory(directory, node_id, cluster_id)
             if all(directory.offline for directory in self.dirs):
                 reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
                 raise DirectoryError(f"No log directory works ({reasons}): free space or replace the disk.")
-            for directory in self.all_dirs:
+            for directory in self.dirs.all:
                 if not directory.offline:
                     await self._load_directory(directory, config_of)
         except BaseException:
@@ -297,7 +255,7 @@ class LogManager:
         known = self._logs.get((topic, partition))
         if known is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} has a log in {known.log_dir}.")
-        directory = self._place_for(topic, directory_id)
+        directory = self.dirs.for_new_log(topic, directory_id, self._log_counts)
         path = directory.file(f"{topic}-{partition}")
         place = LogPlace(directory.path, path, topic, partition, topic_id)
         try:
@@ -338,16 +296,6 @@ class LogManager:
             self.disk.rename(path, self._aside(directory, name, STRAY_SUFFIX))
         del self.corruptions[key]
 
-    def _place_for(self, topic: str, directory_id: bytes | None) -> LogDir:
-        if topic == METADATA_TOPIC:
-            candidates = [self.metadata_dir]
-        else:
-            candidates = [each for each in self.dirs if directory_id is None or each.directory_id == directory_id]
-        candidates = [each for each in candidates if not each.offline]
-        if not candidates:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "No log directory is online: see the broker's log.")
-        return min(candidates, key=lambda each: (each.path in self.cordoned, self._log_counts[each.path]))
-
     def _aside(self, directory: LogDir, name: str, suffix: str) -> str:
         unique = self.environment.random.randbytes(16).hex()
         room = 255 - len(unique) - len(suffix) - 1
@@ -367,7 +315,7 @@ class LogManager:
             return
         self._unregister(log)
         log.close()
-        directory = self.directory_of(log)
+        directory = self.dirs.of(log)
         if directory.offline:
             return
         target = self._aside(directory, f"{topic}-{partition}", suffix)
@@ -377,12 +325,12 @@ class LogManager:
             self._take_offline(directory, error)
             return
         if suffix == DELETE_SUFFIX:
-            self._doomed.append((self.clock.wall_ms() + log.config.file_delete_delay_ms, target))
+            self.removal.add_directory(target, log.config.file_delete_delay_ms)
 
     # What logs tell.
 
     def _disk_failed(self, log: Log, error: OSError) -> None:
-        self._take_offline(self.directory_of(log), error)
+        self._take_offline(self.dirs.of(log), error)
 
     def _take_offline(self, directory: LogDir, error: OSError) -> None:
         """A lack of descriptors or memory is the process's, and no directory goes offline for it."""
@@ -405,11 +353,11 @@ class LogManager:
         logger.error("%s-%d is damaged: %s", log.topic, log.partition, reason)
 
     def _recovery_point_lowered(self, log: Log) -> None:
-        directory = self.directory_of(log)
+        directory = self.dirs.of(log)
         directory.write_checkpoints(self._checkpoints(directory))
 
     def _discard(self, log: Log, segments: list[Segment]) -> None:
-        self._discarded.append((self.clock.wall_ms() + log.config.file_delete_delay_ms, segments))
+        self.removal.add_segments(segments, log.config.file_delete_delay_ms)
 
     def flush_soon(self, log: Log) -> None:
         """The maintenance task flushes it and checkpoints its recovery point."""
@@ -436,31 +384,6 @@ class LogManager:
         now_ms = self.clock.wall_ms()
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
-    def take_discarded(self, *, all_of_them: bool = False) -> tuple[list[Segment], list[str]]:
-        """Segments and directories whose time has come; the caller removes them."""
-        now_ms = self.clock.wall_ms()
-        segments: list[Segment] = []
-        paths: list[str] = []
-        while self._discarded and (all_of_them or self._discarded[0][0] <= now_ms):
-            segments.extend(self._discarded.popleft()[1])
-        while self._doomed and (all_of_them or self._doomed[0][0] <= now_ms):
-            paths.append(self._doomed.popleft()[1])
-        return segments, paths
-
-    async def remove_discarded(self, *, all_of_them: bool = False) -> None:
-        segments, paths = self.take_discarded(all_of_them=all_of_them)
-        for segment in segments:
-            segment.close()
-            await self._quietly(segment.remove_files)
-        for path in paths:
-            await self._quietly(self.disk.remove_tree, path)
-
-    async def _quietly(self, function: Callable[..., None], *args: str) -> None:
-        try:
-            await self.disk.run(function, *args)
-        except OSError as error:
-            logger.warning("could not remove a deleted file: %s", error)
-
     def _logs_in(self, directory: LogDir) -> list[Log]:
         return [log for log in self._logs.values() if log.log_dir == directory.path]
 
@@ -477,7 +400,7 @@ class LogManager:
     def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
         """Writes recovery points, log starts and high watermarks now. False if a file could not be written."""
         written = True
-        for directory in self.all_dirs if directories is None else directories:
+        for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
                 try:
                     directory.write_checkpoints(self._checkpoints(directory))
@@ -489,7 +412,7 @@ class LogManager:
     async def save_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
         """The same, in the background."""
         written = True
-        for directory in self.all_dirs if directories is None else directories:
+        for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
                 try:
                     await directory.save_checkpoints(partial(self._checkpoints, directory))
@@ -544,14 +467,14 @@ class LogManager:
             if not log.prepare_stop():
                 logger.error("%s could not be prepared for the stop: the next start looks through its end", log)
                 unfinished.add(log.log_dir)
-        for directory in self.all_dirs:
+        for directory in self.dirs.all:
             dirty = [log for log in self._logs_in(directory) if log.is_dirty]
             if not directory.offline and not await self.flush_all(directory, dirty):
                 unfinished.add(directory.path)
-        unfinished.update(each.path for each in self.all_dirs if not self.write_checkpoints([each]))
+        unfinished.update(each.path for each in self.dirs.all if not self.write_checkpoints([each]))
         for log in self:
             log.close()
-        for directory in self.all_dirs:
+        for directory in self.dirs.all:
             if not directory.offline and directory.path not in unfinished:
                 try:
                     directory.leave_clean_mark(broker_epoch)
@@ -565,7 +488,7 @@ class LogManager:
         """Let go at once, as a crash would: the next start recovers."""
         for log in self:
             log.close()
-        for directory in self.all_dirs:
+        for directory in self.dirs.all:
             directory.release()
         self._logs.clear()
         self.disk.close()

@@ -117,9 +117,9 @@ class ImageDelivery:
     def _cordon(self, wanted: frozenset[str]) -> None:
         """Sets the directories that get no new partitions, and notifies the controller with a heartbeat at once."""
         logs = self._broker.logs
-        if wanted == logs.cordoned:
+        if wanted == logs.dirs.cordoned:
             return
-        logs.cordon(wanted)
+        logs.dirs.cordon(wanted)
         logger.info("cordoned log directories, which get no new partitions: %s", ", ".join(sorted(wanted)) or "none")
         self._broker.lifecycle.beat_now()
 

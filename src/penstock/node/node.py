@@ -18,7 +18,7 @@ from penstock.broker.controlplane.lifecycle import Identity
 from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.events import log_event, notify_all
 from penstock.broker.requests.fault_rules import Faults
-from penstock.log.checkpoints import Life
+from penstock.log.checkpoints import Incarnation
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE
@@ -132,13 +132,13 @@ class Node:
         settings = self.settings
         logs = self._open_logs_manager()
         cluster_id = self._cluster_id()
-        check_formatted(self.disk, [directory.path for directory in logs.all_dirs])
+        check_formatted(self.disk, [directory.path for directory in logs.dirs.all])
         await logs.open(node_id=settings.node_id, cluster_id=cluster_id)
         try:
-            failure = logs.metadata_dir.failure
+            failure = logs.dirs.metadata.failure
             if failure is not None:
                 raise StorageError(
-                    f"{logs.metadata_dir.path}, which holds the metadata log, can't be used "
+                    f"{logs.dirs.metadata.path}, which holds the metadata log, can't be used "
                     f"({failure.strerror or failure}): repair its disk, or replace it as the disk of a voter."
                 )
             protected = protected_listeners(settings, self._plans)
@@ -159,7 +159,7 @@ class Node:
         self.http.serve(self.broker, self._server)
 
     async def _start_parts(self, cluster_id: str, logs: LogManager) -> None:
-        settings, directory = self.settings, logs.metadata_dir
+        settings, directory = self.settings, logs.dirs.metadata
         identity = self._identity(cluster_id, logs)
         endpoints = tuple((name, one.host, one.port) for name, one in identity.controller_endpoints.items())
         me = Voter(settings.node_id, directory.directory_id, endpoints)
@@ -281,7 +281,7 @@ class Node:
         logger.critical("log directory %s is offline: %s", directory.path, error)
         broker = self.broker_or_none
         if broker is not None:
-            broker.logs.note_life(broker.lifecycle.broker_epoch)
+            broker.logs.dirs.note_incarnation(broker.lifecycle.broker_epoch)
             broker.lifecycle.beat_now()
             if all(each.offline for each in broker.logs.dirs):
                 self._fatal(error)
@@ -341,12 +341,12 @@ async def _awaited(reply: Reply | Awaitable[Reply]) -> Reply:
     return reply if reply is None or isinstance(reply, list) or not hasattr(reply, "__await__") else await reply
 
 
-def _last_incarnation(logs: LogManager) -> Life:
+def _last_incarnation(logs: LogManager) -> Incarnation:
     """Returns the broker's last incarnation if all directories agree that its writes are complete.
 
     Beyond Kafka: the page cache survives a killed process, so its logs are as complete as after a clean stop. Only
     after a power loss or a disk change may records be missing; then the broker's replicas lose their place among
     eligible leaders.
     """
-    epochs, asking = (set(each) for each in zip(*(directory.last_life for directory in logs.dirs), strict=True))
-    return Life(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)
+    epochs, asking = (set(each) for each in zip(*(directory.last_incarnation for directory in logs.dirs), strict=True))
+    return Incarnation(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)

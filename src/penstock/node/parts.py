@@ -136,7 +136,7 @@ def make_broker(
     metadata.watch_controller(channel.controller_changed)
     request_timeout_s = settings.int("request.timeout.ms") / 1000
     peers = Peers(node_id, lambda: metadata.image, world.network, inter_broker_listener, request_timeout_s)
-    lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.note_life)
+    lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.dirs.note_incarnation)
 
     def broker_epoch() -> int:
         return lifecycle.broker_epoch
@@ -215,8 +215,8 @@ def make_broker(
 def _directories(logs: LogManager) -> Directories:
     return Directories(
         sorted(one.directory_id for one in logs.dirs if not one.offline),
-        sorted(one.directory_id for one in logs.all_dirs if one.offline),
-        sorted(one.directory_id for one in logs.dirs if one.path in logs.cordoned),
+        sorted(one.directory_id for one in logs.dirs.all if one.offline),
+        sorted(one.directory_id for one in logs.dirs if one.path in logs.dirs.cordoned),
     )
 
 

@@ -177,7 +177,7 @@ class Replica:
             voters=list(voters),
         )
         self.disk.write_atomic(f"{log.path}/{checkpoint_name(*snapshot)}", b"".join(parts))
-        if log.active.size:
+        if log.segments.active.size:
             log.roll()
         log.advance_log_start_offset(snapshot.offset)
         log.delete_old_segments(0)

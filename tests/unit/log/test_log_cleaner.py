@@ -399,7 +399,7 @@ def test_a_segment_that_retention_takes_during_a_compaction_does_not_end_compact
 
     async def slow(job: object) -> object:
         log.drop_segments([log.segments[0]])
-        finish(logs.remove_discarded(all_of_them=True))
+        finish(logs.removal.run(all_of_them=True))
         return await original(job)  # type: ignore[arg-type]
 
     cleaner._compact = slow  # type: ignore[method-assign, assignment]

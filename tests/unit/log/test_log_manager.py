@@ -46,9 +46,9 @@ def test_a_new_log_goes_to_the_directory_with_the_fewest() -> None:
 
 def test_a_cordoned_directory_gets_new_logs_only_when_no_other_can_have_them() -> None:
     logs = manager(dirs=THREE)
-    logs.cordon(frozenset({"/a", "/c"}))
+    logs.dirs.cordon(frozenset({"/a", "/c"}))
     assert [create(logs, number) for number in range(3)] == ["/b", "/b", "/b"]
-    logs.cordon(frozenset(THREE))
+    logs.dirs.cordon(frozenset(THREE))
     assert create(logs, 3) == "/a"
 
 
@@ -233,7 +233,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_after_a_while() -> None:
     assert late.size
     assert create(logs) == "/logs"
     clock.advance(1000)
-    finish(logs.remove_discarded())
+    finish(logs.removal.run())
     assert sorted(name for name in disk.listdir("/logs") if name.startswith("t-")) == ["t-0"]
 
 

@@ -74,7 +74,7 @@ def test_a_log_lives_through_stops_and_crashes(disk: RealDisk, tmp_path: Path) -
         log.truncate_to(450)
         log.advance_log_start_offset(100)
         log.delete_old_segments(0)
-        await logs.remove_discarded()
+        await logs.removal.run()
         logs.write_checkpoints()
         logs.abandon()
 

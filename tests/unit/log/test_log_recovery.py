@@ -54,7 +54,7 @@ def test_after_a_clean_stop_only_the_end_is_looked_at(monkeypatch: pytest.Monkey
     reads = Reads(monkeypatch)
     logs, log = started(disk, config)
     assert logs.dirs[0].clean
-    assert logs.dirs[0].last_life.broker_epoch == 9
+    assert logs.dirs[0].last_incarnation.broker_epoch == 9
     assert log.recovery_point == log.log_end_offset == 900
     assert {name for name, _, _ in reads.seen if name.endswith(".log")} == {f"{log.segments.bases[-1]:020d}.log"}
     lowest = reads.lowest(f"{log.segments.bases[-1]:020d}.log")

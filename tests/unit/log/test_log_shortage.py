@@ -37,7 +37,7 @@ class Scarce:
 
 
 def all_online(logs: LogManager) -> bool:
-    return not any(directory.offline for directory in logs.all_dirs)
+    return not any(directory.offline for directory in logs.dirs.all)
 
 
 @pytest.mark.parametrize("code", SHORTAGES)

@@ -116,10 +116,10 @@ def test_files_of_deleted_segments_stay_for_a_while_and_then_go() -> None:
     assert logs.apply_retention() == 3
     deleted = [name for name in disk.listdir(log.path) if name.endswith(".deleted")]
     assert deleted
-    finish(logs.remove_discarded())
+    finish(logs.removal.run())
     assert [name for name in disk.listdir(log.path) if name.endswith(".deleted")] == deleted
     clock.advance(1000)
-    finish(logs.remove_discarded())
+    finish(logs.removal.run())
     assert not [name for name in disk.listdir(log.path) if name.endswith(".deleted")]
 
 

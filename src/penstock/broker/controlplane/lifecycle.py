@@ -94,9 +94,9 @@ class Lifecycle:
         metadata: MetadataLog,
         settings: Settings,
         directories: Callable[[], Directories],
-        note_life: Callable[[int, bytes], None] = lambda epoch, asking: None,
+        note_incarnation: Callable[[int, bytes], None] = lambda epoch, asking: None,
     ) -> None:
-        self._note_life = note_life
+        self._note_incarnation = note_incarnation
         self.identity = identity
         self.broker_epoch = -1
         self._channel = channel
@@ -159,7 +159,9 @@ class Lifecycle:
         nobody holds the registration that was made meanwhile for a life that ended without a word.
         """
         me = self.identity
-        self._note_life(me.previous_broker_epoch if self.broker_epoch < 0 else self.broker_epoch, me.incarnation_id)
+        self._note_incarnation(
+            me.previous_broker_epoch if self.broker_epoch < 0 else self.broker_epoch, me.incarnation_id
+        )
         patience_s = self._settings.int("initial.broker.registration.timeout.ms") / 1000
         loop = asyncio.get_running_loop()
         said: ErrorCode | None = None
@@ -178,7 +180,7 @@ class Lifecycle:
             code = ErrorCode(answer.error_code)
             if not code:
                 self.broker_epoch = answer.broker_epoch
-                self._note_life(answer.broker_epoch, ZERO_UUID)
+                self._note_incarnation(answer.broker_epoch, ZERO_UUID)
                 return
             if code in REFUSALS or loop.time() - began_s >= patience_s:
                 raise RefusedError(self._refusal(code))

@@ -35,7 +35,7 @@ def handle(broker: Broker, ctx: RequestContext, request: DescribeLogDirsRequest)
 
 
 def _describe(broker: Broker, directory: LogDir, members: list[tuple[str, int]]) -> DescribeLogDirsResult:
-    result = DescribeLogDirsResult(log_dir=directory.path, is_cordoned=directory.path in broker.logs.cordoned)
+    result = DescribeLogDirsResult(log_dir=directory.path, is_cordoned=directory.path in broker.logs.dirs.cordoned)
     if directory.offline:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
@@ -45,5 +45,5 @@ def _describe(broker: Broker, directory: LogDir, members: list[tuple[str, int]])
         log = broker.partitions.get(name, index).log
         topic.partitions.append(DescribeLogDirsPartition(partition_index=index, partition_size=log.size))
     result.topics = list(topics.values())
-    result.total_bytes, result.usable_bytes = broker.logs.space(directory)
+    result.total_bytes, result.usable_bytes = directory.space()
     return result

@@ -136,7 +136,7 @@ class Partitions:
         """The metadata.version was raised to one with directories: the controller hears where the replicas are."""
         for partition in self._by_name.values():
             if partition.is_open:
-                self.host.placed(partition, self._logs.directory_of(partition.log).directory_id)
+                self.host.placed(partition, self._logs.dirs.of(partition.log).directory_id)
 
     def put_strays_aside(self) -> None:
         """At start: logs of topics that the metadata no longer has are kept, renamed, for the operator to look at."""
@@ -173,7 +173,7 @@ class Partitions:
             if log.topic_id == ZERO_UUID:
                 log.assign_topic_id(partition.topic_id)
             log.update_config(config)
-        self.host.placed(partition, self._logs.directory_of(log).directory_id)
+        self.host.placed(partition, self._logs.dirs.of(log).directory_id)
         return log
 
     def _directory_of(self, partition: Partition) -> bytes | None:

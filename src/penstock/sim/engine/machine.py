@@ -105,7 +105,7 @@ class Machine:
     def offline(self) -> bool:
         """True if the node has taken a log directory offline."""
         broker = self.broker
-        return broker is not None and any(each.offline for each in broker.logs.all_dirs)
+        return broker is not None and any(each.offline for each in broker.logs.dirs.all)
 
     @property
     def broker(self) -> Broker | None:

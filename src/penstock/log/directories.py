@@ -1,0 +1,89 @@
+"""The log directories of a node: which there are, which one a new log gets, and which have failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, overload
+
+from penstock.log.checkpoints import Incarnation
+from penstock.log.directory import LogDir
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import METADATA_TOPIC
+
+if TYPE_CHECKING:
+    from penstock.disk.api import Disk
+    from penstock.log.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+class LogDirectories(Sequence[LogDir]):
+    """A sequence of the directories for partitions; `metadata` is the one of the metadata log, often one of them."""
+
+    def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
+        self._for_partitions = [LogDir(disk, _normal(path)) for path in paths]
+        self.metadata = self._metadata_directory(disk, metadata_path)
+        #: Paths of directories that get new logs only if no other directory can have them.
+        self.cordoned = cordoned
+        self._by_path = {directory.path: directory for directory in self.all}
+
+    def _metadata_directory(self, disk: Disk, path: str | None) -> LogDir:
+        if path is None:
+            return self._for_partitions[0]
+        path = _normal(path)
+        return next((each for each in self._for_partitions if each.path == path), None) or LogDir(disk, path)
+
+    def __len__(self) -> int:
+        return len(self._for_partitions)
+
+    @overload
+    def __getitem__(self, slot: int) -> LogDir: ...
+    @overload
+    def __getitem__(self, slot: slice) -> list[LogDir]: ...
+    def __getitem__(self, slot: int | slice) -> LogDir | list[LogDir]:
+        return self._for_partitions[slot]
+
+    @property
+    def all(self) -> list[LogDir]:
+        """The directories for partitions, and the one of the metadata log if it is another."""
+        for_partitions = self._for_partitions
+        return for_partitions if self.metadata in for_partitions else [*for_partitions, self.metadata]
+
+    def of(self, log: Log) -> LogDir:
+        return self._by_path[log.log_dir]
+
+    def cordon(self, paths: frozenset[str]) -> None:
+        """Replaces the directories that get new logs only if no other directory can have them."""
+        self.cordoned = paths
+
+    def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
+        """The directory with that id, or the one with the fewest logs, cordoned ones last. Raises if none is online."""
+        if topic == METADATA_TOPIC:
+            candidates = [self.metadata]
+        else:
+            candidates = [each for each in self if directory_id is None or each.directory_id == directory_id]
+        candidates = [each for each in candidates if not each.offline]
+        if not candidates:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "No log directory is online: see the broker's log.")
+        return min(candidates, key=lambda each: (each.path in self.cordoned, log_counts[each.path]))
+
+    def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
+        """Records in each directory that this process writes there under `broker_epoch`.
+
+        With `asking`, the process has no epoch yet: it asks for one under this incarnation id, and `broker_epoch` is
+        that of the incarnation before. Once a directory has failed, the records are removed instead, also in the failed
+        one if it still can: what it had taken and not yet synced may be gone.
+        """
+        incarnation = Incarnation(broker_epoch, asking)
+        failed = any(directory.offline for directory in self.all)
+        for directory in self:
+            try:
+                directory.forget_incarnation() if failed else directory.note_incarnation(incarnation)
+            except OSError as error:  # safe: the next start takes this incarnation for one that lost something
+                logger.warning("%s records no incarnation id, so the next start is slower: %s", directory.path, error)
+
+
+def _normal(path: str) -> str:
+    return path.rstrip("/") or "/"

@@ -1,0 +1,53 @@
+"""Files of deleted segments and logs: renamed at once, removed after file.delete.delay.ms."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.clock import Clock
+    from penstock.disk.api import Disk
+    from penstock.log.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+class Removal:
+    """The queue of files that wait for their removal. Readers of a segment may still use its files until then."""
+
+    def __init__(self, disk: Disk, clock: Clock) -> None:
+        self._disk = disk
+        self._clock = clock
+        #: (when to remove, what).
+        self._segments: deque[tuple[int, list[Segment]]] = deque()
+        self._directories: deque[tuple[int, str]] = deque()
+
+    def add_segments(self, segments: list[Segment], delay_ms: int) -> None:
+        self._segments.append((self._clock.wall_ms() + delay_ms, segments))
+
+    def add_directory(self, path: str, delay_ms: int) -> None:
+        self._directories.append((self._clock.wall_ms() + delay_ms, path))
+
+    async def run(self, *, all_of_them: bool = False) -> None:
+        """Removes the files whose delay is over, or all."""
+        now_ms = self._clock.wall_ms()
+        segments: list[Segment] = []
+        paths: list[str] = []
+        while self._segments and (all_of_them or self._segments[0][0] <= now_ms):
+            segments.extend(self._segments.popleft()[1])
+        while self._directories and (all_of_them or self._directories[0][0] <= now_ms):
+            paths.append(self._directories.popleft()[1])
+        for segment in segments:
+            segment.close()
+            await self._try(segment.remove_files)
+        for path in paths:
+            await self._try(self._disk.remove_tree, path)
+
+    async def _try(self, remove: Callable[..., None], *args: str) -> None:
+        try:
+            await self._disk.run(remove, *args)
+        except OSError as error:
+            logger.warning("a deleted file could not be removed; the next start removes it: %s", error)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.groups.shard import Group, GroupShard
     from penstock.groups.turn import Turn
 
-NOT_FOUND_SINCE = 6  # before, a group that isn't there is described as dead
+NOT_FOUND_SINCE = 6  # earlier versions describe a missing group as dead
 
 
 def describe(shard: GroupShard, group_id: str, api_version: int) -> DescribedGroup:
@@ -52,7 +52,7 @@ def describe(shard: GroupShard, group_id: str, api_version: int) -> DescribedGro
 
 
 def list_groups(groups: Iterable[Group], states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-    """Filters are lower case; an empty one lets everything through."""
+    """Lists the groups. Filters are lower case; an empty filter matches all groups."""
     return [
         ListedGroup(
             group_id=group.group_id,

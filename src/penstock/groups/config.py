@@ -1,4 +1,4 @@
-"""The broker settings that groups obey, resolved once."""
+"""The broker settings that apply to groups, read once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol, TypeAlias
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = (
     5 * 60 * 1000
-)  # a member that never learned its id can't heartbeat; a socket error ends it sooner
+)  # a member that never learned its id cannot send heartbeats; a broken connection ends it sooner
 
 
-# the methods below take the builtins' names
+# The methods below have the names of builtins.
 _Int: TypeAlias = int
 _Str: TypeAlias = str
 _Strings: TypeAlias = tuple[str, ...]

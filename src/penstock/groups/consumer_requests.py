@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: find or make the group, then let it decide."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: finds or creates the group, and passes the request on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 def consumer_heartbeat(
     shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest, caller: Caller
 ) -> ConsumerGroupHeartbeatResponse:
-    """Refused as a whole or not at all: an error leaves no record behind."""
+    """Handles a heartbeat. A refused request leaves no record."""
     try:
         check_request(turn, request, caller.api_version)
         room.check_heartbeat(shard, turn, request, caller)
@@ -68,7 +68,7 @@ def _group(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest
         return ConsumerGroup(group_id)
     if group.members or group.pending_members:
         return upgrade(turn, shard.image, group)
-    record_deletion(turn, group)  # an empty classic group gives its name, and its offsets, to a new one
+    record_deletion(turn, group)  # an empty classic group becomes a consumer group with the same offsets
     return ConsumerGroup(group_id)
 
 
@@ -108,7 +108,7 @@ def _member(image: MetadataImage, group: ConsumerGroup, member: ConsumerMember) 
 
 
 def _held(member: ConsumerMember) -> Partitions:
-    """What it has, with what it was told to give up and hasn't yet."""
+    """Returns the member's partitions, including those that it still has to revoke."""
     held = partitions_of(member.assigned)
     for topic_id, indexes in partitions_of(member.pending_revocation).items():
         held[topic_id] = held.get(topic_id, frozenset()) | indexes
@@ -116,7 +116,7 @@ def _held(member: ConsumerMember) -> Partitions:
 
 
 def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:
-    """A topic that is gone has no name to be shown by."""
+    """Returns the assignment as topics with names; deleted topics are left out, because they have no name."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, topic_name=image.topics_by_id[topic_id].name, partitions=sorted(indexes))

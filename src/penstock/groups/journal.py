@@ -1,4 +1,6 @@
-"""Records of `__consumer_offsets` as bytes: the key's type and the value's version stand in front as int16."""
+"""Encodes and decodes records of `__consumer_offsets`: type of the key and version of the value come first,
+as int16.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _OFFSET_COMMIT = 1
 
 
 class OffsetKey(NamedTuple):
-    """An offset commit's key as loading reads it: a million of them are read before the first request is answered."""
+    """Key of an offset commit, in a compact form: a load may read a million of them."""
 
     group: str
     topic: str
@@ -27,7 +29,7 @@ class OffsetKey(NamedTuple):
 class _Kind(NamedTuple):
     module: str
     name: str
-    value_version: int  # what we write; every version Kafka knows is read
+    value_version: int  # the version to write; all of Kafka's versions can be read
 
 
 _KINDS: dict[int, _Kind] = {
@@ -41,7 +43,7 @@ _KINDS: dict[int, _Kind] = {
     8: _Kind("consumer_group_current_member_assignment", "ConsumerGroupCurrentMemberAssignment", 0),
     16: _Kind("consumer_group_regular_expression", "ConsumerGroupRegularExpression", 0),
 }
-_LEGACY_OFFSET_COMMIT = 0  # the same fields; written by brokers before 0.9
+_LEGACY_OFFSET_COMMIT = 0  # the same fields, written by brokers before 0.9
 _classes: dict[int, tuple[type[Any], type[Any]]] = {}
 
 
@@ -64,7 +66,7 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
 
 
 def _offset_version(value: OffsetCommitValue) -> int:
-    """A client that set its own retention needs the only version that has an expiry time."""
+    """Returns the version to write; a commit with its own retention needs the only version with an expiry time."""
     return 1 if value.expire_timestamp != NO_EXPIRY else _KINDS[1].value_version
 
 
@@ -75,11 +77,11 @@ def decode_offset_key(key: bytes) -> OffsetKey:
 
 @lru_cache(maxsize=1024)
 def _group_and_topic(names: bytes) -> tuple[str, str]:
-    """A group commits many partitions of a topic in a row: their names are read once, and kept once."""
+    """Decodes and caches group and topic: a group commits many partitions of a topic in a row."""
     group_end = 2 + int.from_bytes(names[:2], "big")
     topic_end = group_end + 2 + int.from_bytes(names[group_end : group_end + 2], "big")
     if len(names) != topic_end:
-        raise DecodeError("an offset commit's key has a length of its own")
+        raise DecodeError("an offset commit's key has a wrong length")
     try:
         return str(names[2:group_end], "utf-8"), str(names[group_end + 2 :], "utf-8")
     except UnicodeDecodeError:
@@ -92,12 +94,12 @@ def decode_offset_value(value: bytes) -> OffsetCommitValue:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | None:
-    """None for a type that this build doesn't know: newer ones are left alone, as compaction keeps them."""
+    """Decodes a record; returns None for an unknown type, so that records of newer versions stay in the log."""
     if key is None or len(key) < 2:
         return None
     number = int.from_bytes(key[:2], "big")
     if number in (_OFFSET_COMMIT, _LEGACY_OFFSET_COMMIT):
-        return JournalRecord(decode_offset_key(key), value)  # the value waits until somebody asks for it
+        return JournalRecord(decode_offset_key(key), value)  # the value is decoded on first use
     if number not in _KINDS:
         return None
     key_class, value_class = _classes_of(number)

@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: find the group, then let its kind decide."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: finds the group, and passes the request on to its protocol."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
         if group.members:
             _join_consumer_group(shard, turn, group, request, caller, token)
             return
-        consumer_journal.erase_group(turn, group)  # nobody is left of the other kind
+        consumer_journal.erase_group(turn, group)  # no member of the other protocol is left
         group = None
     if group is not None:
         classic_join.join(turn, group, request, caller, token)
@@ -63,7 +63,7 @@ def _join_consumer_group(
 def _join_new_group(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Caller, token: Token) -> None:
     group = ClassicGroup(request.group_id, state_timestamp_ms=turn.wall_ms)
     classic_join.join(turn, group, request, caller, token)
-    if group.members or group.pending_members:  # a refused join leaves no group behind
+    if group.members or group.pending_members:  # a refused join creates no group
         shard.groups[group.group_id] = group
         record_creation(turn, group)
 
@@ -90,7 +90,7 @@ def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token)
 def heartbeat(
     shard: GroupShard, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
 ) -> ErrorCode:
-    if not group_id:  # such a group may hold offsets, but never members
+    if not group_id:  # a group with an empty id may have offsets, but no members
         return ErrorCode.INVALID_GROUP_ID
     group = shard.groups.get(group_id)
     if isinstance(group, ClassicGroup):

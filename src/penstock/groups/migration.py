@@ -1,8 +1,8 @@
-"""Groups that change their protocol while their members go on: classic to consumer, and back.
+"""Changes the protocol of a group without stopping its members: classic to consumer, and back.
 
-Up: the first member that speaks the new protocol turns the group into a consumer group; the others stay as classic
-members of it (`consumer/classic_members.py`). Down: when the last of its kind has gone, what is left becomes a
-classic group again.
+Upgrade: the first member with the consumer protocol turns the group into a consumer group; the others stay as its
+classic members (`consumer/classic_members.py`). Downgrade: when the last member with the consumer protocol has left,
+the group becomes a classic group again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ UPGRADE_POLICIES = ("upgrade", "bidirectional")
 DOWNGRADE_POLICIES = ("downgrade", "bidirectional")
 
 
-# --- up
+# --- upgrade
 
 
 def upgrade(turn: Turn, image: MetadataImage, group: ClassicGroup) -> ConsumerGroup:
-    """The same members, epochs and partitions under the other protocol. Nothing is taken from the classic group yet."""
+    """Returns a consumer group with the same members, epochs and partitions. The classic group is not changed yet."""
     config = turn.config
     if (
         config.consumer_migration_policy not in UPGRADE_POLICIES
@@ -58,9 +58,9 @@ def upgrade(turn: Turn, image: MetadataImage, group: ClassicGroup) -> ConsumerGr
     for member in members:
         journal.record_current(turn, group.group_id, member)
     upgraded = ConsumerGroup(group.group_id)
-    for record in turn.records[start + 1 :]:  # to decide on; applying them again later changes nothing
+    for record in turn.records[start + 1 :]:  # a preview to decide on; applying the records again later changes nothing
         journal.apply(upgraded, record)
-    upgraded.assignment_ms = 0  # an assignment made by the old leader does not make the new one wait
+    upgraded.assignment_ms = 0  # the interval between assignments does not count from the classic leader's assignment
     return upgraded
 
 
@@ -86,7 +86,7 @@ def _as_consumer(image: MetadataImage, group: ClassicGroup, member: Member) -> C
 
 
 def retire(turn: Turn, group: ClassicGroup) -> None:
-    """The classic group has been replaced: who waits rejoins the new one, and its clocks stop."""
+    """Answers the parked requests of the replaced classic group, so that members rejoin, and cancels its timers."""
     for member in group.members.values():
         token = group.take_join(member)
         if token is not None:
@@ -99,7 +99,7 @@ def retire(turn: Turn, group: ClassicGroup) -> None:
         timer.cancel()
 
 
-# --- down
+# --- downgrade
 
 
 def can_downgrade(turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> bool:
@@ -113,7 +113,7 @@ def can_downgrade(turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> bo
 
 
 def downgrade(shard: GroupShard, turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> None:
-    """What is left of the group goes on as a classic one, and rebalances to find a leader."""
+    """Turns the remaining members into a classic group, which rebalances to elect a leader."""
     journal.erase_group(turn, group)
     for timer in group.all_timers():
         timer.cancel()

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, and the offsets that nobody will ask for again."""
+"""OffsetCommit, OffsetFetch, OffsetDelete, and the expiry of offsets."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Turn
 
 GROUP_ID_NOT_FOUND_SINCE = 9
-LATEST_MS = 2**63 - 1  # a retention that passes the end of time ends there
+LATEST_MS = 2**63 - 1  # an expiry time beyond the largest int64 is capped
 
 
 def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> OffsetCommitResponse:
-    """Topics and their ids have been checked against the metadata; a topic's id is zero where the client gave none."""
+    """Commits offsets. The caller has checked topics and ids against the metadata; the id is zero if the client gave
+    none.
+    """
     try:
         _check_commit(shard, turn, request, api_version)
     except KafkaError as error:
@@ -78,7 +80,7 @@ def _check_commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, a
     elif generation >= 0:
         if api_version >= GROUP_ID_NOT_FOUND_SINCE:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The group is not known here: rejoin it.")
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The group has no members here: join it again.")
 
 
 def _commit_one(
@@ -163,12 +165,13 @@ def _check_offset_delete(group: Group) -> None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
     if group.state is not State.EMPTY and not group.uses_consumer_protocol:
         raise KafkaError(
-            ErrorCode.NON_EMPTY_GROUP, "Only consumers say which topics they need: stop the members first."
+            ErrorCode.NON_EMPTY_GROUP,
+            "The members are not consumers, so their topics are unknown: stop the members first.",
         )
 
 
 def forget_topics(shard: GroupShard, turn: Turn, topics: Collection[str]) -> None:
-    """Erases what groups have committed for topics that were deleted; some may have been made again since."""
+    """Erases offsets committed for deleted topics, some of which may exist again."""
     for group_id in shard.groups:
         for partition in sorted(each for each in shard.offsets.partitions(group_id) if each[0] in topics):
             known = shard.image.topics.get(partition[0])
@@ -177,9 +180,9 @@ def forget_topics(shard: GroupShard, turn: Turn, topics: Collection[str]) -> Non
 
 
 def forget_missing(shard: GroupShard, turn: Turn, group_id: str) -> None:
-    """Erases what a group has committed for topics that are gone, however long ago they were deleted.
+    """Erases a group's offsets for topics that no longer exist, however long ago they were deleted.
 
-    While their partition of `__consumer_offsets` had no coordinator, nobody was there to erase it.
+    The topics may have been deleted while the partition of `__consumer_offsets` had no coordinator.
     """
     for partition in sorted(shard.offsets.partitions(group_id)):
         known = shard.image.topics.get(partition[0])
@@ -188,7 +191,7 @@ def forget_missing(shard: GroupShard, turn: Turn, group_id: str) -> None:
 
 
 def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:
-    """Erase what has outlived `offsets.retention.minutes`, and the group with its last offset."""
+    """Erases offsets older than `offsets.retention.minutes`, and groups without members whose last offset is erased."""
     group = shard.groups.get(group_id)
     if group is None:
         return

@@ -1,7 +1,7 @@
-"""Committed offsets: what each group has read, and what transactions that are still open would add.
+"""Committed offsets of groups, and pending offsets of open transactions.
 
-A commit inside a transaction is pending until its marker. Whichever of two commits stands later in the log wins, so
-each keeps the log offset of its record.
+A commit inside a transaction is pending until its marker. Of two commits the later one in the log wins, so each keeps
+the log offset of its record.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.protocol.vocabulary import NO_LEADER_EPOCH, NO_OFFSET, TopicPartit
 if TYPE_CHECKING:
     from penstock.groups.turn import Turn
 
-OFFSET_BYTES = 300  # of a committed offset without its metadata
+OFFSET_BYTES = 300  # approximate size of a committed offset without its metadata
 
 
 class Stored(NamedTuple):
-    """A commit as it was loaded: its bytes, until somebody asks for them."""
+    """A loaded commit: kept as bytes until it is first read."""
 
     value: bytes
     log_offset: int
@@ -50,7 +50,7 @@ class Committed(NamedTuple):
 
 
 def size_of(committed: Committed | Stored) -> int:
-    """Bytes that a committed offset takes, roughly."""
+    """Returns the approximate size of a committed offset in memory."""
     return OFFSET_BYTES + len(committed.value if isinstance(committed, Stored) else committed.metadata)
 
 
@@ -59,9 +59,9 @@ class Offsets:
         self.committed: dict[str, dict[TopicPartition, Committed | Stored]] = {}
         self.pending: dict[int, dict[str, dict[TopicPartition, Committed | Stored]]] = {}  # by producer id, then group
         self.bytes = 0
-        """What all of them take, roughly."""
+        """Approximate size of all offsets."""
 
-    # --- the only writers
+    # --- changes
 
     def apply(
         self,
@@ -128,7 +128,7 @@ class Offsets:
     # --- reading
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, Committed]:
-        """All that the group has committed, read from its bytes where nobody has yet."""
+        """Returns all offsets of the group, decoded."""
         offsets = self.committed.get(group_id, {})
         for partition, committed in offsets.items():
             if isinstance(committed, Stored):
@@ -139,14 +139,14 @@ class Offsets:
         return any(partition in groups.get(group_id, ()) for groups in self.pending.values())
 
     def partitions(self, group_id: str) -> Collection[TopicPartition]:
-        """Everything that deleting the group has to erase, pending commits included."""
+        """Returns every partition that deleting the group has to erase, pending commits included."""
         found: Set[TopicPartition] = self.committed.get(group_id, {}).keys()
         for groups in self.pending.values():
             found = found | groups.get(group_id, {}).keys()
         return found
 
     def topic_ids(self, group_id: str, partition: TopicPartition) -> set[bytes]:
-        """Ids of the topics that the group's commits for this partition are about, pending ones included."""
+        """Returns the topic ids of the group's commits for this partition, pending ones included."""
         commits = [self.committed.get(group_id, {}).get(partition)]
         commits += [groups.get(group_id, {}).get(partition) for groups in self.pending.values()]
         return {_read(each).topic_id for each in commits if each is not None}
@@ -158,9 +158,10 @@ class Offsets:
         require_stable: bool,
         topic_id_of: Callable[[str], bytes],
     ) -> OffsetFetchResponseGroup:
-        """What the group committed, for these topics or for all; a partition without a commit is answered with -1.
+        """Returns the group's offsets for the given topics; all topics by default. A partition without a commit gets
+        -1.
 
-        `topic_id_of` gives the id of the topic that has a name now: a commit for an earlier one does not count.
+        `topic_id_of` returns the id of the topic that has a name now: a commit for an earlier topic does not count.
         """
         offsets = self.of_group(group_id)
         if topics is None:
@@ -243,7 +244,7 @@ def _committed(value: OffsetCommitValue, log_offset: int) -> Committed:
 
 
 def _of_another_topic(committed: bytes, asked: bytes) -> bool:
-    """A topic that was deleted and created again under its old name starts without commits."""
+    """Returns True if the commit is for an earlier topic: a topic that was deleted and created again has no commits."""
     return ZERO_UUID not in (committed, asked) and committed != asked
 
 

@@ -1,4 +1,4 @@
-"""What groups, members and offsets take of a coordinator's memory, and whether there is room for one more."""
+"""Memory of groups, members and offsets, and admission of new ones within the coordinator's limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def held_by(group: Group) -> int:
     size = sizes.GROUP_BYTES + sizes.texts(group.group_id, group.protocol_type) + group.members_bytes
     if isinstance(group, ClassicGroup):
-        size += sizes.ENTRY_BYTES * len(group.subscribed_topics or ())  # their names are in the members' metadata
+        size += sizes.ENTRY_BYTES * len(group.subscribed_topics or ())  # the names are part of the members' metadata
         size += sum(map(_pending, group.pending_members))
     return size
 
@@ -37,7 +37,9 @@ def _new_group(group_id: str) -> int:
 
 
 def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: JoinGroupRequest, caller: Caller) -> bool:
-    """Only growth needs room: a member that comes back with what it had is always let in."""
+    """Returns True if there is memory for the member. Only growth counts: a known member without changes is always
+    admitted.
+    """
     instance_id = request.group_instance_id
     names = sizes.texts(request.member_id or instance_id or caller.client_id, instance_id, *caller[:2])
     size = sizes.MEMBER_BYTES + names
@@ -55,7 +57,7 @@ def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: Joi
 
 
 def admits_sync(shard: GroupShard, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> bool:
-    """Assignments are kept if they come from the leader and for members."""
+    """Returns True if there is memory for the assignments. Only assignments from the leader to members count."""
     if group.state is not State.COMPLETING_REBALANCE or request.member_id != group.leader:
         return True
     size = 0
@@ -66,14 +68,14 @@ def admits_sync(shard: GroupShard, turn: Turn, group: ClassicGroup, request: Syn
 
 
 def check_heartbeat(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> None:
-    """Raises POLICY_VIOLATION if a member joins, or subscribes to more, and there is no room for that."""
+    """Raises POLICY_VIOLATION if a member joins or extends its subscription and there is no memory for it."""
     changes = (request.subscribed_topic_regex, request.rack_id, request.server_assignor)
     unchanged = request.subscribed_topic_names is None and changes == (None, None, None)
     if request.member_epoch < JOIN_EPOCH or (request.member_epoch > JOIN_EPOCH and unchanged):
         return
     group = shard.groups.get(request.group_id)
     known = _known_consumer(group, request)
-    was = known or ConsumerMember(request.member_id)  # what the request leaves out stays
+    was = known or ConsumerMember(request.member_id)  # fields that the request leaves out stay unchanged
     texts = [old if new is None else new for old, new in zip((was.regex, was.rack_id, was.server_assignor), changes)]
     topics = was.topics if request.subscribed_topic_names is None else request.subscribed_topic_names
     size = sizes.MEMBER_BYTES + sizes.texts(request.member_id, request.instance_id, *texts, *caller[:2])
@@ -81,7 +83,7 @@ def check_heartbeat(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbe
     if not shard.allowance.grant(size - (known.held_bytes if known is not None else 0), turn.now_ms):
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            "The coordinator holds as many groups and members as penstock.coordinator.max.bytes allows.",
+            "The coordinator's memory for groups is full: raise penstock.coordinator.max.bytes or delete groups.",
         )
 
 
@@ -92,7 +94,7 @@ def _known_consumer(group: Group | None, request: ConsumerGroupHeartbeatRequest)
 
 
 def admits_offset(shard: GroupShard, turn: Turn, group_id: str, partition: TopicPartition, metadata: str) -> bool:
-    """An offset that takes the place of another one needs room only for longer metadata."""
+    """Returns True if there is memory for the offset. An offset that replaces another counts only longer metadata."""
     known = shard.offsets.committed.get(group_id, {}).get(partition)
     size = OFFSET_BYTES + len(metadata) - (size_of(known) if known is not None else 0)
     if group_id not in shard.groups:

@@ -1,7 +1,7 @@
-"""The groups and offsets that one partition of `__consumer_offsets` remembers.
+"""The groups and offsets in one partition of `__consumer_offsets`.
 
-Everything durable changes in `apply` and `apply_marker`; requests and timers are decided by the functions next door,
-which get the shard and a `Turn` and leave their effects there.
+Durable state changes only in `apply` and `apply_marker`. Functions of the other modules decide on requests and timers;
+they get the shard and a `Turn`, which collects their effects.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ Group = ClassicGroup | ConsumerGroup
 
 class GroupShard:
     def __init__(self, config: GroupConfig, random: Random, allowance: Allowance | None = None) -> None:
-        """`allowance` is shared with other shards: groups, members and offsets that it has no room for are refused."""
+        """Creates an empty shard. `allowance` is a memory limit shared with other shards; groups and offsets beyond it
+        are refused.
+        """
         self.config = config
         self.random = random
         self.allowance = allowance or Allowance()
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
-        self.image = EMPTY_IMAGE  # which topics there are
-        self._deleted: set[str] = set()  # topics whose offsets are still to be erased
+        self.image = EMPTY_IMAGE  # the topics that exist
+        self._deleted: set[str] = set()  # deleted topics whose offsets are still to be erased
         self._deletion = Timer(TimerKind.DELETION, "")
 
     def turn(self, now_ms: int, wall_ms: int) -> Turn:
@@ -61,13 +63,13 @@ class GroupShard:
     def decode(self, key: bytes | None, value: bytes | None) -> JournalRecord | None:
         return decode_record(key, value)
 
-    # --- what is remembered
+    # --- durable state
 
     def apply(self, record: JournalRecord, log_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
         key, value = record
         if type(key) is OffsetKey or type(key) is OffsetCommitKey:
             if value is not None and key.group not in self.groups:
-                self.groups[key.group] = ClassicGroup(key.group)  # a simple consumer's group is only its offsets
+                self.groups[key.group] = ClassicGroup(key.group)  # the group of a simple consumer has only offsets
             self.offsets.apply(key, value, log_offset, producer_id)
         elif type(key) is GroupMetadataKey:
             self._apply_classic(key.group, value)
@@ -100,7 +102,7 @@ class GroupShard:
         self.offsets.apply_marker(producer_id, commit)
 
     def remembered(self) -> Mapping[str, Any]:
-        """All that a replay of the log must bring back."""
+        """Returns all durable state, which a replay of the log must restore."""
         return {
             "groups": {
                 group_id: group.stored if isinstance(group, ClassicGroup) else group.remembered()
@@ -111,13 +113,13 @@ class GroupShard:
         }
 
     def held_bytes(self) -> int:
-        """What groups, members and offsets take, roughly."""
+        """Returns the approximate size of groups, members and offsets."""
         return self.offsets.bytes + sum(map(room.held_by, self.groups.values()))
 
-    # --- coming and going
+    # --- load and unload
 
     def loaded(self, turn: Turn) -> None:
-        """The log has been replayed: start the clocks."""
+        """Starts the timers after the log has been replayed."""
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
                 start_timers(turn, group, self.limits(group.group_id))
@@ -127,7 +129,7 @@ class GroupShard:
                 rebalance.prepare_rebalance(turn, group)
 
     def abandon(self, turn: Turn) -> None:
-        """Leadership of the partition is gone: whoever waits has to look for the new coordinator."""
+        """Answers parked requests with NOT_COORDINATOR when the leadership of the partition is lost."""
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
                 continue  # its members are answered at once, or when their records are committed
@@ -170,16 +172,16 @@ class GroupShard:
             case TimerKind.SYNC:
                 rebalance.on_sync_timer(turn, group)
             case _:
-                pass  # of a group that has changed its protocol since
+                pass  # a timer from before the group changed its protocol
 
     def see(self, image: MetadataImage, changes: TopicChanges | None = None) -> None:
-        """The cluster changed: groups that read what changed are assigned anew at their next heartbeat."""
+        """Takes over a new image; groups whose topics changed are assigned again at their next heartbeat."""
         if changes is None:
             changes = topic_changes(self.image, image)
         racks_changed = self.image.brokers is not image.brokers
         self.image = image
         if changes.deleted:
-            # By a timer, which waits for the log to be loaded and for enough replicas to be in sync.
+            # By a timer, which waits until the log is loaded and enough replicas are in sync.
             self._deleted.update(topic.name for topic in changes.deleted)
             self.timers.set(self._deletion, 0)
         names = {topic.name for topic in (*changes.created, *changes.deleted)}
@@ -192,10 +194,10 @@ class GroupShard:
                     racks_changed or bool(group.regexes) or any(group.is_subscribed(name) for name in names)
                 )
 
-    # --- looking up
+    # --- lookups
 
     def topic_id(self, name: str) -> bytes:
-        """The id of the topic that has this name now; zero if none has."""
+        """Returns the id of the topic that has this name now; zero if there is none."""
         topic = self.image.topics.get(name)
         return topic.topic_id if topic is not None else ZERO_UUID
 

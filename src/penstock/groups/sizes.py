@@ -1,4 +1,4 @@
-"""Bytes that groups and members take in memory: Python's own sizes of what clients sent, estimates of the rest."""
+"""Memory of groups and members: Python's sizes for data from clients, estimates for the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sys import getsizeof
 
 GROUP_BYTES = 1000
 MEMBER_BYTES = 1500
-#: Of a topic name or a protocol besides its own bytes: its place in tuples, sets and counters.
+#: Overhead of a topic name or protocol: its places in tuples, sets and counters.
 ENTRY_BYTES = 100
 
 

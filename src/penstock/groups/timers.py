@@ -1,8 +1,8 @@
-"""Deadlines without a sweep: a heap of timers in which moving a deadline back costs one store.
+"""Deadlines without a periodic sweep: a heap of timers in which extending a deadline costs one store.
 
-A heartbeat only writes `timer.deadline_ms`. The heap keeps the entry at the old, earlier time; when that comes up,
-the timer is seen to have moved and is queued again. A member therefore costs one heap operation per session timeout,
-however often it beats.
+A heartbeat only writes `timer.deadline_ms`. The heap keeps the entry at the earlier time; when that time comes, the
+timer is queued again at its new deadline. A member therefore costs one heap operation per session timeout, however
+often it sends heartbeats.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ NEVER = 1 << 62
 
 
 class TimerKind(IntEnum):
-    SESSION = 1  # a member went silent
-    PENDING_MEMBER = 2  # a member id was handed out and never came back
+    SESSION = 1  # a member sends no heartbeats
+    PENDING_MEMBER = 2  # a member id was handed out, but no member joined with it
     JOIN = 3  # the join phase of a rebalance is over
-    SYNC = 4  # a member joined and never asked for its assignment
-    REVOCATION = 5  # a consumer-protocol member keeps partitions that it was told to give up
+    SYNC = 4  # a member joined but did not request its assignment
+    REVOCATION = 5  # a member of a consumer group keeps partitions that it has to revoke
     REBALANCE = 6  # a consumer group's next target assignment is due
-    DELETION = 7  # topics were deleted: the offsets that groups committed for them go
+    DELETION = 7  # topics were deleted: the committed offsets for them are erased
 
 
 class Timer:
-    """One deadline. `deadline_ms` may be pushed later directly; anything else goes through `Timers`."""
+    """One deadline. Callers may set `deadline_ms` to a later time directly; all other changes go through `Timers`."""
 
     __slots__ = ("deadline_ms", "group_id", "kind", "member_id", "queued_ms")
 
@@ -40,7 +40,7 @@ class Timer:
         return self.deadline_ms != NEVER
 
     def cancel(self) -> None:
-        """The heap entry stays until its time and is then dropped."""
+        """Cancels the timer. Its heap entry stays until its time and is then dropped."""
         self.deadline_ms = NEVER
 
 
@@ -62,17 +62,17 @@ class Timers:
             heapq.heappush(self._heap, (deadline_ms, self._serial, timer))
 
     def next_deadline(self) -> int | None:
-        """When to look again. May be early (a timer moved or was cancelled), never late."""
+        """Returns when to check for due timers: possibly early (a timer moved or was cancelled), never late."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Timer]:
-        """The timers that fired, in order of deadline; each is disarmed."""
+        """Returns the due timers in the order of their deadlines, and disarms them."""
         heap = self._heap
         fired: list[Timer] = []
         while heap and heap[0][0] <= now_ms:
             queued_ms, _, timer = heapq.heappop(heap)
             if queued_ms != timer.queued_ms:
-                continue  # an earlier deadline was queued after this one, and has been dealt with
+                continue  # the timer has already fired at an earlier deadline that was queued later
             timer.queued_ms = NEVER
             if timer.deadline_ms <= now_ms:
                 timer.deadline_ms = NEVER

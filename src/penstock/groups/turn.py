@@ -1,4 +1,4 @@
-"""One event being decided: the time it happens at, what it may use, and the effects it asks for."""
+"""One event under decision: its time, its resources, and the effects that it collects."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from penstock.groups.timers import Timer, Timers
     from penstock.protocol.errors import ErrorCode
 
-Token = object  # who gets an answer that comes later; only the shell looks inside
+Token = object  # identifies a request whose answer comes later; opaque here
 
 
 class JournalRecord(NamedTuple):
-    """A key and its new value as messages; no value is a tombstone."""
+    """A key and its new value as messages; a value of None is a tombstone."""
 
     key: Any
     value: Any | None
@@ -26,18 +26,18 @@ class JournalRecord(NamedTuple):
 @dataclass(slots=True)
 class Turn:
     now_ms: int  # monotonic: for timeouts
-    wall_ms: int  # for what is remembered
+    wall_ms: int  # for durable state
     config: GroupConfig
     timers: Timers
     random: Random
     records: list[JournalRecord] = field(default_factory=list)
     replies: list[tuple[Token, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
-    """Called in a later turn, when the records are committed or could not be."""
+    """Called in a later turn, when the records are committed or have failed."""
     effects: tuple[()] = ()
-    """Groups ask for no effects beside records and replies."""
+    """Groups have no effects besides records and replies."""
     producer: tuple[int, int] | None = None
-    """Producer id and epoch whose transaction the records belong to."""
+    """Producer id and epoch of the transaction to which the records belong."""
 
     def record(self, key: Any, value: Any | None) -> None:
         self.records.append(JournalRecord(key, value))
@@ -53,7 +53,7 @@ class Turn:
 
 
 class Caller(NamedTuple):
-    """Who sent a request, as far as a group cares."""
+    """The sender of a request, as far as groups need it."""
 
     client_id: str
     client_host: str

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that a transaction carries. They wait beside the group's own until the marker comes."""
+"""TxnOffsetCommit: offsets that are part of a transaction. They are pending until the transaction's marker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 
 def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> Codes:
-    """Topics have been checked against the metadata, and the producer against its transaction."""
+    """Commits offsets in a transaction. The caller has checked topics against the metadata, and the producer against
+    its transaction.
+    """
     try:
         _check(shard, turn, request)
     except KafkaError as error:
@@ -60,4 +62,4 @@ def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> No
             turn, group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
         )
     elif request.generation_id >= 0:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The group is not known here: rejoin it.")
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The group has no members here: join it again.")

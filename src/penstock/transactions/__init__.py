@@ -1,6 +1,7 @@
 """Transactions: the state machine behind one partition of `__transaction_state`.
 
-Pure: an event and the time go in, records, answers and markers to write come out. Invariants: `TransactionShard.apply`
-is the only writer of what is remembered, live and on replay alike; a change of state follows `states.COMES_FROM`; what
-an earlier epoch of a producer asks for never touches a later transaction. Called by `broker.coordinators` only.
+Pure: takes an event and the time, returns records, answers and markers to write. Invariants: only
+`TransactionShard.apply` changes durable state, for live changes and for replay; a change of state follows
+`states.COMES_FROM`; a request with an earlier epoch of a producer never affects a later transaction. Called by
+`broker.coordinators` only.
 """

@@ -1,11 +1,11 @@
-"""The broker settings that transactions obey, resolved once."""
+"""The broker settings that apply to transactions, read once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-# the methods below take the builtins' names
+# The methods below have the names of builtins.
 _Int: TypeAlias = int
 _Bool: TypeAlias = bool
 
@@ -20,9 +20,9 @@ class TransactionConfig:
     max_timeout_ms: int = 900_000
     id_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
     abort_retry_ms: int = 10_000
-    """A timed-out transaction that could not be aborted is tried again after this."""
+    """Pause before the next attempt to abort a timed-out transaction."""
     two_phase_commit: bool = False
-    """Whether outside coordinators may hold transactions open for as long as they need (KIP-939)."""
+    """Whether external coordinators may keep transactions open without a timeout (KIP-939)."""
 
     @classmethod
     def from_settings(cls, settings: SettingsSource) -> TransactionConfig:

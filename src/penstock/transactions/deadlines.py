@@ -1,8 +1,8 @@
-"""When open transactions time out: a heap with one entry for each transactional id, however many transactions it has.
+"""Deadlines of open transactions: a heap with one entry for each transactional id, however many transactions it has.
 
-A deadline later than the one queued for its id only replaces what is wanted; when the queued time comes, the entry is
-queued again. The deadline of a transaction that ended meanwhile stays until then, and names it, so that it does nothing
-to the next one.
+A deadline later than the queued one only replaces the id's wanted deadline; when the queued time comes, the entry is
+queued again. The deadline of a transaction that ended meanwhile stays until then. It identifies that transaction, so
+that it does not affect the next one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Deadlines:
         return len(self._heap)
 
     def add(self, deadline: Deadline) -> None:
-        """In place of the one that its id had."""
+        """Replaces this id's deadline."""
         self._wanted[deadline.transactional_id] = deadline
         queued_ms = self._queued.get(deadline.transactional_id)
         if queued_ms is None or deadline.at_ms < queued_ms:
@@ -42,7 +42,7 @@ class Deadlines:
         heapq.heappush(self._heap, (deadline.at_ms, deadline.transactional_id))
 
     def next_ms(self) -> int | None:
-        """When to look again: perhaps early, never late."""
+        """Returns when to check for due deadlines: possibly early, never late."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Deadline]:
@@ -50,7 +50,7 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now_ms:
             queued_ms, transactional_id = heapq.heappop(self._heap)
             if self._queued.get(transactional_id) != queued_ms:
-                continue  # an earlier one was queued after it, and has been dealt with
+                continue  # already handled by an earlier deadline that was queued later
             del self._queued[transactional_id]
             deadline = self._wanted[transactional_id]
             if deadline.at_ms > now_ms:

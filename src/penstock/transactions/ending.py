@@ -1,7 +1,8 @@
-"""EndTxn: commit and abort by the producer, fencing by others, and the end once all markers are written.
+"""EndTxn: commit and abort by the producer, fencing, and completion once all markers are written.
 
-A producer of transaction version 2 gets a new epoch with each end. A request with the epoch before is then a retry of
-the end that gave it, and one with the current epoch belongs to what comes next, so neither can touch the other.
+A producer of transaction version 2 gets a new epoch with each end. Afterwards a request with the previous epoch is a
+retry of that end, and a request with the current epoch belongs to the next transaction, so neither can affect the
+other.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    END = "write it down and tell the partitions"
-    DONE = "it has ended so already"
-    WAIT = "it is about to end so"
-    INVALID = "it can't end so"
-    FENCED = "not this producer's any more"
+    END = "record the decision and write markers"
+    DONE = "already ended with this outcome"
+    WAIT = "ending with this outcome"
+    INVALID = "cannot end with this outcome"
+    FENCED = "the producer is fenced"
 
 
 COMMIT, ABORT = True, False
 
-#: Before transaction version 2, with the current epoch: there is no other that is let in.
+#: Before transaction version 2: requests have the current epoch, all others are fenced.
 SAME_EPOCH: dict[tuple[State, bool], Verdict] = {
     (State.ONGOING, COMMIT): Verdict.END,
     (State.ONGOING, ABORT): Verdict.END,
@@ -44,7 +45,8 @@ SAME_EPOCH: dict[tuple[State, bool], Verdict] = {
     (State.COMPLETE_COMMIT, COMMIT): Verdict.DONE,
     (State.COMPLETE_ABORT, ABORT): Verdict.DONE,
 }
-#: Since: with the current epoch. A producer that isn't sure whether it began anything may abort.
+#: Since transaction version 2, with the current epoch. A producer that does not know whether it started a transaction
+#: may abort.
 CURRENT: dict[tuple[State, bool], Verdict] = {
     (State.ONGOING, COMMIT): Verdict.END,
     (State.ONGOING, ABORT): Verdict.END,
@@ -56,7 +58,7 @@ CURRENT: dict[tuple[State, bool], Verdict] = {
     (State.PREPARE_ABORT, COMMIT): Verdict.FENCED,
     (State.PREPARE_ABORT, ABORT): Verdict.FENCED,
 }
-#: Since: with the epoch before, the retry of an end.
+#: Since transaction version 2, with the previous epoch: a retry of an end.
 RETRY: dict[tuple[State, bool], Verdict] = {
     (State.PREPARE_COMMIT, COMMIT): Verdict.WAIT,
     (State.PREPARE_ABORT, ABORT): Verdict.WAIT,
@@ -109,7 +111,7 @@ def end(
 def _is_retry(txn: Transaction, producer_id: int, producer_epoch: int) -> bool:
     owner = txn.owner
     if producer_id == owner.producer_id and producer_epoch == owner.producer_epoch - 1:
-        return not txn.taken_over  # then it is the producer that the transaction was taken from
+        return not txn.taken_over  # if taken over, the previous epoch is the producer that lost the transaction
     used_up_then = producer_id == txn.previous_producer_id and producer_epoch == MAX_PRODUCER_EPOCH - 1
     return used_up_then and producer_id != owner.producer_id and owner.producer_epoch == 0 and not txn.taken_over
 
@@ -137,14 +139,18 @@ def _prepare(shard: TransactionShard, turn: Turn, txn: Transaction, commit: bool
 
 
 def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
-    """Who a producer is after its next bump: another id, where its epochs are used up. Raises if none is at hand."""
+    """Returns the producer's id and epoch after its next bump: a new id if its epochs are used up. Raises if no id is
+    available.
+    """
     if used_up(owner.producer_epoch):
         return Owner(shard.new_producer_id(), 0)
     return Owner(owner.producer_id, owner.producer_epoch + 1)
 
 
 def _next(owner: Owner) -> dict[str, int]:
-    """As fields of a transaction; of a new producer id it goes without saying that its epochs start at 0."""
+    """Returns the owner as fields of a transaction; the first epoch of a new producer id is left out, as its default is
+    0.
+    """
     return {
         "next_producer_id": owner.producer_id,
         "next_epoch": owner.producer_epoch if owner.producer_epoch > 0 else NO_PRODUCER_EPOCH,
@@ -152,10 +158,10 @@ def _next(owner: Owner) -> dict[str, int]:
 
 
 def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms: int) -> Answer:
-    """Another producer is to end an open transaction, whose markers still go by the producer that it began with.
+    """Lets another producer end an open transaction; the markers still name the producer that wrote the records.
 
-    The one it began with is fenced, as is any that took it over before. Raises if a producer id is needed and none is
-    at hand.
+    Fences that producer, and any producer that took the transaction over before. Raises if a producer id is needed and
+    none is available.
     """
     owner = epoch_after(shard, txn.owner)
     turn.write(
@@ -171,10 +177,10 @@ def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms:
 
 
 def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
-    """Abort an open transaction over its producer's head: with a newer epoch, so that the producer notices.
+    """Aborts an open transaction without its producer, with a newer epoch that fences the producer.
 
-    Nobody gets to know that epoch; who asks for one later gets the next. Raises if a producer id is needed and none
-    is at hand.
+    No producer gets that epoch; the next producer of the id gets a later one. Raises if a producer id is needed and
+    none is available.
     """
     fenced = txn.to(State.PREPARE_EPOCH_FENCE, turn.wall_ms)
     bumps = shard.server_version >= EPOCH_PER_TRANSACTION
@@ -195,7 +201,7 @@ def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
 
 
 def complete(shard: TransactionShard, turn: Turn, markers: Markers) -> None:
-    """Every partition has its marker. Nothing happens if the transaction has moved on since they were asked for."""
+    """Completes the transaction once every partition has its marker; no-op if its state has changed since."""
     txn = shard.transactions.get(markers.transactional_id)
     if txn is None or txn.state not in DECIDED:
         return

@@ -1,9 +1,9 @@
-"""InitProducerId: who owns a transactional id from now on, and with which epoch.
+"""InitProducerId: gives a transactional id to a producer, with a new epoch.
 
-A producer that starts gets the next epoch and so fences the one before it. A producer that goes on after an error names
-the id and epoch it has (KIP-360) and gets the next epoch only if nobody has taken the id from it meanwhile. A producer
-that takes part in two-phase commit (KIP-939) has no timeout, and may keep the open transaction of the one before it, to
-end it as an outside coordinator has decided.
+A producer that starts gets the next epoch and so fences the previous producer. A producer that continues after an error
+names its id and epoch (KIP-360) and gets the next epoch only if no other producer has taken the id meanwhile. A
+producer in a two-phase commit (KIP-939) has no timeout, and may keep the open transaction of the previous producer, to
+end it as an external coordinator has decided.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def initialize(
     two_phase: bool = False,
     keep: bool = False,
 ) -> Answer:
-    """`keep` an open transaction instead of aborting it."""
+    """Handles InitProducerId. `keep`: an open transaction is kept instead of aborted."""
     try:
         if not transactional_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty: give one.")
         timeout_ms = _timeout_ms(shard, timeout_ms, two_phase)
         return _initialize(shard, turn, transactional_id, timeout_ms, expected, keep)
     except KafkaError as error:
@@ -44,12 +44,15 @@ def initialize(
 def _timeout_ms(shard: TransactionShard, asked_ms: int, two_phase: bool) -> int:
     if not two_phase:
         if not 0 < asked_ms <= shard.config.max_timeout_ms:
-            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "Lower transaction.timeout.ms of the producer.")
+            raise KafkaError(
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+                "The transaction timeout is not within transaction.max.timeout.ms: lower transaction.timeout.ms.",
+            )
         return asked_ms
     if not shard.config.two_phase_commit:
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "Set transaction.two.phase.commit.enable on the brokers first.",
+            "Two-phase commit is disabled: set transaction.two.phase.commit.enable on the brokers.",
         )
     return NO_TRANSACTION_TIMEOUT_MS
 
@@ -61,7 +64,7 @@ def _initialize(
     if txn is None:
         if not shard.allowance.grant(ID_BYTES + len(transactional_id), turn.now_ms):
             raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, "The coordinator remembers as many transactional ids as it may."
+                ErrorCode.POLICY_VIOLATION, "The coordinator's memory is full: raise penstock.coordinator.max.bytes."
             )
         txn = Transaction(transactional_id, shard.new_producer_id(), NO_PRODUCER_EPOCH, timeout_ms)
     elif expected is not None:
@@ -81,11 +84,11 @@ def _initialize(
 
 
 def _check_owner(txn: Transaction, expected: Owner) -> None:
-    """The epoch is judged when it is bumped."""
+    """Raises unless the producer owns the transactional id. The epoch is checked when it is bumped."""
     if expected.producer_id == txn.owner.producer_id:
         return
     if expected.producer_id == txn.previous_producer_id and used_up(expected.producer_epoch):
-        return  # it may have missed the answer that gave it the new id
+        return  # it may have missed the answer with its new id
     raise KafkaError(ErrorCode.PRODUCER_FENCED, "Another producer has taken the transactional id.")
 
 
@@ -102,9 +105,11 @@ def _renew(
         else:
             epoch += 1
     elif expected.producer_epoch == txn.last_epoch:
-        last_epoch = txn.last_epoch  # a retry: had another producer come, the last epoch would be forgotten
+        last_epoch = txn.last_epoch  # a retry: another producer would have cleared the last epoch
     else:
-        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"Epoch {expected.producer_epoch} is over.")
+        raise KafkaError(
+            ErrorCode.PRODUCER_FENCED, f"Epoch {expected.producer_epoch} is fenced: start the producer again."
+        )
     return txn.to(
         State.EMPTY,
         turn.wall_ms,

@@ -1,4 +1,4 @@
-"""Records of `__transaction_state` as bytes, and back."""
+"""Encodes and decodes records of `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.transactions.states import State
 from penstock.transactions.transaction import Transaction
 
 TRANSACTION_LOG = 0
-#: Flexible records came with transaction version 1.
+#: Records are flexible since transaction version 1.
 FLEXIBLE_SINCE = 1
 
 
 class JournalRecord(NamedTuple):
-    """A transactional id and all that is to be known of it from now on; nothing is a tombstone."""
+    """A transactional id and its new state; a state of None is a tombstone."""
 
     transactional_id: str
     transaction: Transaction | None
@@ -60,7 +60,7 @@ def _to_topics(txn: Transaction) -> list[PartitionsSchema]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | None:
-    """None for a record type that this build doesn't know; compaction keeps those for one that does."""
+    """Decodes a record; returns None for an unknown type, so that records of newer versions stay in the log."""
     if key is None or len(key) < PREFIX_BYTES or int.from_bytes(key[:PREFIX_BYTES], "big") != TRANSACTION_LOG:
         return None
     transactional_id = decode(TransactionLogKey, 0, key, PREFIX_BYTES).transactional_id

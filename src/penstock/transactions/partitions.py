@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn: which partitions a transaction writes to, and whether one belongs to it.
+"""AddPartitionsToTxn: adds partitions to a transaction, and verifies that a partition belongs to it.
 
-A partition's leader asks before it lets the first batch of a transaction in. Clients before transaction version 2 have
-added the partition themselves, and the leader only verifies; since, the leader adds it on the producer's behalf.
+A partition's leader asks before it accepts the first batch of a transaction. Clients before transaction version 2 have
+added the partition themselves, and the leader only verifies; since then the leader adds it for the producer.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def verify(
 def _find(
     shard: TransactionShard, transactional_id: str, producer_id: int, producer_epoch: int
 ) -> Transaction | ErrorCode:
-    """The producer's transaction, unless it is about to end, or began with another producer."""
+    """Returns the producer's transaction, or an error if it is ending or belongs to another producer."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     txn = shard.transactions.get(transactional_id)

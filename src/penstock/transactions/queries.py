@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions: a look that changes nothing."""
+"""DescribeTransactions and ListTransactions: queries that change nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def list_transactions(
     longer_than_ms: int = -1,
     matches: Callable[[str], bool] | None = None,
 ) -> Iterator[ListedTransaction]:
-    """Those that pass every filter that is set."""
+    """Returns the transactions that match all given filters."""
     for txn in shard.transactions.values():
         if states and txn.state not in states:
             continue

@@ -1,7 +1,7 @@
-"""The transactional ids that one partition of `__transaction_state` remembers.
+"""The transactional ids in one partition of `__transaction_state`.
 
-Everything durable changes in `apply`; requests and timers are decided by the functions next door, which get the shard
-and a `Turn` and leave their effects there.
+Durable state changes only in `apply`. Functions of the other modules decide on requests and timers; they get the shard
+and a `Turn`, which collects their effects.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ class TransactionShard:
         server_version: Callable[[], int] = lambda: LATEST_VERSION,
         allowance: Allowance | None = None,
     ) -> None:
-        """`take_producer_id` gives ids that nobody has had, or None while none is at hand. `allowance` is shared with
-        other shards: an id, or a partition of a transaction, that it has no room for is refused.
+        """Creates an empty shard. `take_producer_id` returns an unused id, or None while none is available.
+
+        `allowance` is a memory limit shared with other shards: ids and partitions of transactions beyond it are
+        refused.
         """
         self.config = config
         self.allowance = allowance or Allowance()
         self.transactions: dict[str, Transaction] = {}
         self.held_bytes = 0
-        """What all transactional ids take, roughly."""
+        """Approximate size of all transactional ids."""
         self.deadlines = Deadlines()
         self._take_producer_id = take_producer_id
         self._server_version = server_version
 
     @property
     def server_version(self) -> int:
-        """The level of the feature `transaction.version`."""
+        """Returns the level of the feature `transaction.version`."""
         return self._server_version()
 
     def turn(self, now_ms: int, wall_ms: int) -> Turn:
@@ -58,10 +60,10 @@ class TransactionShard:
     def new_producer_id(self) -> int:
         producer_id = self._take_producer_id()
         if producer_id is None:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Producer ids are on their way: try again soon.")
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "No producer id is available yet: retry soon.")
         return producer_id
 
-    # --- what is remembered
+    # --- durable state
 
     def apply(self, record: JournalRecord, log_offset: int, producer_id: int = -1) -> None:
         transactional_id, txn = record
@@ -73,16 +75,16 @@ class TransactionShard:
             del self.transactions[transactional_id]
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
-        """No transaction ever writes here."""
+        """No-op: no transaction writes to this topic."""
 
     def remembered(self) -> Mapping[str, Transaction]:
-        """All that a replay of the log must bring back."""
+        """Returns all durable state, which a replay of the log must restore."""
         return self.transactions
 
-    # --- coming and going
+    # --- load and unload
 
     def loaded(self, turn: Turn) -> None:
-        """The log has been replayed: finish what was decided, and start the clocks of what was not."""
+        """After a load, writes the markers of decided transactions again and starts the timeouts of open ones."""
         for txn in self.transactions.values():
             if txn.state in DECIDED:
                 turn.send_markers(txn)
@@ -91,7 +93,7 @@ class TransactionShard:
                 self.watch(txn, turn.now_ms + min(left_ms, txn.timeout_ms))
 
     def abandon(self, turn: Turn) -> None:
-        """Leadership of the partition is gone. Nobody waits here; who looks after markers finds the state changed."""
+        """No-op besides clearing: no request is parked here, and a pending marker finds the state changed."""
         self.transactions.clear()
         self.held_bytes = 0
 
@@ -112,11 +114,11 @@ class TransactionShard:
                 continue
             try:
                 ending.fence(self, turn, txn)
-            except KafkaError:  # no producer id at hand
+            except KafkaError:  # no producer id is available
                 self.watch(txn, turn.now_ms + self.config.abort_retry_ms)
 
     def expire(self, turn: Turn, transactional_id: str) -> None:
-        """Forget an id that nobody has used for `transactional.id.expiration.ms`."""
+        """Deletes ids that were not used for `transactional.id.expiration.ms`."""
         txn = self.transactions.get(transactional_id)
         if txn is None or txn.state in DECIDED or txn.state is State.ONGOING:
             return

@@ -1,10 +1,10 @@
-"""The states of a transactional id, and which follows which.
+"""The states of a transactional id, and the transitions between them.
 
     Empty ──add──► Ongoing ──end──► PrepareCommit ──markers written──► CompleteCommit ──add──► Ongoing …
                       │    └─end──► PrepareAbort ───markers written──► CompleteAbort ───add──► Ongoing …
                       └─ PrepareEpochFence ─► PrepareAbort      a new producer, or the timeout, ends it
 
-PrepareEpochFence lasts no longer than a decision: the record that follows it says PrepareAbort. Dead is a tombstone.
+PrepareEpochFence lasts only during a decision: its record has PrepareAbort already. Dead is a tombstone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class State(IntEnum):
-    """Numbered as in Kafka's records."""
+    """States, with the numbers of Kafka's records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -26,23 +26,24 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """As requests and tools spell it."""
+        """Returns the name that requests and tools use."""
         return LABELS[self]
 
 
 LABELS: dict[State, str] = {state: state.name.title().replace("_", "") for state in State}
 BY_LABEL: dict[str, State] = {label: state for state, label in LABELS.items()}
 
-#: Nothing is open and nothing has to be finished.
+#: No transaction is open and no marker is to be written.
 AT_REST = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
-#: The outcome is decided, and the partitions have to be told.
+#: The outcome is decided, and markers are to be written.
 DECIDED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 
 COMES_FROM: dict[State, frozenset[State]] = {
     State.EMPTY: AT_REST,
     State.ONGOING: AT_REST | {State.ONGOING},
     State.PREPARE_COMMIT: frozenset({State.ONGOING}),
-    # From rest: since transaction version 2 a producer may abort what it isn't sure to have begun.
+    # Aborts from a state at rest: since transaction version 2 a producer may abort a transaction that it may not have
+    # started.
     State.PREPARE_ABORT: AT_REST | {State.ONGOING, State.PREPARE_EPOCH_FENCE},
     State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
     State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),

@@ -1,4 +1,4 @@
-"""What is remembered of one transactional id."""
+"""The state of one transactional id."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.protocol.vocabulary import (
 )
 from penstock.transactions.states import COMES_FROM, State
 
-#: What a transactional id takes in memory, roughly, and each partition of its transaction.
+#: Approximate size of a transactional id in memory, and of each partition of its transaction.
 ID_BYTES = 700
 PARTITION_BYTES = 200
 
 
 class Owner(NamedTuple):
-    """The id and epoch that a producer goes by."""
+    """A producer id and epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -37,15 +37,15 @@ class Transaction:
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = -1
     update_ms: int = -1
-    #: The producer id before the last change, to know a retry by.
+    #: The producer id before the last change, to recognize a retry.
     previous_producer_id: int = NO_PRODUCER_ID
-    #: The producer id from the end of this transaction on, where its epochs are used up or its producer has changed.
+    #: The producer id after this transaction, if its epochs are used up or its producer has changed.
     next_producer_id: int = NO_PRODUCER_ID
-    #: The transaction version that the client spoke when it last changed the state.
+    #: The transaction version of the client that last changed the state.
     client_version: int = 0
-    #: The epoch that goes with `next_producer_id`; none stands for 0.
+    #: The epoch that belongs to `next_producer_id`; NO_PRODUCER_EPOCH means 0.
     next_epoch: int = NO_PRODUCER_EPOCH
-    #: The epoch before the last bump, to know a retry by. Kafka's records have no place for it: a reload forgets it.
+    #: The epoch before the last bump, to recognize a retry. Kafka's records do not contain it, so a reload loses it.
     last_epoch: int = field(default=NO_PRODUCER_EPOCH, compare=False)
 
     @property
@@ -58,31 +58,37 @@ class Transaction:
 
     @property
     def owner(self) -> Owner:
-        """Whose requests count. The records of a transaction that was taken over still name the producer before."""
+        """Returns the producer whose requests are accepted. After a takeover the records still name the previous
+        producer.
+        """
         if self.next_producer_id == NO_PRODUCER_ID:
             return Owner(self.producer_id, self.producer_epoch)
         return Owner(self.next_producer_id, max(self.next_epoch, 0))
 
     @property
     def taken_over(self) -> bool:
-        """Open, and of a producer that is gone: another may end it, and do nothing else with it (KIP-939)."""
+        """Returns True if another producer took the open transaction over: it may end it, and do nothing else with it
+        (KIP-939).
+        """
         return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID
 
     @property
     def two_phase(self) -> bool:
-        """An outside coordinator ends it, however long that takes."""
+        """Returns True if an external coordinator ends the transaction, without a timeout."""
         return self.timeout_ms == NO_TRANSACTION_TIMEOUT_MS
 
     def to(self, state: State, wall_ms: int, **changes: Any) -> Transaction:
-        """The next state, if the table allows it."""
-        check(self.state in COMES_FROM[state], f"{state.label} does not come after {self.state.label}")
+        """Returns the transaction in the next state; the transition must be in the table."""
+        check(self.state in COMES_FROM[state], f"no transition leads from {self.state.label} to {state.label}")
         changes.setdefault("previous_producer_id", self.producer_id)
         following: Transaction = replace(self, state=state, update_ms=wall_ms, **changes)
         check(following.producer_id >= 0, "a transaction has a producer id")
-        check(0 <= following.producer_epoch <= MAX_PRODUCER_EPOCH, "a producer epoch is an int16 from 0 on")
+        check(0 <= following.producer_epoch <= MAX_PRODUCER_EPOCH, "a producer epoch is a non-negative int16")
         return following
 
 
 def used_up(epoch: int) -> bool:
-    """Clients never get the very last epoch, so that the one before it can always be fenced."""
+    """Returns True if the next epoch would be the last one, which is reserved so that the epoch before it can be
+    fenced.
+    """
     return epoch >= MAX_PRODUCER_EPOCH - 1

@@ -1,4 +1,4 @@
-"""One event being decided: the time it happens at and the effects it asks for."""
+"""One event under decision: its time, and the effects that it collects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Markers(NamedTuple):
-    """An effect: writes the end of a decided transaction to its partitions, once the decision is committed."""
+    """An effect: writes the markers of a decided transaction to its partitions, once the decision is committed."""
 
     transactional_id: str
     producer_id: int
@@ -27,25 +27,25 @@ class Markers(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """To a producer: which id and epoch it has from now on, or why not."""
+    """The answer to a producer: its new id and epoch, or an error."""
 
     code: ErrorCode
     producer_id: int = -1
     producer_epoch: int = -1
     ongoing_producer_id: int = -1
-    """Of an open transaction that the producer took over from the one before it: which one it is."""
+    """Producer id and epoch of an open transaction that the producer took over."""
     ongoing_producer_epoch: int = -1
 
 
 @dataclass(slots=True)
 class Turn:
     now_ms: int  # monotonic: for timeouts
-    wall_ms: int  # for what is remembered
+    wall_ms: int  # for durable state
     records: list[JournalRecord] = field(default_factory=list)
     replies: list[tuple[object, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
     effects: list[Markers] = field(default_factory=list)
-    """Performed once the records are committed; dropped if they can't be written."""
+    """Performed once the records are committed; dropped if they cannot be written."""
     producer: tuple[int, int] | None = None
 
     def write(self, txn: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""A consumer group's members as a script drives them, over the same coordinator as the classic ones."""
+"""Drives the members of a consumer group, on the same coordinator as the classic driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def topic_id(name: str) -> bytes:
 
 
 def image_of(topics: dict[str, int], racks: dict[int, str] | None = None, version: int = 1) -> MetadataImage:
-    """Partition i of every topic is on broker i modulo the number of brokers."""
+    """Returns an image in which partition i of every topic is on broker i modulo the number of brokers."""
     racks = racks or {0: ""}
     images = {
         name: TopicImage(
@@ -96,7 +96,7 @@ class ConsumerDriver(Driver):
 
 
 def shares(response: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
-    """What the answer tells the member to hold; None when it tells nothing new."""
+    """Returns the partitions that the response assigns; None if it has no assignment."""
     if response.assignment is None:
         return None
     return {each.topic_id.rstrip(b".").decode(): each.partitions for each in response.assignment.topic_partitions}

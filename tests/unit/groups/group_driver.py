@@ -1,4 +1,6 @@
-"""A coordinator partition without a broker: events in, answers and a journal out, on a clock that the test moves."""
+"""A coordinator partition without a broker: takes events, returns answers and a journal, on a clock that the test
+moves.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ RANGE = (("range", b"range-metadata"),)
 
 
 class Waiting:
-    """Somebody who asked and gets `answer` when the coordinator says so."""
+    """A client whose request is parked; `answer` is set when the coordinator replies."""
 
     def __init__(self) -> None:
         self.answer: Any = None
@@ -61,7 +63,7 @@ class Driver:
         self.shard = shard or GroupShard(self.config, Random(7))
         self.now_ms = 0
         self.journal: list[tuple[bytes, bytes | None]] = []
-        self.hold_commits = False  # records are written, the high watermark stands still
+        self.hold_commits = False  # records are written, but the high watermark does not advance
         self._uncommitted: list[Turn] = []
 
     # --- the runtime's part
@@ -93,7 +95,7 @@ class Driver:
             self.run(lambda later, after=after: after(later, code))  # type: ignore[misc]
 
     def advance(self, milliseconds: int) -> None:
-        """Time passes; every deadline on the way is met when it comes."""
+        """Lets time pass and fires every timer at its deadline."""
         end = self.now_ms + milliseconds
         while (deadline := self.shard.timers.next_deadline()) is not None and deadline <= end:
             self.now_ms = max(self.now_ms, deadline)
@@ -101,7 +103,7 @@ class Driver:
         self.now_ms = end
 
     def reload(self) -> Driver:
-        """Another broker takes the partition over: replay what was written."""
+        """Replays the journal, as another broker does when it takes the partition over."""
         other = Driver(self.config)
         other.now_ms = self.now_ms
         other.replay(self.journal)
@@ -130,7 +132,7 @@ class Driver:
         version: int = 3,
         client: str = "client",
     ) -> Waiting:
-        """Version 3 joins without the member id handshake."""
+        """Joins with version 3, which has no member id handshake."""
         waiting = Waiting()
         request = JoinGroupRequest(
             group_id=group,
@@ -185,11 +187,11 @@ class Driver:
         return self.run(lambda turn: membership.leave(self.shard, turn, group, identities))
 
     def stable(self, count: int = 1, *, group: str = "g", **options: Any) -> list[str]:
-        """A stable group of this many members; the first one leads."""
+        """Returns a stable group of this many members; the first one leads."""
         waiting = [self.join(group=group, **options)]
         while len(waiting) < count:
             waiting.append(self.join(group=group, **options))
-            # the join of the next one started a rebalance: those before it have to come again
+            # The join of the next member started a rebalance, so the earlier members rejoin.
             waiting = [
                 self.join(each.joined.member_id, group=group, **options) if each.answer is not None else each
                 for each in waiting

@@ -34,14 +34,14 @@ def test_a_dynamic_member_gets_an_id_first_and_joins_with_it() -> None:
     assert driver.join(member_id, version=4).joined.member_id == member_id
 
 
-def test_an_id_that_never_comes_back_is_forgotten_after_its_session_timeout() -> None:
+def test_a_member_id_that_is_never_used_expires_after_its_session_timeout() -> None:
     driver = Driver()
     member_id = handshake(driver)
     driver.advance(SESSION_MS)
     assert driver.join(member_id, version=4).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_rebalance_waits_for_an_id_that_was_handed_out() -> None:
+def test_a_rebalance_waits_for_a_pending_member_id() -> None:
     driver = Driver()
     [leader] = driver.stable()
     pending = handshake(driver)
@@ -64,7 +64,7 @@ def test_an_empty_group_id_is_refused() -> None:
     assert Driver().join(group="").error is ErrorCode.INVALID_GROUP_ID
 
 
-def test_a_member_id_nobody_gave_out_is_unknown() -> None:
+def test_a_member_id_that_was_not_handed_out_is_unknown() -> None:
     driver = Driver()
     assert driver.join("ghost").error is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.join("ghost", group="no-such-group").error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -72,7 +72,7 @@ def test_a_member_id_nobody_gave_out_is_unknown() -> None:
     assert driver.join("ghost").error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_without_protocols_is_refused_and_leaves_no_group_behind() -> None:
+def test_a_member_without_protocols_is_refused_and_creates_no_group() -> None:
     driver = Driver()
     assert driver.join(protocols=()).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert driver.join(protocol_type="").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -99,7 +99,7 @@ def test_the_protocol_with_most_first_votes_among_the_common_ones_wins() -> None
     assert {each.metadata for each in first.joined.members} == {b"1", b"2", b"3", b"4"}
 
 
-def test_the_first_rebalance_waits_for_more_members_and_again_for_each_late_comer() -> None:
+def test_the_first_rebalance_waits_for_more_members_and_again_after_each_new_member() -> None:
     driver = Driver(DELAY)
     first = driver.join()
     driver.advance(2999)
@@ -110,7 +110,7 @@ def test_the_first_rebalance_waits_for_more_members_and_again_for_each_late_come
     assert first.joined.generation_id == second.joined.generation_id == 1
 
 
-def test_the_first_rebalance_ends_at_the_rebalance_timeout_even_if_members_keep_coming() -> None:
+def test_the_first_rebalance_ends_at_the_rebalance_timeout_even_if_members_keep_joining() -> None:
     driver = Driver(DELAY)
     first = driver.join(rebalance_ms=7000)
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_the_first_rebalance_ends_at_the_rebalance_timeout_even_if_members_keep_
     assert first.joined.generation_id == 1
 
 
-def test_a_newcomer_makes_a_stable_group_rebalance_and_everybody_meets_in_the_next_generation() -> None:
+def test_a_new_member_starts_a_rebalance_and_all_members_join_the_next_generation() -> None:
     driver = Driver()
     [leader] = driver.stable()
     newcomer = driver.join()
@@ -131,7 +131,7 @@ def test_a_newcomer_makes_a_stable_group_rebalance_and_everybody_meets_in_the_ne
     assert len(again.joined.members) == 2
 
 
-def test_a_member_that_does_not_rejoin_in_time_is_left_behind() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     newcomer = driver.join(rebalance_ms=5000)
@@ -165,20 +165,20 @@ def test_a_follower_that_rejoins_with_new_metadata_starts_a_rebalance() -> None:
     assert driver.state() == "PreparingRebalance"
 
 
-def test_a_member_that_missed_its_answer_gets_it_again_while_the_leader_assigns() -> None:
+def test_a_member_that_missed_its_response_gets_it_again_while_the_leader_assigns() -> None:
     driver = Driver()
     member = driver.join().joined.member_id
     again = driver.join(member).joined
     assert (again.generation_id, again.leader, len(again.members)) == (1, member, 1)
 
 
-def test_a_member_that_changes_its_metadata_while_the_leader_assigns_starts_over() -> None:
+def test_changed_metadata_while_the_leader_assigns_restarts_the_rebalance() -> None:
     driver = Driver()
     member = driver.join().joined.member_id
     assert driver.join(member, protocols=(("range", b"other"),)).joined.generation_id == 2
 
 
-def test_a_full_group_turns_newcomers_away() -> None:
+def test_a_full_group_refuses_new_members() -> None:
     driver = Driver(replace(GroupConfig(initial_rebalance_delay_ms=0), max_size=2))
     driver.stable(2)
     refused = driver.join().joined
@@ -186,7 +186,7 @@ def test_a_full_group_turns_newcomers_away() -> None:
     assert driver.state() == "Stable"
 
 
-def test_a_full_group_that_rebalances_keeps_those_who_come_first() -> None:
+def test_a_full_group_that_rebalances_keeps_the_members_that_rejoin_first() -> None:
     driver = Driver(replace(DELAY, max_size=2))
     accepted = [driver.join(), driver.join()]
     assert driver.join().error is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -194,7 +194,7 @@ def test_a_full_group_that_rebalances_keeps_those_who_come_first() -> None:
     assert all(each.error is ErrorCode.NONE for each in accepted)
 
 
-def test_a_second_join_of_a_waiting_member_takes_over_from_the_first() -> None:
+def test_a_second_join_of_a_waiting_member_replaces_its_parked_request() -> None:
     driver = Driver()
     leader, _ = driver.stable(2)
     first, second = driver.join(leader), driver.join(leader)
@@ -202,7 +202,7 @@ def test_a_second_join_of_a_waiting_member_takes_over_from_the_first() -> None:
     assert second.answer is None
 
 
-def test_a_new_member_that_waits_too_long_for_its_first_join_is_dropped() -> None:
+def test_a_new_member_whose_first_join_waits_too_long_is_removed() -> None:
     driver = Driver()
     leader, _ = driver.stable(2, rebalance_ms=1_000_000)
     newcomer: Waiting = driver.join(rebalance_ms=1_000_000)

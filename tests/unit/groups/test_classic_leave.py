@@ -16,7 +16,7 @@ def test_the_last_member_leaves_an_empty_group_in_the_next_generation() -> None:
     assert driver.join().joined.generation_id == 3
 
 
-def test_a_leaving_member_makes_the_others_rebalance_at_once() -> None:
+def test_a_leaving_member_starts_a_rebalance_at_once() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     driver.leave(leader)
@@ -32,7 +32,7 @@ def test_a_leave_in_the_join_phase_may_complete_it() -> None:
     assert rejoined.joined.generation_id == 3
 
 
-def test_a_member_that_leaves_while_it_waits_is_told_to_join_afresh() -> None:
+def test_the_parked_join_of_a_leaving_member_gets_unknown_member_id() -> None:
     driver = Driver()
     leader, _ = driver.stable(2)
     waiting = driver.join(leader)
@@ -40,7 +40,7 @@ def test_a_member_that_leaves_while_it_waits_is_told_to_join_afresh() -> None:
     assert waiting.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_members_leave_in_batches_each_with_its_own_answer() -> None:
+def test_members_leave_in_batches_with_one_result_each() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     assert codes(driver.leave(leader, "ghost", follower)) == [
@@ -51,14 +51,14 @@ def test_members_leave_in_batches_each_with_its_own_answer() -> None:
     assert driver.state() == "Empty"
 
 
-def test_an_id_that_was_only_handed_out_can_be_given_back() -> None:
+def test_a_pending_member_id_can_leave() -> None:
     driver = Driver()
     pending = driver.join(version=4).joined.member_id
     assert codes(driver.leave(pending)) == [ErrorCode.NONE]
     assert driver.join(pending, version=4).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_operator_removes_a_static_member_by_its_instance_id() -> None:
+def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
     driver = Driver()
     driver.stable(instance="i", version=5)
     assert codes(driver.leave(("", "other"))) == [ErrorCode.UNKNOWN_MEMBER_ID]
@@ -66,7 +66,7 @@ def test_an_operator_removes_a_static_member_by_its_instance_id() -> None:
     assert driver.state() == "Empty"
 
 
-def test_a_static_member_that_was_replaced_cannot_leave_for_its_successor() -> None:
+def test_a_replaced_static_member_cannot_remove_its_successor() -> None:
     driver = Driver()
     [old] = driver.stable(instance="i", version=5)
     driver.join(instance="i", version=5)

@@ -1,4 +1,4 @@
-"""Random events drive a classic group: it takes every transition that Kafka draws, and no other."""
+"""Random events drive a classic group through every transition of Kafka's state diagram, and through no other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWN = {
 
 
 class Walk:
-    """One group, and everything that its members may do at any time."""
+    """One group, and every event that its members can cause."""
 
     def __init__(self, source: random.Random) -> None:
         self._source = source
@@ -84,7 +84,7 @@ class Walk:
             assert not any(member.awaiting_sync for member in group.members.values())
 
 
-def test_a_group_takes_every_transition_that_is_drawn_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_takes_every_transition_of_the_diagram_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: set[tuple[State, State]] = set()
     transition = ClassicGroup.transition
 

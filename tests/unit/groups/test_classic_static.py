@@ -1,4 +1,4 @@
-"""KIP-345: a restarted process takes its seat again without moving anybody's partitions."""
+"""KIP-345: a restarted static member keeps its membership and its partitions."""
 
 from group_driver import SESSION_MS, Driver
 
@@ -6,7 +6,7 @@ from penstock.protocol.errors import ErrorCode
 
 
 def static_group(driver: Driver) -> tuple[str, str]:
-    """Instances a (the leader) and b, stable in generation 2."""
+    """Returns a stable group in generation 2 with instances a (the leader) and b."""
     first = driver.join(instance="a", version=5).joined.member_id
     second = driver.join(instance="b", version=5)
     driver.join(first, instance="a", version=5)
@@ -16,7 +16,7 @@ def static_group(driver: Driver) -> tuple[str, str]:
     return first, member
 
 
-def test_a_restarted_follower_keeps_its_assignment_and_nobody_rebalances() -> None:
+def test_a_restarted_follower_keeps_its_assignment_without_a_rebalance() -> None:
     driver = Driver()
     leader, _ = static_group(driver)
     joined = driver.join(instance="b", version=5).joined
@@ -26,7 +26,7 @@ def test_a_restarted_follower_keeps_its_assignment_and_nobody_rebalances() -> No
     assert driver.heartbeat(leader, 2, instance="a") is ErrorCode.NONE
 
 
-def test_the_old_self_of_a_restarted_member_is_fenced() -> None:
+def test_the_old_member_id_of_a_restarted_member_is_fenced() -> None:
     driver = Driver()
     _, follower = static_group(driver)
     driver.join(instance="b", version=5)
@@ -35,14 +35,14 @@ def test_the_old_self_of_a_restarted_member_is_fenced() -> None:
     assert driver.join(follower, instance="b", version=5).error is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_restarted_leader_of_an_old_client_is_told_of_its_former_self() -> None:
+def test_a_restarted_leader_with_an_old_client_gets_its_old_member_id_as_leader() -> None:
     driver = Driver()
     leader, _ = static_group(driver)
     joined = driver.join(instance="a", version=8).joined
     assert (joined.leader, joined.members, joined.skip_assignment) == (leader, [], False)
 
 
-def test_a_restarted_leader_of_a_new_client_sees_the_members_and_skips_the_assignment() -> None:
+def test_a_restarted_leader_with_a_new_client_gets_the_members_and_skips_the_assignment() -> None:
     driver = Driver()
     static_group(driver)
     joined = driver.join(instance="a", version=9).joined
@@ -52,7 +52,7 @@ def test_a_restarted_leader_of_a_new_client_sees_the_members_and_skips_the_assig
     assert driver.sync(joined.member_id, 2, instance="a").synced.assignment == b"A"
 
 
-def test_a_restarted_follower_of_a_new_client_skips_nothing() -> None:
+def test_a_restarted_follower_with_a_new_client_does_not_skip_the_assignment() -> None:
     driver = Driver()
     static_group(driver)
     joined = driver.join(instance="b", version=9).joined
@@ -69,7 +69,7 @@ def test_a_restart_that_changes_the_selected_protocol_rebalances() -> None:
     assert joined.joined.protocol_name == "sticky"
 
 
-def test_a_restart_while_the_leader_assigns_starts_over() -> None:
+def test_a_restart_while_the_leader_assigns_restarts_the_rebalance() -> None:
     driver = Driver()
     first = driver.join(instance="a", version=5).joined.member_id
     second = driver.join(instance="b", version=5)
@@ -80,7 +80,7 @@ def test_a_restart_while_the_leader_assigns_starts_over() -> None:
     assert driver.state() == "PreparingRebalance"
 
 
-def test_a_restart_in_the_join_phase_fences_the_waiting_join_of_the_old_self() -> None:
+def test_a_restart_in_the_join_phase_fences_the_parked_join_of_the_old_member_id() -> None:
     driver = Driver()
     leader, follower = static_group(driver)
     driver.join(leader, instance="a", version=5)
@@ -92,7 +92,7 @@ def test_a_restart_in_the_join_phase_fences_the_waiting_join_of_the_old_self() -
     assert waiting.joined.generation_id == 4
 
 
-def test_a_static_member_that_stays_away_keeps_its_seat_until_its_session_ends() -> None:
+def test_an_absent_static_member_keeps_its_membership_until_its_session_ends() -> None:
     driver = Driver()
     leader, _ = static_group(driver)
     driver.advance(SESSION_MS - 1)
@@ -102,7 +102,7 @@ def test_a_static_member_that_stays_away_keeps_its_seat_until_its_session_ends()
     assert driver.heartbeat(leader, 2, instance="a") is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_the_replacement_is_committed_before_it_is_answered_and_survives_a_reload() -> None:
+def test_a_replacement_is_committed_before_the_response_and_survives_a_reload() -> None:
     driver = Driver()
     static_group(driver)
     driver.hold_commits = True
@@ -113,7 +113,7 @@ def test_the_replacement_is_committed_before_it_is_answered_and_survives_a_reloa
     assert other.heartbeat(joined.joined.member_id, 2, instance="b") is ErrorCode.NONE
 
 
-def test_a_rebalance_of_static_members_only_waits_until_somebody_rejoins() -> None:
+def test_a_rebalance_of_only_static_members_waits_until_one_rejoins() -> None:
     driver = Driver()
     _, second = static_group(driver)
     driver.leave(("", "a"))

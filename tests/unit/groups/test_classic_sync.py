@@ -3,7 +3,7 @@ from group_driver import REBALANCE_MS, SESSION_MS, Driver
 from penstock.protocol.errors import ErrorCode
 
 
-def test_followers_wait_for_the_leader_and_all_get_what_it_assigned() -> None:
+def test_followers_wait_for_the_leader_and_get_its_assignments() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     follower_join = driver.join()
@@ -17,7 +17,7 @@ def test_followers_wait_for_the_leader_and_all_get_what_it_assigned() -> None:
     assert driver.state() == "Stable"
 
 
-def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
+def test_a_member_without_an_assignment_from_the_leader_gets_an_empty_one() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     assert driver.sync(leader, 1, {}).synced.assignment == b""
@@ -29,7 +29,7 @@ def test_a_late_sync_of_a_stable_group_gets_the_same_assignment() -> None:
     assert driver.sync(follower, 2).synced.assignment == b"to " + follower.encode()
 
 
-def test_the_assignment_is_committed_before_anybody_gets_it() -> None:
+def test_the_assignment_is_committed_before_any_member_gets_it() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     driver.hold_commits = True
@@ -40,7 +40,7 @@ def test_the_assignment_is_committed_before_anybody_gets_it() -> None:
     assert sync.synced.assignment == b"L"
 
 
-def test_an_assignment_committed_after_the_group_moved_on_is_history() -> None:
+def test_an_assignment_committed_after_the_next_generation_started_is_ignored() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     driver.hold_commits = True
@@ -51,7 +51,7 @@ def test_an_assignment_committed_after_the_group_moved_on_is_history() -> None:
     assert driver.state() == "PreparingRebalance"
 
 
-def test_an_assignment_that_cannot_be_stored_fails_the_syncs_and_starts_over() -> None:
+def test_an_assignment_that_cannot_be_stored_fails_the_syncs_and_restarts_the_rebalance() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     driver.hold_commits = True
@@ -61,7 +61,7 @@ def test_an_assignment_that_cannot_be_stored_fails_the_syncs_and_starts_over() -
     assert driver.state() == "PreparingRebalance"
 
 
-def test_syncs_that_do_not_fit_the_group_are_refused_with_the_reason() -> None:
+def test_syncs_with_a_wrong_member_generation_or_protocol_are_refused() -> None:
     driver = Driver()
     assert driver.sync("x", 1, group="").error is ErrorCode.INVALID_GROUP_ID
     assert driver.sync("x", 1).error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -75,7 +75,7 @@ def test_syncs_that_do_not_fit_the_group_are_refused_with_the_reason() -> None:
     assert driver.sync(leader, 2).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_heartbeats_say_where_the_group_stands() -> None:
+def test_heartbeat_responses_depend_on_the_state_of_the_group() -> None:
     driver = Driver()
     assert driver.heartbeat("x", 1, group="") is ErrorCode.INVALID_GROUP_ID
     assert driver.heartbeat("x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -89,7 +89,7 @@ def test_heartbeats_say_where_the_group_stands() -> None:
     assert driver.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_heartbeats_keep_a_session_alive_and_silence_ends_it() -> None:
+def test_a_session_lasts_as_long_as_heartbeats_arrive() -> None:
     driver = Driver()
     [member] = driver.stable()
     for _ in range(5):
@@ -100,7 +100,7 @@ def test_heartbeats_keep_a_session_alive_and_silence_ends_it() -> None:
     assert driver.state() == "Empty"
 
 
-def test_a_silent_member_makes_the_others_rebalance() -> None:
+def test_a_member_without_heartbeats_is_removed_and_the_others_rebalance() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     driver.advance(SESSION_MS - 1)
@@ -112,7 +112,7 @@ def test_a_silent_member_makes_the_others_rebalance() -> None:
     assert driver.heartbeat(leader, 3) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_waits_for_the_join_phase_does_not_have_to_beat() -> None:
+def test_a_member_with_a_parked_join_need_not_send_heartbeats() -> None:
     driver = Driver()
     leader, follower = driver.stable(2, session_ms=SESSION_MS)
     waiting = driver.join(leader)
@@ -124,7 +124,7 @@ def test_a_member_that_waits_for_the_join_phase_does_not_have_to_beat() -> None:
     assert waiting.error is ErrorCode.NONE
 
 
-def test_a_member_that_joined_and_never_syncs_is_dropped_at_the_rebalance_timeout() -> None:
+def test_a_member_that_joins_but_never_syncs_is_removed_at_the_rebalance_timeout() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     follower = driver.join()

@@ -31,7 +31,7 @@ def sizes(assignment: Assignment) -> list[int]:
 
 
 def moved(before: Assignment, after: Assignment) -> int:
-    """Partitions that a member still in the group has lost."""
+    """Returns the partitions that a remaining member has lost."""
     return sum(
         len(indexes - after[member].get(topic, frozenset()))
         for member, partitions in before.items()
@@ -58,7 +58,7 @@ def check_owners(members: Mapping[str, MemberSpec], topics: Mapping[bytes, Topic
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
 @settings(deadline=None, max_examples=examples(60))
 @given(members=member_specs, topics=topic_specs, later=member_specs)
-def test_every_partition_that_somebody_reads_has_exactly_one_owner(
+def test_every_subscribed_partition_has_exactly_one_owner(
     name: str, members: dict[str, MemberSpec], topics: dict[bytes, TopicSpec], later: dict[str, MemberSpec]
 ) -> None:
     assign = ASSIGNORS[name]
@@ -70,7 +70,7 @@ def test_every_partition_that_somebody_reads_has_exactly_one_owner(
 
 @settings(deadline=None, max_examples=examples(60))
 @given(count=st.integers(1, 9), later=st.integers(1, 9), topics=topic_specs)
-def test_members_with_equal_subscriptions_differ_by_one_at_most_and_little_moves(
+def test_equal_subscriptions_give_counts_that_differ_by_at_most_one_with_few_moves(
     count: int, later: int, topics: dict[bytes, TopicSpec]
 ) -> None:
     everything = MemberSpec(frozenset(TOPICS))
@@ -85,7 +85,7 @@ def test_members_with_equal_subscriptions_differ_by_one_at_most_and_little_moves
         assert moved(before, after) == sum(new), "only what newcomers get is taken away"
 
 
-def test_members_with_different_subscriptions_are_levelled_out() -> None:
+def test_different_subscriptions_are_balanced_as_far_as_possible() -> None:
     members = {"a": MemberSpec(frozenset({T, U})), "b": MemberSpec(frozenset({U}))}
     assert sizes(assign_uniform(members, {T: TopicSpec(2), U: TopicSpec(4)}, {})) == [3, 3]
     lopsided: Assignment = {"a": {T: frozenset({0, 1}), U: frozenset({0, 1, 2, 3})}, "b": {}}
@@ -102,7 +102,7 @@ def test_uniform_prefers_members_in_the_rack_of_a_replica() -> None:
     assert assignment == {"a": {T: frozenset({1, 3, 5})}, "b": {T: frozenset({0, 2, 4})}}
 
 
-def test_range_gives_runs_so_that_equal_indexes_of_topics_meet() -> None:
+def test_range_assigns_equal_indexes_of_topics_to_the_same_member() -> None:
     members = {name: MemberSpec(frozenset({T, U})) for name in "abc"}
     assignment = assign_range(members, {T: TopicSpec(4), U: TopicSpec(4)}, {})
     assert assignment["a"] == {T: frozenset({0, 1}), U: frozenset({0, 1})}

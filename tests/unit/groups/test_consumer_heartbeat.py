@@ -10,7 +10,7 @@ from penstock.protocol.errors import ErrorCode
 
 
 def settled_pair(driver: ConsumerDriver) -> int:
-    """Members a and b with two partitions each; their epoch."""
+    """Returns members a and b with two partitions each, and their epoch."""
     first = driver.enter("a")
     second = driver.enter("b")
     driver.beat("a", first.member_epoch)
@@ -20,7 +20,7 @@ def settled_pair(driver: ConsumerDriver) -> int:
     return epoch
 
 
-def test_a_first_member_gets_everything() -> None:
+def test_the_first_member_gets_all_partitions() -> None:
     driver = ConsumerDriver()
     response = driver.enter("a")
     assert shares(response) == {"t": [0, 1, 2, 3]}
@@ -28,7 +28,7 @@ def test_a_first_member_gets_everything() -> None:
     assert driver.describe().group_state == "Stable"
 
 
-def test_a_heartbeat_with_nothing_new_writes_nothing_and_says_nothing() -> None:
+def test_an_unchanged_heartbeat_writes_no_record_and_returns_no_assignment() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a").member_epoch
     written = len(driver.journal)
@@ -36,7 +36,7 @@ def test_a_heartbeat_with_nothing_new_writes_nothing_and_says_nothing() -> None:
     assert (shares(response), response.member_epoch, len(driver.journal)) == (None, epoch, written)
 
 
-def test_a_partition_is_given_to_its_new_owner_only_when_the_old_one_has_let_go() -> None:
+def test_a_partition_goes_to_its_new_owner_only_after_the_old_owner_released_it() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a")
     second = driver.enter("b")
@@ -53,7 +53,7 @@ def test_a_partition_is_given_to_its_new_owner_only_when_the_old_one_has_let_go(
     assert driver.describe().group_state == "Stable"
 
 
-def test_a_member_that_does_not_let_go_in_time_is_out() -> None:
+def test_a_member_that_does_not_revoke_partitions_in_time_is_removed() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a")
     second = driver.enter("b")
@@ -63,7 +63,7 @@ def test_a_member_that_does_not_let_go_in_time_is_out() -> None:
     assert shares(driver.beat("b", second.member_epoch)) == {"t": [0, 1, 2, 3]}
 
 
-def test_silence_ends_a_session_and_frees_its_partitions() -> None:
+def test_a_session_without_heartbeats_ends_and_frees_its_partitions() -> None:
     driver = ConsumerDriver()
     epoch = settled_pair(driver)
     driver.advance(SESSION_MS - 1)
@@ -83,7 +83,7 @@ def test_a_member_that_leaves_frees_its_partitions() -> None:
     assert error(driver.beat("b", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_wrong_epoch_is_fenced_and_a_lost_answer_forgiven() -> None:
+def test_a_wrong_epoch_is_fenced_and_the_previous_epoch_is_accepted_after_a_lost_response() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a")
     epoch = settled_pair(driver)
@@ -94,7 +94,7 @@ def test_a_wrong_epoch_is_fenced_and_a_lost_answer_forgiven() -> None:
     assert shares(driver.enter("a")) == {"t": [0, 1]}, "joining anew under the same id is always possible"
 
 
-def test_a_changed_subscription_is_assigned_anew() -> None:
+def test_a_changed_subscription_gets_a_new_assignment() -> None:
     driver = ConsumerDriver(topics={"t": 2, "u": 2})
     epoch = driver.enter("a").member_epoch
     changed = driver.beat("a", epoch, subscribed_topic_names=["u"])
@@ -102,7 +102,7 @@ def test_a_changed_subscription_is_assigned_anew() -> None:
     assert shares(driver.beat("a", epoch, owned={})) == {"u": [0, 1]}
 
 
-def test_a_topic_that_gains_partitions_or_is_deleted_is_assigned_anew() -> None:
+def test_added_partitions_and_deleted_topics_cause_a_new_assignment() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a").member_epoch
     driver.see({"t": 6})
@@ -114,7 +114,7 @@ def test_a_topic_that_gains_partitions_or_is_deleted_is_assigned_anew() -> None:
     assert shares(driver.beat("a", grown.member_epoch, owned={})) is None
 
 
-def test_topics_that_match_a_pattern_are_read_also_when_they_come_later() -> None:
+def test_a_pattern_also_matches_topics_created_later() -> None:
     driver = ConsumerDriver(topics={"t-1": 1, "x": 1})
     first = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex="t-[0-9]+")
     assert shares(first) == {"t-1": [0]}
@@ -132,13 +132,13 @@ def test_topics_that_match_a_pattern_are_read_also_when_they_come_later() -> Non
         ("[a-z].*", {"t"}),
     ],
 )
-def test_a_pattern_matches_internal_topics_as_any_other(pattern: str, matched: set[str]) -> None:
+def test_a_pattern_matches_internal_topics_too(pattern: str, matched: set[str]) -> None:
     driver = ConsumerDriver(topics={"t": 1, "__offsets": 1, "__own": 1})
     entered = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=pattern)
     assert set(shares(entered) or ()) == matched
 
 
-def test_a_bad_pattern_is_refused_and_leaves_nothing_behind() -> None:
+def test_an_invalid_pattern_is_refused_and_writes_no_record() -> None:
     driver = ConsumerDriver()
     refused = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex="(t")
     assert error(refused) is ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -164,13 +164,13 @@ def test_members_vote_for_the_assignor() -> None:
     assert driver.describe().assignor_name == "uniform"
 
 
-def test_a_full_group_turns_newcomers_away() -> None:
+def test_a_full_group_refuses_new_members() -> None:
     driver = ConsumerDriver(GroupConfig(consumer_max_size=1))
     driver.enter("a")
     assert error(driver.enter("b")) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_the_coordinator_names_members_of_old_clients() -> None:
+def test_the_coordinator_generates_member_ids_for_old_clients() -> None:
     driver = ConsumerDriver()
     response = driver.enter("", version=0)
     assert response.member_id
@@ -195,11 +195,11 @@ VALID: dict[str, Any] = {"rebalance_timeout_ms": 5, "subscribed_topic_names": ["
         ("a", -3, {}),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(member_id: str, epoch: int, fields: dict[str, Any]) -> None:
+def test_invalid_heartbeats_are_refused(member_id: str, epoch: int, fields: dict[str, Any]) -> None:
     assert error(ConsumerDriver().beat(member_id, epoch, **fields)) is ErrorCode.INVALID_REQUEST
 
 
-def test_an_unknown_assignor_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_assignor_is_refused_with_the_list_of_known_ones() -> None:
     refused = ConsumerDriver().enter("a", server_assignor="sticky")
     assert error(refused) is ErrorCode.UNSUPPORTED_ASSIGNOR
     assert "uniform, range" in (refused.error_message or "")
@@ -208,7 +208,7 @@ def test_an_unknown_assignor_is_refused_with_the_known_ones() -> None:
 # --- static members
 
 
-def test_a_static_member_steps_out_and_comes_back_to_its_partitions() -> None:
+def test_a_static_member_leaves_temporarily_and_gets_its_partitions_back() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a", instance_id="i")
     assert driver.beat("a", -2, instance_id="i").member_epoch == -2
@@ -218,7 +218,7 @@ def test_a_static_member_steps_out_and_comes_back_to_its_partitions() -> None:
     assert list(driver.consumers.members) == ["b"]
 
 
-def test_a_static_member_that_stays_out_loses_its_seat_with_its_session() -> None:
+def test_a_static_member_that_does_not_return_is_removed_when_its_session_ends() -> None:
     driver = ConsumerDriver()
     driver.enter("a", instance_id="i")
     driver.beat("a", -2, instance_id="i")
@@ -226,7 +226,7 @@ def test_a_static_member_that_stays_out_loses_its_seat_with_its_session() -> Non
     assert driver.describe().group_state == "Empty"
 
 
-def test_an_instance_id_in_use_is_not_given_away() -> None:
+def test_an_instance_id_in_use_is_refused_to_another_member() -> None:
     driver = ConsumerDriver()
     driver.enter("a", instance_id="i")
     assert error(driver.enter("b", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
@@ -234,10 +234,10 @@ def test_an_instance_id_in_use_is_not_given_away() -> None:
     assert error(driver.beat("a", 1, instance_id="other")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-# --- what others ask of the group
+# --- offsets, deletion and reload
 
 
-def test_only_members_in_their_epoch_commit_and_fetch() -> None:
+def test_only_members_with_the_current_epoch_commit_and_fetch() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a").member_epoch
     assert driver.commit({("t", 0): 1}, member_id="a", generation=epoch) == [ErrorCode.NONE]
@@ -250,7 +250,7 @@ def test_only_members_in_their_epoch_commit_and_fetch() -> None:
     assert driver.fetch() == {("t", 0): 7}
 
 
-def test_a_member_one_epoch_behind_commits_for_what_it_held_all_along() -> None:
+def test_a_member_one_epoch_behind_commits_for_partitions_it_has_held_since() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a").member_epoch
     epoch = settled_pair(driver)
@@ -271,7 +271,7 @@ def test_a_consumer_group_is_deleted_when_it_is_empty() -> None:
     assert driver.reload().shard.groups == {}
 
 
-def test_an_empty_group_changes_its_kind_and_keeps_its_offsets() -> None:
+def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets() -> None:
     driver = ConsumerDriver()
     [member] = driver.stable()
     assert error(driver.enter("a")) is ErrorCode.GROUP_ID_NOT_FOUND
@@ -286,7 +286,7 @@ def test_an_empty_group_changes_its_kind_and_keeps_its_offsets() -> None:
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_replaying_the_journal_brings_back_members_targets_and_owners() -> None:
+def test_replaying_the_journal_restores_members_targets_and_owners() -> None:
     driver = ConsumerDriver(topics={"t": 4, "t-1": 3})
     settled_pair(driver)
     driver.enter("c", subscribed_topic_names=None, subscribed_topic_regex="t-.*")
@@ -299,7 +299,7 @@ def test_replaying_the_journal_brings_back_members_targets_and_owners() -> None:
     assert other.shard.remembered() == driver.shard.remembered()
 
 
-def test_members_of_a_loaded_group_get_one_session_to_show_up() -> None:
+def test_members_of_a_loaded_consumer_group_get_a_full_session() -> None:
     driver = ConsumerDriver()
     epoch = settled_pair(driver)
     other = driver.reload()
@@ -312,7 +312,7 @@ def test_members_of_a_loaded_group_get_one_session_to_show_up() -> None:
 COSTLY = "(" + "|".join(f".{{{count}}}" for count in range(1, 130)) + ")*c"
 
 
-def test_a_pattern_that_takes_too_long_is_refused_to_the_member_that_brings_it() -> None:
+def test_a_new_pattern_that_takes_too_long_is_refused() -> None:
     driver = ConsumerDriver(topics={"x" * 249: 1, "t": 2})
     started = thread_time()
     refused = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=COSTLY)
@@ -321,7 +321,7 @@ def test_a_pattern_that_takes_too_long_is_refused_to_the_member_that_brings_it()
     assert driver.enter("b", subscribed_topic_names=["t"]).assignment is not None
 
 
-def test_a_pattern_that_takes_too_long_with_new_topics_keeps_those_that_it_has() -> None:
+def test_a_known_pattern_that_takes_too_long_with_new_topics_keeps_its_topics() -> None:
     driver = ConsumerDriver(topics={"c": 1})
     driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=COSTLY)
     assert driver.consumers.regexes[COSTLY].topics == {"c"}

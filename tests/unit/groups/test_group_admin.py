@@ -16,7 +16,7 @@ def test_a_stable_group_is_described_with_metadata_and_assignments() -> None:
     assert {(each.client_id, each.client_host) for each in group.members} == {("client", "/127.0.0.1")}
 
 
-def test_a_group_in_motion_is_described_by_its_last_assignment_and_without_metadata() -> None:
+def test_a_rebalancing_group_is_described_by_its_last_assignment_and_without_metadata() -> None:
     driver = Driver()
     [member] = driver.stable()
     driver.join()
@@ -26,7 +26,7 @@ def test_a_group_in_motion_is_described_by_its_last_assignment_and_without_metad
     assert [each.member_assignment for each in group.members] == [b"to " + member.encode(), b""]
 
 
-def test_a_group_that_is_not_there_is_dead_to_old_clients_and_an_error_to_new_ones() -> None:
+def test_a_missing_group_is_dead_for_old_clients_and_an_error_for_new_ones() -> None:
     driver = Driver()
     old, new = admin.describe(driver.shard, "x", 5), admin.describe(driver.shard, "x", 6)
     assert (old.error_code, old.group_state) == (ErrorCode.NONE, "Dead")

@@ -1,4 +1,4 @@
-"""Offsets of a topic that is deleted go with it; one that is made again under its name starts without any."""
+"""Committed offsets of a deleted topic are erased; a topic created again under the same name has none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NEW = made_again(GONE, 3)
 
 
 def commit(driver: Driver, offset: int, *, retention_ms: int = -1) -> None:
-    """As the handler hands it over: with the id of the topic that has the name now."""
+    """Commits as the handler does: with the id of the topic that has the name now."""
     driver.commit({T0: offset}, topic_id=driver.shard.topic_id("t"), retention_ms=retention_ms)
 
 
@@ -58,7 +58,7 @@ def seeing(image: MetadataImage) -> Driver:
 
 
 def taken_over(driver: Driver, image: MetadataImage) -> Driver:
-    """Another broker loads the partition, and has never seen another image."""
+    """Loads the partition on another broker, which has seen only this image."""
     other = seeing(image)
     other.replay(driver.journal)
     other.run(other.shard.loaded)
@@ -75,7 +75,7 @@ def test_a_deletion_erases_offsets_by_a_timer() -> None:
     assert taken_over(driver, GONE).fetch(T0) == {T0: -1}
 
 
-def test_a_deletion_that_comes_before_the_log_is_loaded_erases_what_is_loaded() -> None:
+def test_a_deletion_before_the_log_is_loaded_erases_the_loaded_offsets() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     other = seeing(OLD)
@@ -87,7 +87,7 @@ def test_a_deletion_that_comes_before_the_log_is_loaded_erases_what_is_loaded() 
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_topic_made_again_while_nobody_coordinated_has_no_offsets(transactional: bool) -> None:
+def test_a_topic_created_again_while_no_broker_coordinated_has_no_offsets(transactional: bool) -> None:
     driver = seeing(OLD)
     if transactional:
         commit_transactionally(driver, 5)
@@ -102,7 +102,7 @@ def test_a_topic_made_again_while_nobody_coordinated_has_no_offsets(transactiona
 
 
 @pytest.mark.parametrize("image", [GONE, NEW])
-def test_offsets_of_a_topic_deleted_while_nobody_coordinated_are_erased_in_time(image: MetadataImage) -> None:
+def test_offsets_of_a_topic_deleted_while_no_broker_coordinated_are_erased(image: MetadataImage) -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     other = taken_over(driver, image)
@@ -112,17 +112,17 @@ def test_offsets_of_a_topic_deleted_while_nobody_coordinated_are_erased_in_time(
     assert other.journal[-1][1] is None
 
 
-def test_offsets_of_topics_that_are_there_stay() -> None:
+def test_offsets_of_existing_topics_are_kept() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
-    commit(driver, 6, retention_ms=10_000)  # its version has no topic id
+    commit(driver, 6, retention_ms=10_000)  # this version has no topic id
     for image in (OLD, NEW):
         other = taken_over(driver, image)
         other.run(lambda turn, other=other: offset_requests.forget_missing(other.shard, turn, "g"))  # type: ignore[misc]
         assert other.fetch(T0) == {T0: 6}
 
 
-def test_a_late_deletion_leaves_what_was_committed_for_the_topic_made_again() -> None:
+def test_a_late_deletion_keeps_offsets_of_the_topic_created_again() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)
@@ -132,7 +132,7 @@ def test_a_late_deletion_leaves_what_was_committed_for_the_topic_made_again() ->
     assert driver.fetch(T0) == {T0: 1}
 
 
-def test_a_late_deletion_leaves_a_transaction_on_the_topic_made_again() -> None:
+def test_a_late_deletion_keeps_pending_offsets_of_the_topic_created_again() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)

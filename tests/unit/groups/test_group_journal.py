@@ -24,7 +24,7 @@ def busy_driver() -> Driver:
     return driver
 
 
-def test_replaying_the_journal_brings_back_what_is_remembered() -> None:
+def test_replaying_the_journal_restores_the_durable_state() -> None:
     driver = busy_driver()
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
@@ -37,7 +37,7 @@ def test_replaying_the_journal_twice_changes_nothing() -> None:
     assert other.shard.remembered() == driver.shard.remembered()
 
 
-def test_members_of_a_loaded_group_go_on_as_if_nothing_happened() -> None:
+def test_members_of_a_loaded_group_continue_in_the_same_generation() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     other = driver.reload()
@@ -47,7 +47,7 @@ def test_members_of_a_loaded_group_go_on_as_if_nothing_happened() -> None:
     assert other.join(follower).joined.leader == leader
 
 
-def test_members_of_a_loaded_group_get_one_session_timeout_to_show_up() -> None:
+def test_members_of_a_loaded_classic_group_get_a_full_session() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     other = driver.reload()
@@ -89,7 +89,7 @@ def test_records_are_written_in_the_versions_kafka_writes() -> None:
     assert [member.assignment for member in stable.value.members] != [b""]
 
 
-def test_unknown_kinds_of_records_are_left_alone_and_legacy_keys_are_read() -> None:
+def test_unknown_types_of_records_are_ignored_and_legacy_keys_are_read() -> None:
     assert decode_record(b"\x00\x63whatever", b"x") is None
     assert decode_record(None, b"x") is None
     legacy = decode_record(b"\x00\x00" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x05", None)
@@ -107,12 +107,12 @@ def test_unknown_kinds_of_records_are_left_alone_and_legacy_keys_are_read() -> N
         b"\x00\x01\xff\x00\x01t\x00\x00\x00\x05",
     ],
 )
-def test_a_damaged_key_of_a_commit_is_said_to_be_damaged(key: bytes) -> None:
+def test_a_damaged_commit_key_raises_an_error(key: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_record(b"\x00\x01" + key, b"x")
 
 
-def test_losing_the_partition_sends_everybody_who_waits_to_the_new_coordinator() -> None:
+def test_losing_the_partition_answers_parked_requests_with_not_coordinator() -> None:
     driver = Driver()
     leader, _ = driver.stable(2)
     joining = driver.join(leader)

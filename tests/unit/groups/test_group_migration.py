@@ -1,4 +1,4 @@
-"""A group changes its protocol while its members go on."""
+"""A group changes its protocol without stopping its members."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ def read(waiting: Waiting) -> list[int]:
 
 
 def classic_pair(driver: ConsumerDriver) -> tuple[str, str]:
-    """Two classic members with partitions 0, 1 and 2, 3, stable in generation 2."""
+    """Returns a stable classic group in generation 2, whose members have partitions 0, 1 and 2, 3."""
     first = driver.join(protocols=metadata()).joined.member_id
     second = driver.join(protocols=metadata())
     driver.join(first, protocols=metadata())
@@ -52,12 +52,12 @@ def classic_pair(driver: ConsumerDriver) -> tuple[str, str]:
 
 
 def rejoin(driver: ConsumerDriver, member_id: str, *owned: int, **options: Any) -> tuple[int, list[int]]:
-    """Join with what it owns, fetch what it is given."""
+    """Joins with the owned partitions, and syncs to get the assigned ones."""
     generation = driver.join(member_id, protocols=metadata(*owned), **options).joined.generation_id
     return generation, read(driver.sync(member_id, generation))
 
 
-def test_the_first_member_of_the_new_protocol_turns_the_group_and_the_others_keep_reading() -> None:
+def test_the_first_consumer_protocol_member_upgrades_the_group_and_the_others_keep_reading() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     new = driver.enter("new")
@@ -67,7 +67,8 @@ def test_the_first_member_of_the_new_protocol_turns_the_group_and_the_others_kee
         (second, 0),
         ("new", 1),
     ]
-    # the target takes one partition from one of them: it hears of it by its heartbeat, lets go, and comes again
+    # The target takes a partition from one member: its heartbeat makes it rejoin, revoke the partition, and rejoin
+    # again.
     assert driver.heartbeat(first, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     assert driver.heartbeat(second, 2) is ErrorCode.REBALANCE_IN_PROGRESS
     generations = {}
@@ -86,7 +87,7 @@ def test_the_first_member_of_the_new_protocol_turns_the_group_and_the_others_kee
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_members_that_wait_in_the_classic_group_are_sent_to_join_again() -> None:
+def test_parked_joins_of_the_upgraded_classic_group_are_answered_with_rejoin() -> None:
     driver = ConsumerDriver(CONFIG)
     first, _ = classic_pair(driver)
     waiting = driver.join(first, protocols=metadata(0, 1))
@@ -96,7 +97,7 @@ def test_members_that_wait_in_the_classic_group_are_sent_to_join_again() -> None
     assert rejoin(driver, first, 0, 1)[1] != []
 
 
-def test_the_last_member_of_the_new_protocol_leaves_a_classic_group_behind() -> None:
+def test_the_group_is_downgraded_when_the_last_consumer_protocol_member_leaves() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     driver.enter("new")
@@ -111,7 +112,7 @@ def test_the_last_member_of_the_new_protocol_leaves_a_classic_group_behind() -> 
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_a_silent_member_of_the_new_protocol_leaves_a_classic_group_behind_too() -> None:
+def test_the_group_is_downgraded_when_the_last_consumer_protocol_member_times_out() -> None:
     driver = ConsumerDriver(CONFIG)
     first, _ = classic_pair(driver)
     driver.enter("new")
@@ -139,7 +140,7 @@ def test_a_classic_member_joins_a_consumer_group() -> None:
     assert rejoin(driver, member_id)[1] == [2, 3]
 
 
-def test_classic_requests_that_do_not_fit_the_consumer_group_are_refused() -> None:
+def test_classic_requests_with_a_wrong_generation_or_protocol_are_refused() -> None:
     driver = ConsumerDriver(CONFIG)
     first, _ = classic_pair(driver)
     driver.enter("new")
@@ -163,7 +164,7 @@ def test_a_classic_member_leaves_a_consumer_group() -> None:
     assert shares(driver.beat("new", new.member_epoch)) == {"t": [0, 1, 2, 3]}
 
 
-def test_a_classic_member_that_does_not_rejoin_or_sync_in_time_is_out() -> None:
+def test_a_classic_member_that_does_not_rejoin_or_sync_in_time_is_removed() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     new = driver.enter("new")
@@ -178,7 +179,7 @@ def test_a_classic_member_that_does_not_rejoin_or_sync_in_time_is_out() -> None:
     assert list(driver.consumers.members) == ["new"]
 
 
-def test_a_silent_classic_member_is_out_after_its_own_session() -> None:
+def test_a_classic_member_without_heartbeats_is_removed_after_its_own_session_timeout() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     driver.enter("new")
@@ -190,14 +191,14 @@ def test_a_silent_classic_member_is_out_after_its_own_session() -> None:
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])
-def test_a_policy_forbids_the_way_up(policy: str) -> None:
+def test_the_migration_policy_forbids_an_upgrade(policy: str) -> None:
     driver = ConsumerDriver(replace(CONFIG, consumer_migration_policy=policy))
     classic_pair(driver)
     assert error(driver.enter("new")) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize("policy", ["upgrade"])
-def test_a_policy_forbids_the_way_down(policy: str) -> None:
+def test_the_migration_policy_forbids_a_downgrade(policy: str) -> None:
     driver = ConsumerDriver(replace(CONFIG, consumer_migration_policy=policy))
     classic_pair(driver)
     driver.enter("new")
@@ -205,14 +206,14 @@ def test_a_policy_forbids_the_way_down(policy: str) -> None:
     assert not isinstance(driver.shard.groups["g"], ClassicGroup)
 
 
-def test_a_classic_group_of_something_else_than_consumers_stays_what_it_is() -> None:
+def test_a_classic_group_of_non_consumers_is_not_upgraded() -> None:
     driver = ConsumerDriver(CONFIG)
     driver.stable(protocol_type="connect")
     assert error(driver.enter("new")) is ErrorCode.GROUP_ID_NOT_FOUND
     assert driver.state() == "Stable"
 
 
-def test_a_static_member_that_restarts_with_the_classic_protocol_takes_its_seat() -> None:
+def test_a_static_member_that_restarts_with_the_classic_protocol_keeps_its_membership() -> None:
     driver = ConsumerDriver(CONFIG)
     driver.enter("new", instance_id="i")
     driver.enter("other")

@@ -61,7 +61,7 @@ def test_a_member_commits_in_its_generation_only() -> None:
     assert driver.commit({T0: 1}, member_id="ghost", generation=1) == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_strangers_cannot_commit_to_a_group_with_members() -> None:
+def test_non_members_cannot_commit_to_a_group_with_members() -> None:
     driver = Driver()
     driver.stable()
     assert driver.commit({T0: 1}) == [ErrorCode.UNKNOWN_MEMBER_ID]
@@ -84,7 +84,7 @@ def test_a_member_may_commit_while_the_group_rebalances_but_not_while_the_leader
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_a_generation_of_a_group_that_is_gone_is_refused(version: int, code: ErrorCode) -> None:
+def test_a_commit_with_a_generation_of_a_missing_group_is_refused(version: int, code: ErrorCode) -> None:
     assert Driver().commit({T0: 1}, member_id="m", generation=3, version=version) == [code]
 
 
@@ -112,7 +112,7 @@ def test_a_topic_created_again_under_its_name_starts_without_commits() -> None:
     assert driver.fetch(T0) == {T0: 5}
 
 
-def test_offsets_of_an_empty_group_expire_and_the_group_goes_with_the_last() -> None:
+def test_offsets_of_an_empty_group_expire_and_the_group_is_deleted_with_the_last() -> None:
     driver = Driver()
     [member] = driver.stable()
     driver.commit({T0: 1}, member_id=member, generation=1)
@@ -138,7 +138,7 @@ def test_offsets_of_a_simple_consumer_expire_one_by_one() -> None:
     assert driver.state() == "Empty"
 
 
-def test_a_retention_asked_for_by_an_old_client_is_kept() -> None:
+def test_a_retention_time_from_an_old_client_is_respected() -> None:
     driver = Driver()
     driver.commit({T0: 1}, retention_ms=1000, version=4)
     driver = driver.reload()
@@ -150,7 +150,7 @@ def test_a_retention_asked_for_by_an_old_client_is_kept() -> None:
     assert driver.fetch() == {}
 
 
-def test_a_retention_past_the_end_of_time_is_kept_until_then() -> None:
+def test_a_retention_time_beyond_int64_is_capped() -> None:
     driver = Driver()
     driver.commit({T0: 5}, retention_ms=2**63 - 1, version=4)
     driver = driver.reload()
@@ -170,7 +170,7 @@ def test_a_live_group_loses_only_old_offsets_of_topics_it_no_longer_reads() -> N
     assert driver.fetch() == {T0: 1}
 
 
-def test_offsets_of_deleted_topics_are_forgotten() -> None:
+def test_offsets_of_deleted_topics_are_erased() -> None:
     driver = Driver()
     driver.commit({T0: 1, ("other", 0): 2})
     driver.run(lambda turn: offset_requests.forget_topics(driver.shard, turn, {"t"}))
@@ -189,7 +189,7 @@ def test_offsets_are_deleted_unless_the_group_reads_the_topic() -> None:
     assert driver.fetch() == {}
 
 
-def test_offsets_of_a_group_that_is_not_of_consumers_are_deleted_only_when_it_is_empty() -> None:
+def test_offsets_of_a_non_consumer_group_are_deleted_only_when_it_is_empty() -> None:
     driver = Driver()
     [member] = driver.stable(protocol_type="connect")
     assert delete_offsets(driver, T0) == [ErrorCode.NON_EMPTY_GROUP]
@@ -197,7 +197,7 @@ def test_offsets_of_a_group_that_is_not_of_consumers_are_deleted_only_when_it_is
     assert delete_offsets(driver, T0) == [ErrorCode.NONE]
 
 
-def test_a_commit_inside_a_transaction_counts_when_the_transaction_does() -> None:
+def test_a_commit_inside_a_transaction_takes_effect_when_the_transaction_commits() -> None:
     driver = Driver()
     driver.commit({T0: 1})
 

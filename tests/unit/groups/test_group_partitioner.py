@@ -7,7 +7,7 @@ from penstock.groups.partitioner import coordinator_partition, java_hash
     ("text", "expected"),
     [("", 0), ("a", 97), ("test-group", 627841412), ("polygenelubricants", -(1 << 31)), ("ü€😀", 17318035)],
 )
-def test_the_hash_is_the_one_of_java_strings(text: str, expected: int) -> None:
+def test_the_hash_equals_javas_string_hash(text: str, expected: int) -> None:
     assert java_hash(text) == expected
 
 

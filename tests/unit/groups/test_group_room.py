@@ -1,4 +1,4 @@
-"""A coordinator whose memory is used up refuses new groups, members and offsets, and goes on with those it has."""
+"""A coordinator without free memory refuses new groups, members and offsets, and keeps serving the existing ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bound(driver: Driver, limit: int) -> Allowance:
     return allowance
 
 
-def test_new_groups_are_refused_and_members_that_are_in_come_back() -> None:
+def test_without_memory_new_groups_are_refused_and_known_members_rejoin() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     allowance = bound(driver, 10_000)
     joined = []
@@ -41,7 +41,7 @@ def test_new_groups_are_refused_and_members_that_are_in_come_back() -> None:
     assert driver.join(group="g0").error is ErrorCode.NONE
 
 
-def test_member_ids_that_were_handed_out_count() -> None:
+def test_pending_member_ids_count() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     allowance = bound(driver, 10_000)
     codes = []
@@ -78,7 +78,7 @@ def test_members_of_the_consumer_protocol_are_refused_with_a_message() -> None:
     assert again.error_code == ErrorCode.NONE
 
 
-def test_offsets_are_refused_when_they_are_new_and_replaced_when_they_are_not() -> None:
+def test_without_memory_new_offsets_are_refused_and_known_ones_are_replaced() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 10_000)
     assert driver.commit({("t", 0): 5}, metadata="m" * 4000) == [ErrorCode.NONE]
@@ -88,7 +88,7 @@ def test_offsets_are_refused_when_they_are_new_and_replaced_when_they_are_not() 
     assert driver.shard.held_bytes() < 6_000
 
 
-def test_the_memory_of_offsets_is_known_after_every_change() -> None:
+def test_the_size_of_offsets_is_correct_after_every_change() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     offsets = driver.shard.offsets
     driver.commit({("t", 0): 5}, metadata="m" * 100)
@@ -103,11 +103,11 @@ def test_the_memory_of_offsets_is_known_after_every_change() -> None:
     assert offsets.bytes == 0
 
 
-# --- everything that clients send and that is kept counts
+# --- all stored data of clients counts
 
 
 def recounted(driver: Driver, group: str = "g") -> bool:
-    """Whether the running count of the members is what they take."""
+    """Returns True if the group's size equals the sum of its members' sizes."""
     found = driver.shard.groups[group]
     return found.members_bytes == sum(member.held_bytes for member in found.members.values())
 
@@ -147,7 +147,7 @@ def test_assignments_count_for_as_long_as_they_are_kept() -> None:
     assert driver.shard.held_bytes() < 10_000
 
 
-def test_assignments_that_were_not_stored_are_given_back() -> None:
+def test_the_memory_of_assignments_that_were_not_stored_is_released() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     joined = driver.join().joined
     driver.hold_commits = True
@@ -160,7 +160,7 @@ def test_assignments_that_were_not_stored_are_given_back() -> None:
 def test_ids_of_groups_and_instances_count() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     assert driver.join(group="g" * 30_000, instance="i" * 20_000).error is ErrorCode.NONE
-    assert driver.shard.held_bytes() > 30_000 + 2 * 20_000  # the member's id begins with its instance
+    assert driver.shard.held_bytes() > 30_000 + 2 * 20_000  # the member id starts with the instance id
 
 
 def test_subscribed_topics_of_classic_consumers_count() -> None:
@@ -174,7 +174,7 @@ def test_subscribed_topics_of_classic_consumers_count() -> None:
     assert driver.shard.held_bytes() > 1_000 * 100
 
 
-def test_a_member_that_comes_back_is_not_charged_again() -> None:
+def test_a_rejoining_member_is_not_counted_twice() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 1_000_000)
     protocols = (("range", bytes(600_000)),)
@@ -185,7 +185,7 @@ def test_a_member_that_comes_back_is_not_charged_again() -> None:
     assert recounted(driver)
 
 
-def test_a_member_id_that_was_handed_out_is_held_until_its_member_joins() -> None:
+def test_memory_is_reserved_for_a_pending_member_id_until_its_member_joins() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     held = []
     ids = []
@@ -194,11 +194,11 @@ def test_a_member_id_that_was_handed_out_is_held_until_its_member_joins() -> Non
         held.append(driver.shard.held_bytes())
     assert held[1] - held[0] == held[2] - held[1] >= 1_500
     allowance = bound(driver, held[2] + 1_000)
-    assert allowance.grant(1, driver.now_ms)  # counts
-    assert driver.join(ids[0], version=9).error is ErrorCode.NONE  # it takes the place that was held for it
+    assert allowance.grant(1, driver.now_ms)  # the pending id counts
+    assert driver.join(ids[0], version=9).error is ErrorCode.NONE  # it uses the memory reserved for its pending id
 
 
-def test_a_join_that_is_answered_with_a_member_id_needs_no_room_for_its_protocols() -> None:
+def test_a_join_that_only_gets_a_member_id_needs_no_memory_for_its_protocols() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 1_000_000)
     protocols = (("range", bytes(600_000)),)
@@ -206,7 +206,7 @@ def test_a_join_that_is_answered_with_a_member_id_needs_no_room_for_its_protocol
     assert driver.join(member_id, protocols=protocols, version=9).error is ErrorCode.NONE
 
 
-def test_names_that_members_of_the_consumer_protocol_send_count() -> None:
+def test_topic_names_of_consumer_protocol_members_count() -> None:
     driver = ConsumerDriver()
     bound(driver, 1_000_000)
     long = [f"{number}" + "x" * 30_000 for number in range(10)]
@@ -216,7 +216,7 @@ def test_names_that_members_of_the_consumer_protocol_send_count() -> None:
     assert recounted(driver, "g0")
 
 
-def test_a_consumer_that_names_more_later_needs_room_and_gives_back_what_it_drops() -> None:
+def test_a_larger_subscription_needs_memory_and_a_smaller_one_releases_it() -> None:
     driver = ConsumerDriver()
     bound(driver, 100_000)
     epoch = driver.enter("m0").member_epoch
@@ -231,7 +231,7 @@ def test_a_consumer_that_names_more_later_needs_room_and_gives_back_what_it_drop
     assert driver.shard.held_bytes() < 5_000
 
 
-def test_what_members_take_is_known_after_a_load() -> None:
+def test_the_size_of_members_is_correct_after_a_load() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     driver.stable(3, protocols=(("range", bytes(10_000)),))
     assert recounted(driver.reload())

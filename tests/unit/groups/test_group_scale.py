@@ -10,7 +10,7 @@ GROUPS, MEMBERS = 1000, 10
 
 
 def many_stable_groups(driver: Driver) -> list[tuple[str, str]]:
-    """Group and member id of every seat; all in generation 1."""
+    """Returns group id and member id of every member; all groups are in generation 1."""
     waiting = [(f"g{index}", driver.join(group=f"g{index}")) for index in range(GROUPS) for _ in range(MEMBERS)]
     driver.advance(100)
     for group, each in waiting:
@@ -18,15 +18,15 @@ def many_stable_groups(driver: Driver) -> list[tuple[str, str]]:
     return [(group, each.joined.member_id) for group, each in waiting]
 
 
-def test_ten_thousand_members_beat_for_a_few_microseconds_each() -> None:
+def test_a_heartbeat_of_ten_thousand_members_costs_a_few_microseconds_each() -> None:
     driver = Driver(GroupConfig(initial_rebalance_delay_ms=1))
     seats = many_stable_groups(driver)
     shard, now_ms = driver.shard, driver.now_ms
     started = thread_time()
     for group_id, member_id in seats:
         assert membership.heartbeat(shard, group_id, 1, member_id, None, now_ms) is ErrorCode.NONE
-    assert (thread_time() - started) / len(seats) < 50e-6  # of CPU time; about 1 µs here
-    # a timer is queued once per member, not once per beat, besides those of the first join
+    assert (thread_time() - started) / len(seats) < 50e-6  # CPU time; about 1 µs here
+    # A timer is queued once per member, not once per heartbeat, besides the timers of the first join.
     for _ in range(4):
         driver.advance(SESSION_MS // 2)
         for group_id, member_id in seats:

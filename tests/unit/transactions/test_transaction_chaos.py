@@ -1,8 +1,8 @@
-"""Producers, a coordinator and partitions with a network between them that delays, repeats and loses.
+"""Producers, a coordinator and partitions, with a network between them that delays, repeats and loses messages.
 
-Every request may arrive late, twice or never, and its answer may get lost. The coordinator is replaced now and then,
-with markers of the old one still under way, and transactions time out. Whatever happens: the records of a transaction
-share its outcome, none of a later one; what a producer was told to be committed is there once; nothing stays open.
+Every request may arrive late, twice or never, and its answer may be lost. The coordinator is sometimes replaced while
+markers of the old one are in flight, and transactions time out. In every run: all records of a transaction have its
+outcome and no other; records that a producer knows to be committed exist exactly once; no transaction stays open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def header(offset: int, producer_id: int, epoch: int, sequence: int, flags: int)
 
 @dataclass
 class ModelPartition:
-    """A leader's log: who wrote what, and which markers followed."""
+    """A leader's log: batches with their producers, and the markers after them."""
 
     producers: ProducerStateManager = field(default_factory=ProducerStateManager)
     data: list[tuple[int, int, int]] = field(default_factory=list)  # offset, producer id, epoch
@@ -63,7 +63,7 @@ class ModelPartition:
         try:
             self.producers.validate(batch, AppendOrigin.COORDINATOR, marker=marker, transaction_version=V2)
         except KafkaError:
-            return  # it belongs to a transaction that is long over
+            return  # the marker belongs to an earlier transaction
         self.producers.update(batch, marker)
         self.producers.on_high_watermark(self.end + 1)
         self.markers.append((self.end, producer_id, epoch, committed))
@@ -82,7 +82,7 @@ class World:
     # --- the network
 
     def send(self, deliver: Callable[[], None]) -> None:
-        """Lost, delivered once, or twice; when, the next steps decide."""
+        """Loses the message, or delivers it once or twice, at a random later step."""
         copies = self.random.choice((0, 1, 1, 1, 1, 2))
         self.on_the_way += [deliver] * copies
 
@@ -97,7 +97,7 @@ class World:
         self.collect_markers()
 
     def replace_coordinator(self) -> None:
-        """The new one sends all undone markers again; those of the old one still arrive, some of them."""
+        """Starts a new coordinator, which sends all missing markers again; some markers of the old one still arrive."""
         self.coordinator = self.coordinator.reload()
         self.collect_markers()
 
@@ -117,12 +117,12 @@ class World:
                 self.coordinator.markers.append(markers)
                 self.coordinator.write_markers()
 
-        self.on_the_way.append(deliver)  # coordinators try again until it works: never lost
+        self.on_the_way.append(deliver)  # never lost: coordinators retry until it succeeds
 
     # --- requests, as their receivers see them
 
     def produce(self, who: Answer, partition: int, sequence: int, answer: Callable[[ErrorCode], None]) -> None:
-        """Look up, ask the coordinator, append: three moments, and anything may happen in between."""
+        """Verifies, asks the coordinator, and appends in three steps; other events may happen in between."""
         leader = self.partitions[partition]
 
         def arrive() -> None:
@@ -161,7 +161,9 @@ class World:
 
 
 class Producer:
-    """What a client does: sends again until it is answered, aborts what failed, starts anew when its epoch is over."""
+    """A client: repeats requests until they are answered, aborts after errors, and initializes again when
+    it is fenced.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -195,7 +197,7 @@ class Producer:
         self.acknowledged = dict.fromkeys(chosen, 0)
 
     def _produce(self) -> None:
-        """One batch in flight per partition, as the first of its records that is not acknowledged."""
+        """Sends one batch per partition at a time: the first record that is not acknowledged."""
         who = self.who
         assert who is not None
         for partition, count in self.sent.items():
@@ -206,7 +208,7 @@ class Producer:
     def _produced(self, who: Answer, partition: int, before: int) -> Callable[[ErrorCode], None]:
         def answered(code: ErrorCode) -> None:
             if who is not self.who or self.ending:
-                return  # of a transaction that is over for this producer
+                return  # the answer belongs to an earlier transaction of this producer
             if code is NONE:
                 if self.acknowledged[partition] == before:
                     self.acknowledged[partition] += 1
@@ -243,7 +245,7 @@ class Producer:
 
 
 def settle(world: World) -> None:
-    """The network heals, nobody sends any more, and all timeouts pass."""
+    """Delivers all messages without faults or new requests, and lets all timeouts pass."""
     for _ in range(3):
         while world.on_the_way:
             world.on_the_way.pop(0)()
@@ -268,12 +270,12 @@ def judge(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_transaction_is_whole_whatever_the_network_does(seed: int) -> None:
+def test_transactions_are_atomic_on_a_faulty_network(seed: int) -> None:
     world = World(seed)
     producers = [Producer(world)]
     for step in range(3000):
         if world.random.random() < 0.002:
-            producers.append(Producer(world))  # a successor; the one before does not know yet
+            producers.append(Producer(world))  # a successor; the previous producer is not notified
         if step % 8 == 0:
             world.random.choice(producers[-2:]).act()
         world.step()
@@ -282,14 +284,14 @@ def test_a_transaction_is_whole_whatever_the_network_does(seed: int) -> None:
     assert world.decided, "nothing happened"
 
 
-def test_the_judge_sees_records_that_join_the_wrong_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checker that never fires proves nothing: without the look-up, late batches open transactions that hang."""
+def test_the_checker_detects_records_in_the_wrong_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that the checker fires: without verification, late batches open transactions that never end."""
     monkeypatch.setattr(ProducerStateManager, "is_verified", lambda *_: True)
     monkeypatch.setattr(ProducerStateManager, "start_verification", lambda *_, **__: None)
     failures = 0
     for seed in range(8):
         try:
-            test_a_transaction_is_whole_whatever_the_network_does(seed)
+            test_transactions_are_atomic_on_a_faulty_network(seed)
         except (AssertionError, KeyError):
             failures += 1
     assert failures

@@ -9,7 +9,7 @@ def deadline(at_ms: int, name: str = "tx") -> Deadline:
     return Deadline(at_ms, name, 1, 0, at_ms)
 
 
-def test_deadlines_come_due_in_their_order_and_once() -> None:
+def test_deadlines_are_due_in_order_and_once() -> None:
     deadlines = Deadlines()
     for at_ms, name in ((30, "c"), (10, "a"), (20, "b")):
         deadlines.add(deadline(at_ms, name))
@@ -20,7 +20,7 @@ def test_deadlines_come_due_in_their_order_and_once() -> None:
     assert deadlines.next_ms() is None
 
 
-def test_a_later_deadline_replaces_the_one_before() -> None:
+def test_a_later_deadline_replaces_the_previous_one() -> None:
     deadlines = Deadlines()
     deadlines.add(deadline(10))
     deadlines.add(deadline(50))
@@ -29,7 +29,7 @@ def test_a_later_deadline_replaces_the_one_before() -> None:
     assert deadlines.due(50) == [deadline(50)]
 
 
-def test_an_earlier_deadline_does_too() -> None:
+def test_an_earlier_deadline_replaces_the_previous_one() -> None:
     deadlines = Deadlines()
     deadlines.add(deadline(50))
     deadlines.add(deadline(10))
@@ -37,7 +37,7 @@ def test_an_earlier_deadline_does_too() -> None:
     assert deadlines.due(99) == []
 
 
-def test_what_is_due_is_what_was_wanted_last() -> None:
+def test_the_last_deadline_of_each_id_is_due() -> None:
     source = random.Random(3)
     deadlines = Deadlines()
     wanted: dict[str, int] = {}

@@ -28,7 +28,7 @@ def test_a_transaction_ends_in_two_steps_with_the_markers_between(commit: bool) 
     assert driver.transaction().partitions == frozenset()
 
 
-def test_before_version_2_the_epoch_stays_through_an_end() -> None:
+def test_before_version_2_the_epoch_does_not_change_at_the_end() -> None:
     driver = Driver()
     who = driver.in_state(ONGOING, version=V1)
     assert driver.commit(who, version=V1) == Answer(NONE, 1000, 0)
@@ -54,7 +54,7 @@ def test_before_version_2_the_epoch_stays_through_an_end() -> None:
         (COMPLETE_ABORT, False, NONE),
     ],
 )
-def test_before_version_2_the_state_alone_decides_what_an_end_means(
+def test_before_version_2_the_state_alone_decides_the_result_of_an_end(
     state: State, commit: bool, code: ErrorCode
 ) -> None:
     driver = Driver()
@@ -98,7 +98,7 @@ NEXT, RETRY = 0, -1
         (COMPLETE_ABORT, RETRY, False, NONE, False),
     ],
 )
-def test_since_version_2_the_epoch_tells_a_retry_from_the_next_end(
+def test_since_version_2_the_epoch_distinguishes_a_retry_from_the_next_end(
     state: State, epoch: int, commit: bool, code: ErrorCode, ends: bool
 ) -> None:
     driver = Driver()
@@ -109,13 +109,13 @@ def test_since_version_2_the_epoch_tells_a_retry_from_the_next_end(
     assert answer.code is code
     assert (len(driver.journal) > written) == ends
     if code is NONE:
-        # whoever is told that it worked is told the epoch to go on with, a retry the same as the first time
+        # A successful answer contains the producer's next epoch; a retry gets the same answer.
         assert (answer.producer_id, answer.producer_epoch) == (1000, who.producer_epoch + (1 if ends else 0))
 
 
 @pytest.mark.parametrize("state", sorted(AT_REST | DECIDED | {ONGOING}))
 @pytest.mark.parametrize("version", [V1, V2])
-def test_a_stranger_ends_nothing(state: State, version: int) -> None:
+def test_an_end_from_another_producer_is_refused(state: State, version: int) -> None:
     driver = Driver()
     who = driver.in_state(state)
     written = len(driver.journal)
@@ -125,13 +125,13 @@ def test_a_stranger_ends_nothing(state: State, version: int) -> None:
     assert len(driver.journal) == written
 
 
-def test_an_id_that_nobody_initialized_can_not_end() -> None:
+def test_an_unknown_transactional_id_cannot_end_a_transaction() -> None:
     driver = Driver()
     assert driver.commit(Answer(NONE, 1, 0)).code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driver.end(Answer(NONE, 1, 0), True, name="").code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_delayed_end_of_an_earlier_transaction_does_not_touch_the_next_one() -> None:
+def test_a_delayed_end_of_an_earlier_transaction_does_not_affect_the_next_one() -> None:
     driver = Driver()
     first = driver.in_state(ONGOING)
     second = driver.commit(first)
@@ -142,7 +142,7 @@ def test_a_delayed_end_of_an_earlier_transaction_does_not_touch_the_next_one() -
     assert driver.state() is ONGOING
 
 
-def test_an_abort_of_nothing_bumps_the_epoch_and_needs_no_markers() -> None:
+def test_an_abort_without_a_transaction_bumps_the_epoch_and_writes_no_markers() -> None:
     driver = Driver()
     who = driver.init()
     driver.advance(7)
@@ -150,7 +150,7 @@ def test_an_abort_of_nothing_bumps_the_epoch_and_needs_no_markers() -> None:
     [markers] = driver.write_markers()
     assert markers.partitions == frozenset()
     assert driver.state() is COMPLETE_ABORT
-    assert driver.transaction().start_ms == WALL_START_MS + 7  # Kafka wants one on every end
+    assert driver.transaction().start_ms == WALL_START_MS + 7  # Kafka requires a new epoch on every end
 
 
 def test_when_epochs_are_used_up_the_next_transaction_has_a_new_producer_id() -> None:
@@ -167,7 +167,7 @@ def test_when_epochs_are_used_up_the_next_transaction_has_a_new_producer_id() ->
     assert driver.state() is ONGOING
 
 
-def test_a_reload_amid_the_change_of_producer_id_ends_in_the_same_place() -> None:
+def test_a_reload_during_the_change_of_producer_id_leads_to_the_same_state() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -178,7 +178,7 @@ def test_a_reload_amid_the_change_of_producer_id_ends_in_the_same_place() -> Non
     assert after.commit(who) == Answer(NONE, 1001, 0)
 
 
-def test_without_a_producer_id_at_hand_an_end_that_needs_one_changes_nothing() -> None:
+def test_an_end_that_needs_a_producer_id_changes_nothing_while_none_is_available() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -204,7 +204,7 @@ def test_a_transaction_that_stays_open_for_its_timeout_is_aborted() -> None:
     assert driver.add(who) is FENCED
 
 
-def test_a_producer_whose_transaction_timed_out_goes_on_by_asking_for_a_new_epoch() -> None:
+def test_a_producer_whose_transaction_timed_out_continues_with_a_new_epoch() -> None:
     driver = Driver()
     who = driver.in_state(ONGOING)
     driver.advance(TIMEOUT_MS)
@@ -214,7 +214,7 @@ def test_a_producer_whose_transaction_timed_out_goes_on_by_asking_for_a_new_epoc
     assert driver.add(on) is NONE
 
 
-def test_adding_partitions_does_not_push_the_timeout_back() -> None:
+def test_adding_partitions_does_not_extend_the_timeout() -> None:
     driver = Driver()
     who = driver.in_state(ONGOING)
     driver.advance(TIMEOUT_MS - 1)
@@ -224,7 +224,7 @@ def test_adding_partitions_does_not_push_the_timeout_back() -> None:
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-def test_the_timeout_of_a_finished_transaction_does_not_touch_the_next_one(version: int) -> None:
+def test_the_timeout_of_a_finished_transaction_does_not_affect_the_next_one(version: int) -> None:
     driver = Driver()
     first = driver.in_state(ONGOING, version=version)
     driver.advance(TIMEOUT_MS - 10)
@@ -237,7 +237,7 @@ def test_the_timeout_of_a_finished_transaction_does_not_touch_the_next_one(versi
     assert driver.state() is PREPARE_ABORT
 
 
-def test_a_timed_out_transaction_that_lacks_a_producer_id_is_tried_again() -> None:
+def test_the_abort_of_a_timed_out_transaction_is_retried_while_no_producer_id_is_available() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -255,7 +255,7 @@ def test_a_timed_out_transaction_that_lacks_a_producer_id_is_tried_again() -> No
 # --- markers
 
 
-def test_markers_that_come_back_late_or_twice_complete_nothing_else() -> None:
+def test_late_or_repeated_marker_results_complete_no_other_transaction() -> None:
     driver = Driver()
     first = driver.in_state(ONGOING)
     second = driver.commit(first)

@@ -8,7 +8,7 @@ from penstock.transactions.states import State
 from penstock.transactions.turn import Answer
 
 NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
-LAST_EPOCH = MAX_PRODUCER_EPOCH - 1  # the last that a client gets
+LAST_EPOCH = MAX_PRODUCER_EPOCH - 1  # the last epoch that a client gets
 
 
 def test_the_first_producer_of_an_id_gets_a_new_producer_id_and_epoch_0() -> None:
@@ -18,7 +18,7 @@ def test_the_first_producer_of_an_id_gets_a_new_producer_id_and_epoch_0() -> Non
     assert (txn.state, txn.timeout_ms, txn.start_ms, txn.update_ms) == (State.EMPTY, TIMEOUT_MS, -1, WALL_START_MS)
 
 
-def test_the_next_producer_gets_the_next_epoch_and_fences_the_one_before() -> None:
+def test_the_next_producer_gets_the_next_epoch_and_fences_the_previous_one() -> None:
     driver = Driver()
     zombie = driver.init()
     assert driver.init(timeout_ms=5) == Answer(NONE, 1000, 1)
@@ -30,7 +30,7 @@ def test_the_next_producer_gets_the_next_epoch_and_fences_the_one_before() -> No
 
 
 @pytest.mark.parametrize("state", [State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_a_producer_that_starts_after_a_finished_transaction_starts_empty(state: State) -> None:
+def test_a_producer_that_starts_after_a_finished_transaction_is_in_state_empty(state: State) -> None:
     driver = Driver()
     before = driver.in_state(state)
     assert driver.init() == Answer(NONE, 1000, before.producer_epoch + 1)
@@ -39,7 +39,7 @@ def test_a_producer_that_starts_after_a_finished_transaction_starts_empty(state:
 
 
 @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
-def test_a_producer_that_starts_while_markers_are_written_is_asked_to_wait(state: State) -> None:
+def test_a_producer_that_starts_while_markers_are_written_gets_concurrent_transactions(state: State) -> None:
     driver = Driver()
     driver.in_state(state)
     journal = len(driver.journal)
@@ -57,7 +57,7 @@ def test_a_producer_that_starts_aborts_the_open_transaction_first(server_version
     [markers] = driver.write_markers()
     assert (markers.committed, markers.partitions, markers.producer_epoch) == (False, frozenset({T0}), 1)
     assert markers.client_version == (2 if server_version == 2 else 0)
-    # the epoch of the markers was nobody's: the new producer gets the one after it
+    # The epoch of the markers belongs to no producer: the new producer gets the epoch after it.
     assert driver.init() == Answer(NONE, 1000, 2)
     assert driver.commit(zombie) == Answer(FENCED)
 
@@ -81,29 +81,29 @@ def test_an_empty_transactional_id_is_refused() -> None:
     assert Driver().init("") == Answer(ErrorCode.INVALID_REQUEST)
 
 
-def test_without_a_producer_id_at_hand_the_producer_is_asked_to_come_again() -> None:
+def test_init_producer_id_gets_a_retriable_error_while_no_producer_id_is_available() -> None:
     driver = Driver()
     driver.next_producer_id = None
     assert driver.init() == Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert driver.journal == []
 
 
-# --- KIP-360: a producer goes on after an error
+# --- KIP-360: a producer continues after an error
 
 
-def test_a_producer_that_goes_on_gets_the_next_epoch() -> None:
+def test_a_continuing_producer_gets_the_next_epoch() -> None:
     driver = Driver()
     who = driver.init()
     assert driver.init(expected=who) == Answer(NONE, 1000, 1)
 
 
-def test_a_retry_of_going_on_gets_the_same_epoch_again() -> None:
+def test_a_retry_of_a_continuing_producer_gets_the_same_epoch() -> None:
     driver = Driver()
     who = driver.init()
     assert driver.init(expected=who) == driver.init(expected=who) == Answer(NONE, 1000, 1)
 
 
-def test_nobody_goes_on_once_another_producer_has_come() -> None:
+def test_a_producer_cannot_continue_after_another_producer_has_started() -> None:
     driver = Driver()
     who = driver.init()
     on = driver.init(expected=who)
@@ -112,13 +112,13 @@ def test_nobody_goes_on_once_another_producer_has_come() -> None:
     assert driver.init(expected=on) == Answer(FENCED)
 
 
-def test_a_producer_of_another_id_does_not_go_on() -> None:
+def test_a_producer_with_another_producer_id_cannot_continue() -> None:
     driver = Driver()
     driver.init()
     assert driver.init(expected=Answer(NONE, 999, 0)) == Answer(FENCED)
 
 
-def test_a_producer_whose_id_was_forgotten_goes_on_with_a_new_one() -> None:
+def test_a_producer_whose_transactional_id_expired_continues_with_a_new_producer_id() -> None:
     assert Driver().init(expected=Answer(NONE, 5, 17)) == Answer(NONE, 1000, 0)
 
 
@@ -133,7 +133,7 @@ def test_a_producer_that_starts_when_epochs_are_used_up_gets_a_new_producer_id()
     assert driver.init() == Answer(NONE, 1001, 0)
 
 
-def test_a_producer_that_goes_on_when_epochs_are_used_up_may_ask_again() -> None:
+def test_a_continuing_producer_with_used_up_epochs_may_retry() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -143,7 +143,7 @@ def test_a_producer_that_goes_on_when_epochs_are_used_up_may_ask_again() -> None
     assert driver.init(expected=who) == Answer(FENCED)
 
 
-def test_fencing_works_with_the_last_epoch_and_leads_to_a_new_producer_id() -> None:
+def test_fencing_at_the_last_epoch_leads_to_a_new_producer_id() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

@@ -16,7 +16,7 @@ REACHABLE = [each for each in State if each not in (State.DEAD, State.PREPARE_EP
 
 
 @pytest.mark.parametrize("server_version", [0, 1, 2])
-def test_a_transaction_reads_back_as_written(server_version: int) -> None:
+def test_a_transaction_survives_encoding_and_decoding(server_version: int) -> None:
     txn = Transaction("tx", 5, 6, 7, State.ONGOING, frozenset({T0, T1, ("u", 3)}), 8, 9)
     if server_version:
         txn = Transaction("tx", 5, 6, 7, State.PREPARE_ABORT, frozenset({T0}), 8, 9, 4, 10, 2, 11)
@@ -27,7 +27,7 @@ def test_a_transaction_reads_back_as_written(server_version: int) -> None:
     assert decode_record(key, value) == JournalRecord("tx", txn)
 
 
-def test_a_tombstone_and_an_unknown_record_type() -> None:
+def test_decoding_a_tombstone_and_an_unknown_record_type() -> None:
     key, value = encode_record(JournalRecord("tx", None), 2)
     assert value is None
     assert decode_record(key, None) == JournalRecord("tx", None)
@@ -55,7 +55,7 @@ def run_a_while(driver: Driver, source: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_replay_gives_the_state_that_was_and_twice_the_same(seed: int) -> None:
+def test_one_or_two_replays_restore_the_same_state(seed: int) -> None:
     driver = Driver()
     run_a_while(driver, random.Random(seed))
     once = driver.reload()
@@ -66,7 +66,7 @@ def test_a_replay_gives_the_state_that_was_and_twice_the_same(seed: int) -> None
 
 
 @pytest.mark.parametrize("state", REACHABLE)
-def test_a_new_coordinator_finishes_what_was_decided_and_nothing_else(state: State) -> None:
+def test_a_new_coordinator_completes_only_decided_transactions(state: State) -> None:
     driver = Driver()
     driver.in_state(state)
     after = driver.reload()
@@ -90,7 +90,7 @@ def test_a_new_coordinator_counts_the_timeout_from_the_start_of_the_transaction(
     assert after.state() is State.PREPARE_ABORT
 
 
-def test_a_new_coordinator_aborts_at_once_what_timed_out_while_nobody_looked() -> None:
+def test_a_new_coordinator_aborts_transactions_that_timed_out_without_a_coordinator() -> None:
     driver = Driver()
     driver.in_state(State.ONGOING)
     driver.now_ms += 3 * TIMEOUT_MS
@@ -100,7 +100,7 @@ def test_a_new_coordinator_aborts_at_once_what_timed_out_while_nobody_looked() -
 
 
 @pytest.mark.parametrize("state", REACHABLE)
-def test_an_id_expires_when_it_rests_long_enough(state: State) -> None:
+def test_an_unused_transactional_id_expires(state: State) -> None:
     driver = Driver(config=TransactionConfig(id_expiration_ms=DAY_MS))
     driver.in_state(state)
     driver.now_ms += DAY_MS - 1
@@ -115,7 +115,7 @@ def test_an_id_expires_when_it_rests_long_enough(state: State) -> None:
     driver.expire("never seen")
 
 
-def test_describe_says_what_is_open() -> None:
+def test_describe_returns_open_transactions() -> None:
     driver = Driver()
     who = driver.init()
     driver.add(who, T1, T0, ("a", 2))

@@ -9,7 +9,7 @@ NONE = ErrorCode.NONE
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_the_first_partition_begins_a_transaction(state: State) -> None:
+def test_the_first_partition_starts_a_transaction(state: State) -> None:
     driver = Driver()
     who = driver.in_state(state)
     driver.advance(5)
@@ -19,7 +19,7 @@ def test_the_first_partition_begins_a_transaction(state: State) -> None:
     assert txn.start_ms == txn.update_ms == WALL_START_MS + 5
 
 
-def test_more_partitions_join_a_transaction_and_its_start_stays() -> None:
+def test_adding_partitions_keeps_the_start_time() -> None:
     driver = Driver()
     who = driver.in_state(State.ONGOING)
     driver.advance(5)
@@ -29,7 +29,7 @@ def test_more_partitions_join_a_transaction_and_its_start_stays() -> None:
     assert (txn.start_ms, txn.update_ms) == (WALL_START_MS, WALL_START_MS + 5)
 
 
-def test_a_partition_that_is_there_already_costs_no_record() -> None:
+def test_adding_a_partition_again_writes_no_record() -> None:
     driver = Driver()
     who = driver.in_state(State.ONGOING)
     written = len(driver.journal)
@@ -39,7 +39,7 @@ def test_a_partition_that_is_there_already_costs_no_record() -> None:
 
 @pytest.mark.parametrize("version", [V1, V2])
 @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
-def test_nothing_is_added_while_markers_are_written(state: State, version: int) -> None:
+def test_no_partition_is_added_while_markers_are_written(state: State, version: int) -> None:
     driver = Driver()
     who = driver.in_state(state, version=version)
     assert driver.add(who) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -55,7 +55,7 @@ def test_nothing_is_added_while_markers_are_written(state: State, version: int) 
         (1000, +1, ErrorCode.PRODUCER_FENCED),
     ],
 )
-def test_only_the_producer_of_the_id_adds_or_verifies(
+def test_only_the_owner_of_the_id_adds_or_verifies_partitions(
     state: State, producer_id: int, epoch_shift: int, code: ErrorCode
 ) -> None:
     driver = Driver()
@@ -65,14 +65,14 @@ def test_only_the_producer_of_the_id_adds_or_verifies(
     assert driver.verify(other) is code
 
 
-def test_an_id_that_nobody_initialized_has_no_producer() -> None:
+def test_an_unknown_transactional_id_has_no_producer() -> None:
     driver = Driver()
     assert driver.add(Answer(NONE, 1, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driver.verify(Answer(NONE, 1, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driver.add(Answer(NONE, 1, 0), name="") is ErrorCode.INVALID_REQUEST
 
 
-def test_a_partition_belongs_to_the_transaction_that_it_was_added_to_and_to_no_other() -> None:
+def test_a_partition_belongs_only_to_the_transaction_it_was_added_to() -> None:
     driver = Driver()
     who = driver.init()
     assert driver.verify(who, T0) is ErrorCode.TRANSACTION_ABORTABLE
@@ -81,7 +81,7 @@ def test_a_partition_belongs_to_the_transaction_that_it_was_added_to_and_to_no_o
     assert driver.verify(who, T1) is ErrorCode.TRANSACTION_ABORTABLE
     driver.commit(who, version=V1)
     driver.write_markers()
-    # the same epoch, but the transaction is over: a batch of it that comes late stays out
+    # The same epoch, but the transaction has ended: a late batch of it is refused.
     assert driver.verify(who, T0) is ErrorCode.TRANSACTION_ABORTABLE
 
 

@@ -1,4 +1,4 @@
-"""A coordinator whose memory is used up refuses new transactional ids and goes on with those it has."""
+"""A coordinator without free memory refuses new transactional ids, and keeps serving the existing ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.allowance import Allowance
 from penstock.protocol.errors import ErrorCode
 
 
-def test_new_transactional_ids_are_refused_and_known_ones_go_on() -> None:
+def test_without_memory_new_transactional_ids_are_refused_and_known_ones_continue() -> None:
     driver = Driver()
     allowance = driver.shard.allowance = Allowance(3_000)
     allowance.counted_by(lambda: driver.shard.held_bytes)
@@ -20,7 +20,7 @@ def test_new_transactional_ids_are_refused_and_known_ones_go_on() -> None:
     assert driver.init("x0").code is ErrorCode.NONE
 
 
-def test_the_memory_of_transactions_is_known_after_every_change() -> None:
+def test_the_size_of_transactions_is_correct_after_every_change() -> None:
     driver = Driver()
     answer = driver.init("x")
     empty = driver.shard.held_bytes

@@ -19,17 +19,17 @@ FOLLOWERS = {
 
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("after", State)
-def test_a_transaction_goes_where_the_table_says_and_nowhere_else(before: State, after: State) -> None:
+def test_a_transaction_takes_only_transitions_of_the_table(before: State, after: State) -> None:
     txn = Transaction("tx", 1, 0, 1000, before)
     assert (before in COMES_FROM[after]) == (after in FOLLOWERS[before])
     if after in FOLLOWERS[before]:
         assert txn.to(after, 5).state is after
     else:
-        with pytest.raises(InvariantError, match="does not come after"):
+        with pytest.raises(InvariantError, match="no transition leads from"):
             txn.to(after, 5)
 
 
-def test_every_state_is_reached_and_only_a_dead_one_is_never_left() -> None:
+def test_every_state_is_reachable_and_only_dead_is_final() -> None:
     assert set(COMES_FROM) == set(State)
     left = set().union(*COMES_FROM.values())
     assert set(State) - left == {State.DEAD}
@@ -50,12 +50,12 @@ def test_states_are_spelled_and_numbered_as_kafka_does() -> None:
     assert BY_LABEL["PrepareEpochFence"] == 7
 
 
-def test_a_change_remembers_the_producer_id_before_it() -> None:
+def test_a_transition_keeps_the_previous_producer_id() -> None:
     txn = Transaction("tx", 7, 3, 1000).to(State.EMPTY, 5, producer_id=8, producer_epoch=0)
     assert (txn.previous_producer_id, txn.producer_id, txn.update_ms) == (7, 8, 5)
 
 
 @pytest.mark.parametrize("changes", [{"producer_id": -1}, {"producer_epoch": -1}, {"producer_epoch": 1 << 15}])
-def test_a_change_to_an_impossible_producer_is_stopped(changes: dict[str, int]) -> None:
+def test_a_transition_to_an_invalid_producer_violates_an_invariant(changes: dict[str, int]) -> None:
     with pytest.raises(InvariantError):
         Transaction("tx", 7, 3, 1000).to(State.EMPTY, 5, **changes)

@@ -1,4 +1,4 @@
-"""KIP-939: an outside coordinator decides; the producer that hears of it need not be the one that wrote."""
+"""KIP-939: an external coordinator decides, and another producer than the writer may end the transaction."""
 
 import random
 
@@ -18,24 +18,24 @@ CENTURY_MS = 100 * 365 * 24 * 60 * 60 * 1000
 
 
 def prepared(driver: Driver) -> Answer:
-    """A producer that has written everything and leaves the rest to others."""
+    """Returns a producer that has written all its records and leaves the decision to others."""
     who = driver.init(two_phase=True)
     assert driver.add(who) is NONE
     return who
 
 
-def test_without_the_setting_nobody_takes_part() -> None:
+def test_two_phase_commit_is_refused_unless_enabled() -> None:
     assert Driver().init(two_phase=True) == Answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, TIMEOUT_MS, NO_TRANSACTION_TIMEOUT_MS])
-def test_who_takes_part_has_no_timeout_whatever_it_asks_for(timeout_ms: int) -> None:
+def test_a_two_phase_producer_has_no_timeout(timeout_ms: int) -> None:
     driver = Driver(config=ENABLED)
     assert driver.init(two_phase=True, timeout_ms=timeout_ms) == Answer(NONE, 1000, 0)
     assert driver.transaction().timeout_ms == NO_TRANSACTION_TIMEOUT_MS
 
 
-def test_a_transaction_of_two_phases_is_open_until_somebody_ends_it() -> None:
+def test_a_two_phase_transaction_stays_open_until_it_is_ended() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     driver.advance(CENTURY_MS)
@@ -46,7 +46,9 @@ def test_a_transaction_of_two_phases_is_open_until_somebody_ends_it() -> None:
 
 
 @pytest.mark.parametrize(("two_phase", "state"), [(True, State.ONGOING), (False, State.PREPARE_ABORT)])
-def test_a_transaction_that_is_kept_times_out_unless_its_keeper_takes_part(two_phase: bool, state: State) -> None:
+def test_a_kept_transaction_times_out_unless_its_new_producer_uses_two_phase_commit(
+    two_phase: bool, state: State
+) -> None:
     driver = Driver(config=ENABLED)
     driver.in_state(State.ONGOING)
     assert driver.init(two_phase=two_phase, keep=True).code is NONE
@@ -56,7 +58,7 @@ def test_a_transaction_that_is_kept_times_out_unless_its_keeper_takes_part(two_p
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("reloads", [False, True])
-def test_the_next_producer_ends_what_it_kept(commit: bool, reloads: bool) -> None:
+def test_the_next_producer_ends_the_transaction_it_kept(commit: bool, reloads: bool) -> None:
     driver = Driver(config=ENABLED)
     before = prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -68,7 +70,7 @@ def test_the_next_producer_ends_what_it_kept(commit: bool, reloads: bool) -> Non
     if reloads:
         driver = driver.reload()
     [markers] = driver.write_markers()
-    # the markers belong to the transaction as the partitions know it: by the epoch after the one that wrote
+    # The markers name the producer that wrote the records, with the epoch after its own.
     assert (markers.producer_id, markers.producer_epoch, markers.committed) == (1000, 1, commit)
     assert markers.partitions == frozenset({T0})
     txn = driver.transaction()
@@ -76,7 +78,7 @@ def test_the_next_producer_ends_what_it_kept(commit: bool, reloads: bool) -> Non
     assert driver.add(ended) is NONE
 
 
-def test_a_retry_of_the_end_is_told_that_it_is_done() -> None:
+def test_a_retry_of_the_end_succeeds() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -88,7 +90,7 @@ def test_a_retry_of_the_end_is_told_that_it_is_done() -> None:
     assert driver.abort(kept) == Answer(ErrorCode.INVALID_TXN_STATE)
 
 
-def test_a_late_retry_does_not_end_the_transaction_after() -> None:
+def test_a_late_retry_does_not_end_the_next_transaction() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -99,7 +101,7 @@ def test_a_late_retry_does_not_end_the_transaction_after() -> None:
     assert driver.state() is State.ONGOING
 
 
-def test_whoever_kept_it_last_ends_it_and_all_before_are_fenced() -> None:
+def test_the_last_producer_to_keep_a_transaction_ends_it_and_all_earlier_ones_are_fenced() -> None:
     driver = Driver(config=ENABLED)
     first = prepared(driver)
     second = driver.init(two_phase=True, keep=True)
@@ -114,7 +116,7 @@ def test_whoever_kept_it_last_ends_it_and_all_before_are_fenced() -> None:
     assert driver.commit(third) == Answer(NONE, 1000, 3)
 
 
-def test_what_was_kept_may_be_ended_and_nothing_else() -> None:
+def test_a_kept_transaction_can_only_be_ended() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -123,7 +125,7 @@ def test_what_was_kept_may_be_ended_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_with_nothing_to_keep_a_producer_just_starts(state: State) -> None:
+def test_keeping_without_an_open_transaction_starts_normally(state: State) -> None:
     driver = Driver(config=ENABLED)
     before = driver.in_state(state)
     assert driver.init(two_phase=True, keep=True) == Answer(NONE, 1000, before.producer_epoch + 1)
@@ -131,13 +133,13 @@ def test_with_nothing_to_keep_a_producer_just_starts(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
-def test_what_is_decided_is_not_kept_but_waited_for(state: State) -> None:
+def test_a_decided_transaction_cannot_be_kept(state: State) -> None:
     driver = Driver(config=ENABLED)
     driver.in_state(state)
     assert driver.init(two_phase=True, keep=True) == Answer(CONCURRENT)
 
 
-def test_a_producer_that_does_not_keep_aborts_as_ever_and_fences_all_that_did() -> None:
+def test_a_producer_that_does_not_keep_aborts_the_transaction_and_fences_all_earlier_ones() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -150,7 +152,7 @@ def test_a_producer_that_does_not_keep_aborts_as_ever_and_fences_all_that_did() 
     assert driver.transaction().timeout_ms == TIMEOUT_MS
 
 
-def test_keeping_when_epochs_are_used_up_gives_a_new_producer_id_and_marks_the_old() -> None:
+def test_keeping_with_used_up_epochs_gives_a_new_producer_id_and_writes_markers_for_the_old() -> None:
     driver = Driver(config=ENABLED)
     driver.init(two_phase=True)
     before = driver.set_epoch(LAST_EPOCH)
@@ -164,7 +166,7 @@ def test_keeping_when_epochs_are_used_up_gives_a_new_producer_id_and_marks_the_o
     assert driver.commit(kept) == Answer(NONE, 1001, 1)
 
 
-def test_ending_with_the_last_epoch_gives_a_new_producer_id_and_knows_its_retry() -> None:
+def test_ending_at_the_last_epoch_gives_a_new_producer_id_and_accepts_a_retry() -> None:
     driver = Driver(config=ENABLED)
     driver.init(two_phase=True)
     before = driver.set_epoch(LAST_EPOCH - 1)
@@ -180,7 +182,7 @@ def test_ending_with_the_last_epoch_gives_a_new_producer_id_and_knows_its_retry(
     assert driver.commit(kept) == ended
 
 
-def test_a_client_before_version_2_ends_what_it_kept_with_the_epoch_it_has() -> None:
+def test_a_client_before_version_2_ends_a_kept_transaction_with_its_own_epoch() -> None:
     driver = Driver(config=ENABLED)
     who = driver.init(two_phase=True)
     driver.add(who, version=V1)
@@ -192,7 +194,7 @@ def test_a_client_before_version_2_ends_what_it_kept_with_the_epoch_it_has() -> 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_only_the_last_producer_ever_ends_a_transaction(seed: int) -> None:
+def test_only_the_last_producer_can_end_a_transaction(seed: int) -> None:
     driver, source = Driver(config=ENABLED), random.Random(seed)
     known: list[Answer] = []
     for _ in range(200):
@@ -215,7 +217,7 @@ def test_only_the_last_producer_ever_ends_a_transaction(seed: int) -> None:
                 driver = driver.reload()
 
 
-def test_a_producer_that_just_got_a_new_id_is_asked_to_wait_for_the_markers_of_the_old() -> None:
+def test_a_producer_with_a_new_id_gets_concurrent_transactions_until_the_old_markers_are_written() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

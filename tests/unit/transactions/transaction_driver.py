@@ -1,4 +1,6 @@
-"""A transaction coordinator without a broker: events in, answers, markers and a journal out, on the test's clock."""
+"""A transaction coordinator without a broker: takes events, returns answers, markers and a journal, on the test's
+clock.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ WALL_START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
 T0: TopicPartition = ("t", 0)
 T1: TopicPartition = ("t", 1)
-V1, V2 = 0, 2  # what clients before and since transaction version 2 are known as
+V1, V2 = 0, 2  # the transaction versions of clients before and since version 2
 
 
 class Driver:
@@ -32,7 +34,7 @@ class Driver:
         self.shard = TransactionShard(self.config, self._take_id, lambda: self.server_version)
         self.now_ms = 0
         self.journal: list[tuple[bytes, bytes | None]] = []
-        self.markers: list[Markers] = []  # asked for, not written yet
+        self.markers: list[Markers] = []  # requested, but not written yet
 
     def _take_id(self) -> int | None:
         if self.next_producer_id is None:
@@ -59,7 +61,7 @@ class Driver:
         return result
 
     def write_markers(self) -> list[Markers]:
-        """All partitions get what they have to be told."""
+        """Writes all requested markers to their partitions."""
         written, self.markers = self.markers, []
         for markers in written:
             self.run(lambda turn, markers=markers: ending.complete(self.shard, turn, markers))  # type: ignore[misc]
@@ -73,7 +75,7 @@ class Driver:
         self.now_ms = end
 
     def reload(self, journal: list[tuple[bytes, bytes | None]] | None = None) -> Driver:
-        """Another broker takes the partition over: replay what was written."""
+        """Replays the journal, as another broker does when it takes the partition over."""
         other = Driver(server_version=self.server_version, config=self.config)
         other.now_ms, other.next_producer_id = self.now_ms, self.next_producer_id
         for offset, (key, value) in enumerate(self.journal if journal is None else journal):
@@ -126,7 +128,7 @@ class Driver:
     def expire(self, name: str = "tx") -> None:
         self.run(lambda turn: self.shard.expire(turn, name))
 
-    # --- looking
+    # --- queries
 
     def transaction(self, name: str = "tx") -> Transaction:
         return self.shard.transactions[name]
@@ -135,7 +137,7 @@ class Driver:
         return self.transaction(name).state
 
     def in_state(self, state: State, *, version: int = V2) -> Answer:
-        """Brings the id there by its usual way; the producer as its client knows it."""
+        """Brings the id into the state by its usual transitions; returns its producer as the client knows it."""
         who = self.init()
         if state is State.EMPTY:
             return who
@@ -150,7 +152,7 @@ class Driver:
         return who
 
     def set_epoch(self, epoch: int) -> Answer:
-        """As if the id had been used that often."""
+        """Sets the epoch, as if the id had been used that often."""
         from dataclasses import replace
 
         self.shard.transactions["tx"] = replace(self.transaction(), producer_epoch=epoch)

@@ -1,6 +1,6 @@
-"""Classic groups: members join, the leader assigns, everybody syncs, heartbeats keep the seat.
+"""Classic groups: members join, the leader assigns, members sync, and heartbeats keep their sessions alive.
 
-`group.py` holds the states and who is in them, `join.py`, `sync.py` and `leave.py` take the requests, `rebalance.py`
-moves a group from one generation to the next. Durable is only what `journal.py` writes; the rest is soft and lost
-with the coordinator, as in Kafka: clients find out by an error code and join again.
+`group.py` has the states and members, `join.py`, `sync.py` and `leave.py` handle the requests, `rebalance.py` leads
+from one generation to the next. Only the records of `journal.py` are durable; all other state is lost with the
+coordinator, as in Kafka: clients get an error code and join again.
 """

@@ -1,4 +1,4 @@
-"""Who may commit offsets to a classic group, and when its offsets grow old."""
+"""Decides who may commit offsets to a classic group, and from when its offsets expire."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ def check_commit(
     generation: int,
     transactional: bool = False,
 ) -> None:
-    """A member's commit counts as a heartbeat; a stranger's (a simple consumer, an operator) needs an empty group."""
+    """Raises if the caller may not commit. A member's commit counts as a heartbeat; any other client (a simple
+    consumer, an administrator) needs an empty group.
+    """
     if group.state is State.DEAD:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted: look it up again.")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted: find its coordinator again.")
     if generation < 0 and group.state is State.EMPTY:
         return
     if generation >= 0 or member_id or instance_id is not None:
@@ -31,21 +33,21 @@ def check_commit(
         if generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The group is in generation {group.generation}: rejoin.")
     elif transactional:
-        return  # the first versions of TxnOffsetCommit name no member
+        return  # the first versions of TxnOffsetCommit have no member id
     else:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "The group has members: only they may commit its offsets.")
     if transactional:
         return
     if group.state is State.COMPLETING_REBALANCE:
-        # its generation is right, so it has joined: it only has to wait for its assignment
-        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group is about to get its assignment: sync first.")
+        # the generation is current, so the member has joined and only waits for its assignment
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its assignment: sync first.")
     if not member.is_waiting:
         keep_alive(turn, member)
 
 
 def offset_age_base(group: ClassicGroup, topic: str, committed: Committed) -> int | None:
-    """The moment from which an offset's retention counts; None while somebody may still need it."""
-    if group.protocol_type is None:  # a simple consumer: only its commits tell that it lives
+    """Returns the time from which an offset's retention counts; None while the group may still use the offset."""
+    if group.protocol_type is None:  # a simple consumer: only its commits show that it is alive
         return committed.commit_ms
     if group.state is State.EMPTY:
         return group.state_timestamp_ms if group.state_timestamp_ms >= 0 else committed.commit_ms

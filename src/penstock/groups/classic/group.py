@@ -3,7 +3,7 @@
 Empty ──join──▶ PreparingRebalance ──all joined──▶ CompletingRebalance ──leader synced──▶ Stable
   ▲                 ▲        │                            │                                  │
   │                 └────────┼──── join, leave, timeout ──┴──────────────────────────────────┘
-  └── everybody left ────────┘                                       any state ──deleted──▶ Dead
+  └── all members left ──────┘                                       any state ──deleted──▶ Dead
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class State(StrEnum):
     DEAD = "Dead"
 
 
-# to which state a group may come from where
+# for each state, the states from which a group may enter it
 COMES_FROM: dict[State, frozenset[State]] = {
     State.EMPTY: frozenset({State.PREPARING_REBALANCE}),
     State.PREPARING_REBALANCE: frozenset({State.STABLE, State.COMPLETING_REBALANCE, State.EMPTY}),
@@ -57,16 +57,18 @@ class Member:
     protocols: Protocols
     session: Timer
     assignment: bytes = b""
-    is_new: bool = False  # joining for the first time: it doesn't know its id yet
+    is_new: bool = False  # joins for the first time and does not know its member id yet
     awaiting_join: Token | None = None
     awaiting_sync: Token | None = None
-    counted_bytes: int = 0  # of this member in its group's count
+    counted_bytes: int = 0  # the member's size as the group last counted it
 
     def metadata(self, protocol: str) -> bytes:
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The member does not support protocol {protocol}.")
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"The member does not support protocol {protocol}: rejoin."
+        )
 
     @property
     def held_bytes(self) -> int:
@@ -77,7 +79,10 @@ class Member:
         for name, _ in self.protocols:
             if name in candidates:
                 return name
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member supports no protocol that all others do.")
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "The member supports no protocol that all other members support: give all members a common assignor.",
+        )
 
     @property
     def is_waiting(self) -> bool:
@@ -87,23 +92,24 @@ class Member:
 @dataclass(slots=True)
 class ClassicGroup:
     group_id: str
-    stored: GroupMetadataValue | None = None  # as the log has it; the rest is soft
+    stored: GroupMetadataValue | None = None  # the group's record in the log; all other fields are soft state
     state: State = State.EMPTY
     previous_state: State = State.EMPTY
-    state_timestamp_ms: int = -1  # wall time of the last change of state
+    state_timestamp_ms: int = -1  # wall time of the last state transition
     generation: int = 0
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # instance id → member id
-    pending_members: dict[str, Timer] = field(default_factory=dict)  # ids handed out, not joined yet
+    # member ids that were handed out and have not joined yet
+    pending_members: dict[str, Timer] = field(default_factory=dict)
     pending_sync: set[str] = field(default_factory=set)
-    subscribed_topics: frozenset[str] | None = None  # None: not known, or not a consumer's group
-    supporters: Counter[str] = field(default_factory=Counter)  # protocol → how many members support it
+    subscribed_topics: frozenset[str] | None = None  # None: unknown, or not a group of consumers
+    supporters: Counter[str] = field(default_factory=Counter)  # protocol → number of members that support it
     waiting_joins: int = 0
-    members_bytes: int = 0  # of all members together, as they were last counted
-    new_member_added: bool = False  # while the initial rebalance waits for more
+    members_bytes: int = 0  # total size of all members, as last counted
+    new_member_added: bool = False  # during the delay of the initial rebalance
     initial_delay_ms: int = 0
     initial_remaining_ms: int = 0
     join_timer: Timer = field(init=False)
@@ -116,7 +122,7 @@ class ClassicGroup:
     # --- state
 
     def transition(self, state: State, wall_ms: int) -> None:
-        check(self.state in COMES_FROM[state], f"a group in {self.state} can't become {state}")
+        check(self.state in COMES_FROM[state], f"no transition leads from {self.state} to {state}")
         self.previous_state = self.state
         self.state = state
         self.state_timestamp_ms = wall_ms
@@ -140,13 +146,16 @@ class ClassicGroup:
     # --- members
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member, unless it is unknown or another one took over its instance id."""
+        """Returns the member; raises if it is unknown or if another member took over its instance id."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance {instance_id} is not in the group: join it.")
             if current != member_id:
-                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"Another member now uses instance id {instance_id}.")
+                raise KafkaError(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"Another member now uses instance id {instance_id}: give each consumer its own.",
+                )
         member = self.members.get(member_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
@@ -154,7 +163,7 @@ class ClassicGroup:
 
     def add(self, member: Member) -> None:
         if not self.members and self.protocol_type is None:
-            raise AssertionError("the protocol type is set before the first member is added")
+            raise AssertionError("the protocol type is set before the first member joins")
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
@@ -184,7 +193,7 @@ class ClassicGroup:
         return member
 
     def count(self, member: Member) -> None:
-        """Has to be called when something of the member got another size."""
+        """Updates the group's size; called whenever the size of the member changes."""
         size = member.held_bytes
         self.members_bytes += size - member.counted_bytes
         member.counted_bytes = size
@@ -195,7 +204,7 @@ class ClassicGroup:
             timer.cancel()
 
     def replace_static(self, instance_id: str, member_id: str) -> Member:
-        """A restarted static member takes the seat of its old self, under a new member id."""
+        """Gives the membership of a restarted static member to its new member id."""
         old_id = self.static_members[instance_id]
         seats = {(member_id if key == old_id else key): member for key, member in self.members.items()}
         member = seats[member_id]
@@ -208,7 +217,7 @@ class ClassicGroup:
         return member
 
     def park_join(self, member: Member, token: Token) -> Token | None:
-        """Wait for the join phase to end; hands back the request this one replaces, if any."""
+        """Parks the member's request until the join phase ends. Returns the request that it replaces, if any."""
         replaced, member.awaiting_join = member.awaiting_join, token
         if replaced is None:
             self.waiting_joins += 1
@@ -221,7 +230,7 @@ class ClassicGroup:
         return token
 
     def elect_joined_leader(self) -> bool:
-        """A leader that did rejoin. False when nobody has."""
+        """Elects a leader among the members that rejoined. Returns False if none has."""
         leader = self.members.get(self.leader) if self.leader is not None else None
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -234,7 +243,7 @@ class ClassicGroup:
     # --- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols may join without leaving the others without a common one."""
+        """Returns True if a protocol is still common to all members after a member with these protocols joins."""
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -257,14 +266,16 @@ class ClassicGroup:
         self.supporters.update(dict(protocols).keys())
 
     def select_protocol(self) -> str:
-        """Every member votes for its first protocol that all support; most votes win, the first cast among equals."""
+        """Returns the protocol with the most votes: each member votes for its first protocol that all support; the
+        first vote wins a tie.
+        """
         check(self.members, "an empty group has no protocol to select")
         candidates = self._common_protocols()
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def subscriptions(self) -> frozenset[str] | None:
-        """The topics of all members, if they are consumers and say so readably."""
+        """Returns the topics of all members; None if they are not consumers or their metadata cannot be parsed."""
         if not self.members:
             return frozenset()
         if self.protocol is None or not self.uses_consumer_protocol:
@@ -276,7 +287,7 @@ class ClassicGroup:
             metadata = member.metadata(self.protocol)
             try:
                 version = int.from_bytes(metadata[:2], "big", signed=True)
-                # a newer version only appends fields: read it as the newest one known
+                # A newer version only appends fields, so it is read as the newest known version.
                 subscription, _ = decode_prefix(ConsumerProtocolSubscription, min(version, 3), metadata, 2)
             except (DecodeError, KeyError, ValueError):
                 return None

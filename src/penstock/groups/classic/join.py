@@ -1,4 +1,4 @@
-"""JoinGroup v0-9 to a classic group: new members, returning ones, and static ones that restarted."""
+"""JoinGroup v0-9 for a classic group: new members, known members, and restarted static members."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Caller, Token, Turn
     from penstock.protocol.messages.api_11_join_group import JoinGroupRequest
 
-MEMBER_ID_HANDSHAKE_SINCE = 4  # KIP-394: a dynamic member first gets an id, then joins with it
+MEMBER_ID_HANDSHAKE_SINCE = 4  # KIP-394: a dynamic member first gets a member id, then joins with it
 SKIP_ASSIGNMENT_SINCE = 9  # KIP-814
 
 
@@ -33,13 +33,18 @@ def join(turn: Turn, group: ClassicGroup, request: JoinGroupRequest, caller: Cal
         if not _has_room(turn, group, member_id):
             group.remove(member_id)
             member_id = ""
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The group is full; see group.max.size.")
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, "The group is full: raise group.max.size or stop a member."
+            )
         if group.state is State.DEAD:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted: look it up again.")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted: find its coordinator again."
+            )
         protocols = _protocols(request)
         if not group.supports(request.protocol_type, protocols):
             raise KafkaError(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "No protocol of this member is supported by all others."
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                "No protocol of this member is supported by all other members: give all members a common assignor.",
             )
         if not member_id:
             _join_new(turn, group, request, caller, token)
@@ -82,18 +87,21 @@ def _join_known(turn: Turn, group: ClassicGroup, request: JoinGroupRequest, call
     member_id = request.member_id
     if member_id in group.pending_members:
         if request.group_instance_id is not None:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "A static member has no pending member id.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                "A static member can't join with a pending member id: join without a member id.",
+            )
         _add(turn, group, request, caller, member_id, token)
         return
     member = group.check_member(member_id, request.group_instance_id)
     unchanged = member.protocols == _protocols(request)
     match group.state:
         case State.COMPLETING_REBALANCE if unchanged:
-            turn.reply(token, joined(group, member_id))  # it missed the answer: give it again
+            turn.reply(token, joined(group, member_id))  # it missed the response, so it gets the same again
         case State.STABLE if unchanged and group.leader != member_id:
             turn.reply(token, joined(group, member_id))
         case State.PREPARING_REBALANCE | State.COMPLETING_REBALANCE | State.STABLE:
-            # a leader that rejoins a stable group may have seen the topics change: let it assign again
+            # The leader of a stable group may rejoin because topics changed, so it gets to assign again.
             _update(turn, group, member, request, token)
             rebalance_or_complete(turn, group)
         case _:
@@ -134,14 +142,16 @@ def _update(turn: Turn, group: ClassicGroup, member: Member, request: JoinGroupR
     member.rebalance_timeout_ms = _timeout(request)
     member.session_timeout_ms = request.session_timeout_ms
     replaced = group.park_join(member, token)
-    if replaced is not None:  # the client gave up on it, or a proxy repeated it
+    if replaced is not None:  # the client abandoned that request, or a proxy repeated it
         turn.reply(replaced, join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
 
 
 def _replace_static(
     turn: Turn, group: ClassicGroup, request: JoinGroupRequest, caller: Caller, new_id: str, token: Token
 ) -> None:
-    """A static member restarted. In a stable group nobody else has to know, unless its protocols changed the vote."""
+    """Handles the join of a restarted static member. A stable group does not rebalance, unless the selected protocol
+    changes.
+    """
     instance_id = request.group_instance_id
     assert instance_id is not None
     old_id = group.static_members[instance_id]
@@ -157,7 +167,7 @@ def _replace_static(
         case State.STABLE:
             rebalance_or_complete(turn, group)
         case State.COMPLETING_REBALANCE:
-            # the leader may be assigning to the old member id right now: start over
+            # The leader may be assigning to the old member id at this moment, so the rebalance starts again.
             prepare_rebalance(turn, group)
         case _:
             maybe_complete_join(turn, group)
@@ -186,7 +196,8 @@ def _store_replacement(turn: Turn, group: ClassicGroup, member: Member, old_lead
         if can_skip:
             response.skip_assignment = group.leader == member.member_id
         else:
-            # an old client that sees itself as leader would assign anew: it is told of its former self
+            # An old client that is named as leader would assign again, so the response names the old member id as
+            # leader.
             response.leader, response.members = old_leader or "", []
         later.reply(token, response)
 

@@ -1,4 +1,4 @@
-"""What a classic group leaves in the log, and how it comes back from there."""
+"""Writes the record of a classic group to the log, and restores the group from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def record_group(turn: Turn, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
-    """The whole generation in one record: who is in it, and what each was given."""
+    """Records the whole generation: its members and their assignments."""
     protocol = group.protocol
     members = [
         MemberMetadata(
@@ -62,7 +62,7 @@ def record_deletion(turn: Turn, group: ClassicGroup) -> None:
 
 
 def restore(turn: Turn, group: ClassicGroup) -> None:
-    """Bring a loaded group back to life: everybody gets a full session timeout to show up."""
+    """Restores a loaded group: every member gets a full session timeout."""
     value = group.stored
     if value is None:
         return
@@ -78,7 +78,7 @@ def restore(turn: Turn, group: ClassicGroup) -> None:
             client_id=stored.client_id,
             client_host=stored.client_host,
             session_timeout_ms=stored.session_timeout,
-            # a record from before there were rebalance timeouts
+            # a record from before rebalance timeouts existed
             rebalance_timeout_ms=stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout,
             protocols=((value.protocol or "", stored.subscription),),
             session=Timer(TimerKind.SESSION, group.group_id, stored.member_id),

@@ -1,4 +1,4 @@
-"""LeaveGroup v0-5 of a classic group: by member id or, for a static member, by instance id; in batches."""
+"""LeaveGroup v0-5 of a classic group, in batches: by member id or, for a static member, by instance id."""
 
 from __future__ import annotations
 
@@ -47,5 +47,8 @@ def _find(group: ClassicGroup, identity: MemberIdentity) -> Member:
         return group.check_member(identity.member_id, identity.group_instance_id)
     instance_id = identity.group_instance_id
     if instance_id is None or instance_id not in group.static_members:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "Neither a member id nor a known instance id was given.")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            "The request has neither a member id nor a known instance id: give one of them.",
+        )
     return group.members[group.static_members[instance_id]]

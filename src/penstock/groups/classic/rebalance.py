@@ -1,8 +1,9 @@
-"""From one generation to the next: the join phase opens, members come, the phase closes, a leader assigns.
+"""Leads a group from one generation to the next: the join phase starts, members join, the phase ends, the leader
+assigns.
 
-The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` for more members, again for each late
-comer, up to the rebalance timeout; any later one ends as soon as everybody known has rejoined, or at the rebalance
-timeout without the rest.
+The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` for more members, and again after each
+new member, up to the rebalance timeout. A later rebalance ends when all known members have rejoined, or at the
+rebalance timeout without the others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def rebalance_or_complete(turn: Turn, group: ClassicGroup) -> None:
-    """The membership changed: open a join phase, or close the open one if this was what it waited for."""
+    """Starts a join phase after a change of membership, or ends the current phase if it is complete."""
     if group.can_rebalance:
         prepare_rebalance(turn, group)
     else:
@@ -71,13 +72,13 @@ def on_join_timer(turn: Turn, group: ClassicGroup) -> None:
 
 
 def complete_join(turn: Turn, group: ClassicGroup) -> None:
-    """The join phase is over: those who came form the next generation."""
+    """Ends the join phase: the members that joined form the next generation."""
     group.join_timer.cancel()
     for member in list(group.members.values()):
         if member.awaiting_join is None and member.instance_id is None:
             group.remove(member.member_id)
     if group.members and not group.elect_joined_leader():
-        # only static members are left and none has rejoined: wait until one does or its session ends
+        # Only static members are left and none has rejoined: wait until a member rejoins or its session ends.
         turn.arm(group.join_timer, group.rebalance_timeout_ms)
         return
     group.generation += 1
@@ -100,7 +101,7 @@ def complete_join(turn: Turn, group: ClassicGroup) -> None:
 
 
 def on_sync_timer(turn: Turn, group: ClassicGroup) -> None:
-    """Members that got their generation but never asked for the assignment hold up nobody any longer."""
+    """Removes members that got their generation but never requested their assignment, and rebalances."""
     if group.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not group.pending_sync:
         return
     for member_id in sorted(group.pending_sync):
@@ -117,7 +118,7 @@ def sync_received(group: ClassicGroup, member_id: str) -> None:
 def on_session_timer(turn: Turn, group: ClassicGroup, member_id: str) -> None:
     member = group.members.get(member_id)
     if member is None or (member.is_waiting and not member.is_new):
-        return  # who waits for us can't be expected to beat; a new session starts with the answer
+        return  # a member with a parked request need not send heartbeats; its response starts a new session
     expel(turn, group, member)
     membership_shrank(turn, group)
 
@@ -130,7 +131,7 @@ def on_pending_timer(turn: Turn, group: ClassicGroup, member_id: str) -> None:
 
 def expel(turn: Turn, group: ClassicGroup, member: Member) -> None:
     token = group.take_join(member)
-    if token is not None:  # it may still be there: unknown member id makes it join afresh
+    if token is not None:  # the member may be alive: UNKNOWN_MEMBER_ID makes it join again
         turn.reply(token, join_error("", ErrorCode.UNKNOWN_MEMBER_ID))
     if member.awaiting_sync is not None:
         turn.reply(member.awaiting_sync, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -166,7 +167,7 @@ def answer_join(turn: Turn, group: ClassicGroup, member: Member) -> None:
 
 
 def joined(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
-    """The current generation; only its leader is told who else is in it."""
+    """Returns the response with the current generation; only the leader's response lists the members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
@@ -190,7 +191,7 @@ def current_members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
 
 
 def assign(turn: Turn, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
-    """The generation's assignment is remembered: give it to everybody who already asked."""
+    """Answers the parked sync requests with the assignment, once it is committed."""
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
         group.count(member)

@@ -31,15 +31,15 @@ def sync(turn: Turn, group: ClassicGroup, request: SyncGroupRequest, token: Toke
 
 def _sync(turn: Turn, group: ClassicGroup, request: SyncGroupRequest, token: Token) -> None:
     if group.state is State.DEAD:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted: look it up again.")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted: find its coordinator again.")
     member = group.check_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The group is in generation {group.generation}: rejoin.")
     if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol):
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The group uses another protocol.")
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The group uses another protocol: rejoin.")
     match group.state:
         case State.PREPARING_REBALANCE:
-            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group rebalances: rejoin.")
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group is rebalancing: rejoin.")
         case State.COMPLETING_REBALANCE:
             if member.awaiting_sync is not None:
                 turn.reply(member.awaiting_sync, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -64,7 +64,7 @@ def _store(turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> No
     record_group(turn, group, assignments)
 
     def stored(later: Turn, code: ErrorCode) -> None:
-        # somebody may have joined or left while the record was being committed: then this generation is history
+        # A member may have joined or left while the record was being committed; then this generation is outdated.
         if group.state is not State.COMPLETING_REBALANCE or group.generation != generation:
             return
         if code is ErrorCode.NONE:
@@ -77,7 +77,7 @@ def _store(turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> No
 
 
 def heartbeat(group: ClassicGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
-    """The hot path: a look-up and one store."""
+    """Handles a heartbeat. This is a hot path: one lookup and one store."""
     member = group.members.get(member_id)
     if member is None or instance_id is not None:
         try:
@@ -86,7 +86,7 @@ def heartbeat(group: ClassicGroup, generation: int, member_id: str, instance_id:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if group.state is State.DEAD else error.code
     if generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if member.session.armed:  # a member that waits for us has no deadline to move
+    if member.session.armed:  # a member with a parked request has no deadline to extend
         member.session.deadline_ms = max(member.session.deadline_ms, now_ms + member.session_timeout_ms)
     if group.state is State.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS

@@ -1,7 +1,7 @@
-"""Consumer groups of KIP-848: the coordinator assigns, members converge to the assignment heartbeat by heartbeat.
+"""Consumer groups of KIP-848: the coordinator assigns, and members converge to the assignment with each heartbeat.
 
-Three epochs: the group's rises with every change of membership, subscription or topics; the assignment's follows when
-a new target is computed; a member's follows when it has given up what the target takes from it. A partition is given
-to its new owner only when the old one has let go. All of it is durable: `journal.py` is the only writer, the rest
-decides.
+There are three epochs. The group epoch increases with every change of membership, subscription or topics. The
+assignment epoch follows when a new target is computed. A member epoch follows when the member has revoked the
+partitions that the target takes from it. A partition goes to its new owner only after the old owner has released it.
+All of this is durable: only `journal.py` writes, the other modules decide.
 """

@@ -1,4 +1,4 @@
-"""From a change to a new target assignment: epochs, and who should hold what."""
+"""Turns a change of the group into a new group epoch and a new target assignment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def advance(
     replaced: str | None,
     limits: Limits,
 ) -> Target:
-    """Record the member, bump the group's epoch if anything changed, assign if it is ahead; give the member's share."""
+    """Records the member, increments the group epoch on a change, computes a new target if due; returns the member's
+    target.
+    """
     member_id = updated.member_id
     if updated != member or member_id not in group.members:
         journal.record_member(turn, group.group_id, updated)
@@ -101,7 +103,7 @@ def compute_target(
 
 
 def preferred_assignor(turn: Turn, members: Mapping[str, ConsumerMember]) -> str:
-    """The one most members ask for, else the first one configured."""
+    """Returns the assignor that most members prefer, otherwise the first configured assignor."""
     votes = Counter(member.server_assignor for member in members.values() if member.server_assignor)
     if votes:
         [(name, _)] = votes.most_common(1)

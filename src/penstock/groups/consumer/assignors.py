@@ -1,8 +1,8 @@
-"""Server-side assignors: who of the members should read which partitions.
+"""Server-side assignors: distribute partitions over the members.
 
-`uniform` gives everybody the same number, give or take one, moves as little as it can and, among equals, prefers a
-member in a rack that has a replica. `range` gives each member a run of consecutive partitions of every topic, so that
-equal keys of topics with equal partition counts meet at the same member.
+`uniform` gives all members the same number of partitions, plus or minus one, moves as few as possible and, in a tie,
+prefers a member in a rack with a replica. `range` gives each member a run of consecutive partitions of every topic, so
+that equal keys of topics with equal partition counts go to the same member.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MemberSpec(NamedTuple):
 
 class TopicSpec(NamedTuple):
     partitions: int
-    racks: tuple[frozenset[str], ...] = ()  # of each partition's replicas; empty when no broker says
+    racks: tuple[frozenset[str], ...] = ()  # racks of each partition's replicas; empty if brokers have no rack
 
 
 Members = Mapping[str, MemberSpec]
@@ -33,7 +33,7 @@ Slot = tuple[bytes, int]
 
 def assign_range(members: Members, topics: Topics, previous: Mapping[str, Partitions]) -> Assignment:
     result: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in members}
-    # static members keep their place in the order when they come back under another id
+    # static members keep their place in the order when they return with another member id
     order = sorted(members, key=lambda member_id: members[member_id].instance_id or member_id)
     for topic_id, topic in topics.items():
         readers = [member_id for member_id in order if topic_id in members[member_id].topics]
@@ -69,7 +69,7 @@ def _grouped(slots: set[Slot]) -> Partitions:
 def _keep(
     members: Members, topics: Topics, previous: Mapping[str, Partitions]
 ) -> tuple[dict[str, set[Slot]], list[Slot]]:
-    """What each member has and may keep, and what nobody has."""
+    """Returns the partitions that each member keeps, and the partitions without an owner."""
     read = frozenset().union(*(spec.topics for spec in members.values())) if members else frozenset()
     free = {
         (topic_id, index) for topic_id, topic in topics.items() if topic_id in read for index in range(topic.partitions)
@@ -95,7 +95,7 @@ def _near(topics: Topics, slot: Slot, rack: str | None) -> bool:
 def _share_equally(members: Members, topics: Topics, held: dict[str, set[Slot]], free: list[Slot]) -> None:
     share, extra = divmod(sum(map(len, held.values())) + len(free), len(members))
     quota: dict[str, int] = {}
-    # who has most may have the odd ones: that moves the fewest
+    # Members with the most partitions get the remainder, because that moves the fewest.
     for member_id in sorted(held, key=lambda member_id: (-len(held[member_id]), member_id)):
         more = extra > 0 and len(held[member_id]) > share
         quota[member_id] = share + more
@@ -130,7 +130,9 @@ def _fill(
 
 
 def _share_fairly(members: Members, topics: Topics, held: dict[str, set[Slot]], free: list[Slot]) -> None:
-    """Members read different topics: fill up those who have least, then level out what still differs by two or more."""
+    """Assigns when members read different topics: members with the fewest partitions get more, then differences of two
+    or more are evened out.
+    """
     readers = {
         topic_id: [member_id for member_id in sorted(members) if topic_id in members[member_id].topics]
         for topic_id in topics

@@ -1,8 +1,8 @@
-"""Members of a consumer group that still speak the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+"""Members of a consumer group that use the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-To them a member epoch is a generation, and the coordinator is the leader that they never see. A join is a step of the
-reconciliation with what they say they own; a sync fetches what the step gave them; a heartbeat tells them to join
-again whenever another step is due.
+For these members a member epoch is a generation, and the coordinator acts as the leader. A join is a step of the
+reconciliation with the partitions that the member reports; a sync returns the partitions of that step; a heartbeat
+makes the member join again whenever another step is due.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.groups.consumer.group import (
     partitions_of,
 )
 from penstock.groups.consumer.leave import remove
-from penstock.groups.consumer.members import check_instance, take_seat
+from penstock.groups.consumer.members import check_instance, replace_member
 from penstock.groups.consumer.reconcile import reconcile
 from penstock.groups.consumer.timing import arm_session, await_rejoin, await_sync, rejoined, synced
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -40,12 +40,14 @@ CONSUMER = "consumer"
 def join(
     shard: GroupShard, turn: Turn, group: ConsumerGroup, request: JoinGroupRequest, caller: Caller
 ) -> JoinGroupResponse:
-    """Raises what the member is to be told."""
+    """Handles a JoinGroup request; raises the error for the member."""
     protocols = tuple((each.name, each.metadata) for each in request.protocols)
     unknown = not request.member_id
     member_id = request.member_id or turn.new_uuid()
     if member_id not in group.members and len(group.members) >= turn.config.consumer_max_size:
-        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The group is full; see group.consumer.max.size.")
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED, "The group is full: raise group.consumer.max.size or stop a member."
+        )
     _check_protocols(group, member_id, request.protocol_type, protocols)
     if unknown and request.group_instance_id is None and caller.api_version >= MEMBER_ID_HANDSHAKE_SINCE:
         return JoinGroupResponse(
@@ -91,14 +93,15 @@ def join(
 def _check_protocols(
     group: ConsumerGroup, member_id: str, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
-    """One protocol must be left that all classic members know: the group may become theirs again."""
+    """Raises unless all classic members still share a protocol: the group may become a classic group again."""
     names = {name for name, _ in protocols}
     for other in group.members.values():
         if other.classic is not None and other.member_id != member_id:
             names &= {name for name, _ in other.classic.protocols}
     if protocol_type != CONSUMER or not names:
         raise KafkaError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "No protocol of this member is supported by all others."
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "No protocol of this member is supported by all other members: give all members a common assignor.",
         )
 
 
@@ -111,7 +114,7 @@ def _find(
     if unknown:
         if known is None:
             return ConsumerMember(member_id), None
-        return take_seat(turn, group, known, member_id), known.member_id
+        return replace_member(turn, group, known, member_id), known.member_id
     check_instance(known, instance_id, member_id)
     assert known is not None
     return known, None
@@ -125,10 +128,10 @@ def sync(shard: GroupShard, turn: Turn, group: ConsumerGroup, request: SyncGroup
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The member is in generation {member.epoch}: rejoin.")
     name, metadata = membership.protocols[0]
     if request.protocol_type not in (None, CONSUMER) or request.protocol_name not in (None, name):
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The group uses another protocol.")
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The group uses another protocol: rejoin.")
     if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         await_rejoin(turn, group, member)
-        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group has moved on: rejoin.")
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group has a newer assignment: rejoin.")
     synced(group, member.member_id)
     arm_session(turn, group, member.member_id, membership.session_timeout_ms)
     return SyncGroupResponse(
@@ -160,7 +163,7 @@ def heartbeat(turn: Turn, group: ConsumerGroup, generation: int, member_id: str,
 
 
 def _waits(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether something that is meant for the member is still with another."""
+    """Returns True if another member still holds a partition of this member's target."""
     return any(
         group.owners.get((topic_id, index), member.member_id) != member.member_id
         for topic_id, indexes in group.target.get(member.member_id, {}).items()
@@ -194,5 +197,7 @@ def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | Non
         check_instance(group.static_member(instance_id), instance_id, member_id)
     member = group.member(member_id)
     if member.classic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "The member speaks the consumer protocol.")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, "The member uses the consumer protocol: send ConsumerGroupHeartbeat."
+        )
     return member

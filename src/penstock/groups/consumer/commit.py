@@ -1,4 +1,4 @@
-"""Who may commit to and read the offsets of a consumer group."""
+"""Decides who may commit and fetch offsets of a consumer group."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ MEMBER_EPOCHS_SINCE = 9
 def check_commit(group: ConsumerGroup, request: OffsetCommitRequest, api_version: int) -> None:
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and not group.members:
-        return  # an operator, or a consumer without a group
+        return  # an administrator, or a consumer without group management
     member = group.member(request.member_id)
     if member.classic is not None:
         check_epoch(member, epoch)
         return
     if api_version < MEMBER_EPOCHS_SINCE:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Members of a consumer group commit with version 9 or later.")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "Members of a consumer group must commit with OffsetCommit version 9 or later: upgrade the client.",
+        )
     if epoch != member.epoch and not _held_since(member, request, epoch):
         check_epoch(member, epoch)
 
 
 def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int) -> bool:
-    """A member an epoch or two behind may still commit for partitions that it has held all along (KIP-1251)."""
+    """Returns True if the member has held the partitions since `epoch`: then a commit with an older epoch is accepted
+    (KIP-1251).
+    """
     if not 0 <= epoch < member.epoch:
         return False
     return all(
@@ -39,9 +44,11 @@ def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int
 
 
 def check_transactional_commit(group: ConsumerGroup, member_id: str, epoch: int) -> None:
-    """Producers know generations only: a stale epoch is an illegal generation to them."""
+    """Raises for a stale member epoch. Producers know only generations, so the error is ILLEGAL_GENERATION."""
     if (epoch >= 0 or group.members) and group.member(member_id).epoch != epoch:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The member has moved on to another epoch: fetch it again.")
+        raise KafkaError(
+            ErrorCode.ILLEGAL_GENERATION, "The member has another epoch now: get the group metadata again."
+        )
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
@@ -55,4 +62,6 @@ def check_epoch(member: ConsumerMember, epoch: int) -> None:
         return
     if member.classic is not None:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The member is in generation {member.epoch}: rejoin.")
-    raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, f"The member is in epoch {member.epoch}: heartbeat, then try again.")
+    raise KafkaError(
+        ErrorCode.STALE_MEMBER_EPOCH, f"The member is in epoch {member.epoch}: send a heartbeat, then retry."
+    )

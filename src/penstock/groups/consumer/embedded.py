@@ -1,4 +1,4 @@
-"""The consumer protocol inside classic groups: what members say they read and hold, and are told to hold."""
+"""The consumer protocol inside classic groups: parses subscriptions and owned partitions, writes assignments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def version_of(data: bytes) -> int:
-    """A newer version only appends fields: it is read as the newest one known."""
+    """Returns the version to parse with; a newer version only appends fields, so it is read as the newest known
+    version.
+    """
     if len(data) < 2:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not the consumer protocol's.")
     return max(min(int.from_bytes(data[:2], "big", signed=True), ConsumerProtocolSubscription.MAX_VERSION), 0)
@@ -44,7 +46,7 @@ def owned_partitions(subscription: ConsumerProtocolSubscription, image: Metadata
 
 
 def read_assignment(assignment: bytes, image: MetadataImage) -> dict[bytes, frozenset[int]]:
-    """Empty for a member that has none yet."""
+    """Returns the assigned partitions; empty for a member without an assignment."""
     if not assignment:
         return {}
     version = version_of(assignment)
@@ -52,7 +54,8 @@ def read_assignment(assignment: bytes, image: MetadataImage) -> dict[bytes, froz
         decoded, _ = decode_prefix(ConsumerProtocolAssignment, version, assignment, 2)
     except DecodeError:
         raise KafkaError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The group's assignment is not the consumer protocol's."
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "The group's assignment is not in the format of the consumer protocol.",
         ) from None
     return {
         image.topics[each.topic].topic_id: frozenset(each.partitions)

@@ -12,7 +12,7 @@ from penstock.groups.timers import Timer
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 Partitions = Mapping[bytes, frozenset[int]]  # topic id → partitions
-Assigned = Mapping[bytes, Mapping[int, int]]  # topic id → partition → the member epoch in which it was given
+Assigned = Mapping[bytes, Mapping[int, int]]  # topic id → partition → the member epoch in which it was assigned
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
@@ -21,8 +21,8 @@ JOIN_EPOCH = 0
 
 class MemberState(IntEnum):
     STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # has to give something up before it may go on
-    UNRELEASED_PARTITIONS = 2  # waits for something that another member still holds
+    UNREVOKED_PARTITIONS = 1  # has to revoke partitions first
+    UNRELEASED_PARTITIONS = 2  # waits for partitions that another member still holds
 
 
 class GroupState(StrEnum):
@@ -34,7 +34,7 @@ class GroupState(StrEnum):
 
 
 class ClassicMembership(NamedTuple):
-    """Of a member that still speaks the classic protocol, in a group on its way to the new one."""
+    """The classic part of a member that uses the classic protocol in a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -94,15 +94,15 @@ class ConsumerGroup:
     target: dict[str, Partitions] = field(default_factory=dict)
     owners: dict[tuple[bytes, int], str] = field(
         default_factory=dict
-    )  # who holds a partition or has yet to let go of it
+    )  # the member that holds a partition or still has to release it
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
-    # soft: rebuilt after a load
+    # soft state: rebuilt after a load
     sessions: dict[str, Timer] = field(default_factory=dict)
     revocations: dict[str, Timer] = field(default_factory=dict)
-    rejoins: dict[str, Timer] = field(default_factory=dict)  # of classic members, like the next
+    rejoins: dict[str, Timer] = field(default_factory=dict)  # only for classic members, like the next field
     syncs: dict[str, Timer] = field(default_factory=dict)
     metadata_changed: bool = True
-    members_bytes: int = 0  # of all members together
+    members_bytes: int = 0  # total size of all members
 
     @property
     def state(self) -> GroupState:
@@ -133,7 +133,7 @@ class ConsumerGroup:
         return member
 
     def put(self, member: ConsumerMember) -> None:
-        """In its place if it is there already: the order of members counts for assignors."""
+        """Adds or replaces the member at its place: assignors depend on the order of members."""
         known = self.members.get(member.member_id)
         self.members_bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
         self.members[member.member_id] = member
@@ -152,7 +152,7 @@ class ConsumerGroup:
         )
 
     def subscription(self, member: ConsumerMember) -> frozenset[str]:
-        """The topics a member reads, by name and by pattern."""
+        """Returns the topics that a member reads, by name and by pattern."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics) | (resolved.topics if resolved is not None else frozenset())
 

@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat v0-1: join, stay, change one's mind, leave, all in one request.
+"""ConsumerGroupHeartbeat v0-1: joins, keeps, changes or ends a membership, all in one request.
 
-A member joins with epoch 0, leaves with -1, and as a static one for a while with -2. In between it says what it
-holds, and hears what to hold next whenever that changes.
+A member joins with epoch 0 and leaves with -1; a static member leaves temporarily with -2. Other requests report the
+owned partitions, and the response contains the next assignment when it changes.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def check_request(turn: Turn, request: ConsumerGroupHeartbeatRequest, api_versio
     elif request.rack_id == "":
         reason = "The rack id is empty: give one, or null for none."
     elif first and request.rebalance_timeout_ms == -1:
-        reason = "A member that joins has a rebalance timeout: give it."
+        reason = "The joining member has no rebalance timeout: give one."
     elif first and (request.topic_partitions is None or request.topic_partitions):
-        reason = "A member that joins owns no partitions: send none."
+        reason = "The joining member reports owned partitions: send an empty list."
     elif first and request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        reason = "A member that joins subscribes to something: give topic names or a regular expression."
+        reason = "The joining member subscribes to no topics: give topic names or a regular expression."
     elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
-        reason = "Only a static member leaves for a while: give the instance id."
+        reason = "Only a static member can leave temporarily: give the instance id."
     elif epoch < LEAVE_STATIC_EPOCH:
         reason = f"There is no member epoch {epoch}: give -2 or more."
     if reason is not None:
@@ -69,7 +69,7 @@ def check_request(turn: Turn, request: ConsumerGroupHeartbeatRequest, api_versio
     assignor = request.server_assignor
     if assignor is not None and (assignor not in ASSIGNORS or assignor not in turn.config.consumer_assignors):
         known = ", ".join(name for name in turn.config.consumer_assignors if name in ASSIGNORS)
-        raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"There is no assignor {assignor} here: use {known}.")
+        raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"The broker has no assignor {assignor}: use {known}.")
 
 
 def heartbeat(
@@ -79,7 +79,7 @@ def heartbeat(
     request: ConsumerGroupHeartbeatRequest,
     caller: Caller,
 ) -> ConsumerGroupHeartbeatResponse:
-    """The group may be a new one that nobody has recorded yet: its first epoch does."""
+    """Handles a heartbeat. The group may be new and not recorded yet; its first epoch records it."""
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return leave(shard, turn, group, request)
     limits = shard.limits(group.group_id)
@@ -92,7 +92,9 @@ def heartbeat(
     member_id = request.member_id or turn.new_uuid()
     if member_id not in group.members and len(group.members) >= turn.config.consumer_max_size:
         raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group has its {turn.config.consumer_max_size} members already."
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The group has its {turn.config.consumer_max_size} members already: raise group.consumer.max.size or "
+            "stop a member.",
         )
     owned = _owned(request)
     member, replaced = find_member(turn, group, request, member_id, owned)
@@ -127,7 +129,7 @@ def heartbeat(
 
 
 def _nothing_new(group: ConsumerGroup, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
-    """The usual case, in no more than look-ups: a member that is where it should be and says nothing."""
+    """Returns True in the usual case, with only lookups: the member has its target and reports no change."""
     return (
         request.member_epoch == member.epoch
         and request.subscribed_topic_names is None
@@ -150,7 +152,7 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
 
 
 def _updated(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> ConsumerMember:
-    """A field left out means: as before."""
+    """Returns the member with the fields of the request; a field that is left out stays unchanged."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     return replace(
         member,

@@ -1,4 +1,4 @@
-"""Records of consumer groups: written here, and applied here and nowhere else."""
+"""Writes and applies the records of consumer groups; no other module does."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def erase_group(turn: Turn, group: ConsumerGroup) -> None:
 
 
 def apply(group: ConsumerGroup, record: JournalRecord) -> None:
-    """Everything but the end of the group itself, which is the shard's to forget."""
+    """Applies a record, except for the deletion of the group itself, which the shard applies."""
     key, value = record
     match key:
         case ConsumerGroupMetadataKey():
@@ -184,7 +184,7 @@ def apply(group: ConsumerGroup, record: JournalRecord) -> None:
                     frozenset(value.topics), value.version, value.timestamp
                 )
         case _:
-            pass  # what Kafka once wrote about partitions: the metadata hash has taken its place
+            pass  # a record type for partition metadata that Kafka replaced by the metadata hash
 
 
 def _apply_member(group: ConsumerGroup, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:

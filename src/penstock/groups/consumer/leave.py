@@ -1,4 +1,4 @@
-"""Members that go: of their own will, for a while, or because nobody has heard of them."""
+"""Removal of members: they leave, leave temporarily, or time out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def leave(
         assert known is not None
         member = known
     if request.member_epoch == LEAVE_STATIC_EPOCH:
-        # its seat and its partitions wait for it, for as long as its session lasts
+        # Its membership and its partitions are kept until its session ends.
         away = replace(member, epoch=LEAVE_STATIC_EPOCH, pending_revocation={})
         journal.record_current(turn, group.group_id, away)
     else:
@@ -42,7 +42,7 @@ def leave(
 
 
 def remove(shard: GroupShard, turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
-    """Take the members out; the next heartbeat of anybody left finds a new epoch and assigns what they had."""
+    """Removes the members; the next heartbeat of another member finds a new epoch and assigns their partitions."""
     gone = {member.member_id for member in members}
     if can_downgrade(turn, group, gone):
         downgrade(shard, turn, group, gone)

@@ -1,4 +1,4 @@
-"""Who is speaking: the member behind a heartbeat, new, known, or a static one that came back."""
+"""Finds the member of a heartbeat: new, known, or a static member that returned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_member(
     member_id: str,
     owned: Partitions | None,
 ) -> tuple[ConsumerMember, str | None]:
-    """The member as it is so far, and the id of the one whose seat it takes, if any."""
+    """Returns the member before this request, and the id of the member that it replaces, if any."""
     if request.instance_id is not None:
         return _find_static(turn, group, request.instance_id, member_id, request.member_epoch, owned)
     member = group.members.get(member_id)
@@ -41,7 +41,9 @@ def find_member(
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """An epoch behind is forgiven to a member that missed an answer: it comes with the last one and nothing new."""
+    """Raises for a wrong epoch. The previous epoch is accepted from a member that missed a response and owns nothing
+    new.
+    """
     if epoch in (JOIN_EPOCH, member.epoch):
         return
     missed = epoch == member.previous_epoch and epoch < member.epoch and _within(owned, member.assigned)
@@ -75,9 +77,9 @@ def _find_static(
         if known.epoch != LEAVE_STATIC_EPOCH:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"Instance {instance_id} is still in use by member {known.member_id}: stop that one first.",
+                f"Instance {instance_id} is still in use by member {known.member_id}: stop that member first.",
             )
-        return take_seat(turn, group, known, member_id), known.member_id
+        return replace_member(turn, group, known, member_id), known.member_id
     check_instance(known, instance_id, member_id)
     assert known is not None
     check_epoch(known, epoch, owned)
@@ -88,11 +90,14 @@ def check_instance(known: ConsumerMember | None, instance_id: str, member_id: st
     if known is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance {instance_id} is not in the group: join it.")
     if known.member_id != member_id:
-        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"Another member now uses instance id {instance_id}.")
+        raise KafkaError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Another member now uses instance id {instance_id}: give each consumer its own.",
+        )
 
 
-def take_seat(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-    """What was the old member's is the new one's: its place in the group and its share."""
+def replace_member(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
+    """Gives the old member's place in the group and its target to the new member id."""
     journal.erase_member(turn, group.group_id, old.member_id)
     journal.record_target(turn, group.group_id, member_id, group.target.get(old.member_id, {}))
     return replace(old, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=-1, pending_revocation={})

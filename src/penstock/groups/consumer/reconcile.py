@@ -1,7 +1,7 @@
-"""How a member gets from what it holds to what the target gives it.
+"""Moves a member from its current partitions to its target.
 
-First it gives up what the target takes away, and only when it no longer reports those partitions does its epoch move
-on; then it gets what the target adds, as far as nobody else holds it any longer.
+First the member revokes the partitions that are not in the target, and its epoch increases only when it no longer
+reports them. Then it gets the partitions that the target adds, as soon as no other member holds them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.groups.consumer.group import Assigned, ConsumerMember, MemberState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Owned = Partitions | None  # what the member says it holds; None: it doesn't say
+Owned = Partitions | None  # the partitions that the member reports; None if the request leaves them out
 
 
 def reconcile(
@@ -24,7 +24,7 @@ def reconcile(
     owned: Owned,
     is_held: Callable[[bytes, int], bool],
 ) -> ConsumerMember:
-    """The member's next step; itself if there is none."""
+    """Returns the member after its next step; the same member if there is none."""
     match member.state:
         case MemberState.STABLE:
             if member.epoch == target_epoch:
@@ -39,7 +39,7 @@ def reconcile(
 
 
 def _still_owns(owned: Owned, revoked: Assigned) -> bool:
-    """Partitions count as given up only when the member reports what it has and they aren't among it."""
+    """Returns True unless the member reports its partitions and the revoked ones are not among them."""
     return owned is None or any(
         not owned.get(topic_id, frozenset()).isdisjoint(revoked[topic_id]) for topic_id in revoked
     )

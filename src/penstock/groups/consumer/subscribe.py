@@ -1,4 +1,6 @@
-"""What a group reads: names, patterns resolved against the topics of now, and a hash that tells of any change."""
+"""A group's subscription: topic names, patterns resolved against the current topics, and a hash that
+detects changes.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Turn
     from penstock.metadata.image import MetadataImage, TopicImage
 
-#: Different patterns in one group: each is matched against every topic when topics come or go.
+#: Limit of different patterns in one group: each is matched against every topic when topics change.
 MAX_PATTERNS = 50
 
 
 def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> ResolvedRegex:
-    """The topics that match, internal ones too, as in Kafka: a client that wants none says so in its pattern."""
+    """Returns the topics that match, internal ones included, as in Kafka."""
     pattern = Pattern(regex, work)
     topics = frozenset(name for name in image.topics if pattern.matches(name, work))
     return ResolvedRegex(topics, image.offset, turn.wall_ms)
@@ -30,15 +32,16 @@ def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> Resolve
 def refresh_regexes(
     turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Mapping[str, ConsumerMember]
 ) -> dict[str, ResolvedRegex]:
-    """The group's patterns against the topics of now; what changed or isn't used any more is recorded.
+    """Resolves the group's patterns against the current topics; records changed and unused patterns.
 
-    A new pattern may take all the steps of a `Work`, or is refused, which is the answer to the member that brings it;
-    the others have the same number among them, and one that doesn't come to its end keeps the topics that it has.
+    A new pattern may use all steps of a `Work` or is refused, which is the response to its member. All other patterns
+    share as many steps, and a pattern that does not finish keeps its topics.
     """
     used = {member.regex for member in members.values() if member.regex}
     if len(used) > MAX_PATTERNS and used - group.regexes.keys():
         raise KafkaError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, f"The group has {MAX_PATTERNS} patterns already: use one of them."
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"The group already has {MAX_PATTERNS} patterns: subscribe with one of them.",
         )
     resolved: dict[str, ResolvedRegex] = {}
     left = MAX_STEPS
@@ -73,7 +76,7 @@ def subscribed(member: ConsumerMember, regexes: Mapping[str, ResolvedRegex]) -> 
 
 
 def metadata_hash(image: MetadataImage, topics: Iterable[str]) -> int:
-    """Changes with the topics' ids, partition counts and the racks of their replicas; 0 for none of them there."""
+    """Returns a hash of the topics' ids, partition counts and racks; 0 if none of them exists."""
     digest = hashlib.blake2b(digest_size=8)
     found = False
     for name in sorted(topics):

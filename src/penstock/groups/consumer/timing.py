@@ -1,4 +1,4 @@
-"""How long members of a consumer group may take: to be heard of, to let go, to rejoin, to fetch their share."""
+"""Timeouts of members of a consumer group: for heartbeats, revocations, rejoins and syncs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """What holds for this group; a group may have its own."""
+    """The timeouts of this group, from its group configs or the broker."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
-    assignment_interval_ms: int  # changes in between wait, and are assigned together
+    assignment_interval_ms: int  # changes within the interval are assigned together
 
 
 def _timer(timers: dict[str, Timer], kind: TimerKind, group: ConsumerGroup, member_id: str) -> Timer:
@@ -31,7 +31,7 @@ def arm_session(turn: Turn, group: ConsumerGroup, member_id: str, timeout_ms: in
 
 
 def arm_revocation(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Giving partitions up may take a member its rebalance timeout, and not longer."""
+    """Gives the member its rebalance timeout to revoke partitions."""
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         timer = _timer(group.revocations, TimerKind.REVOCATION, group, member.member_id)
         if not timer.armed:
@@ -41,7 +41,7 @@ def arm_revocation(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> 
 
 
 def await_rejoin(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """A classic member has been told to rejoin; being told again gives it no more time."""
+    """Starts the timeout for a classic member to rejoin; a repeated notification does not extend it."""
     timer = _timer(group.rejoins, TimerKind.JOIN, group, member.member_id)
     if not timer.armed:
         turn.arm(timer, max(member.rebalance_timeout_ms, 0))
@@ -63,7 +63,7 @@ def synced(group: ConsumerGroup, member_id: str) -> None:
 
 
 def start_timers(turn: Turn, group: ConsumerGroup, limits: Limits) -> None:
-    """After a load: everybody gets a full session to show up."""
+    """Gives every member a full session after a load."""
     for member in group.members.values():
         timeout_ms = limits.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
         arm_session(turn, group, member.member_id, timeout_ms)
@@ -72,5 +72,5 @@ def start_timers(turn: Turn, group: ConsumerGroup, limits: Limits) -> None:
 
 
 def is_due(member: ConsumerMember, kind: TimerKind) -> bool:
-    """Whether a timer that fired still means what it meant when it was set."""
+    """Returns True if the reason for the timer still exists."""
     return kind is not TimerKind.REVOCATION or member.state is MemberState.UNREVOKED_PARTITIONS

@@ -23,6 +23,7 @@ from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of, may_pass
 from penstock.client.partitioner import another_partition, partition_for_key
 from penstock.client.prepared import PreparedTxnState
+from penstock.client.producer_identity import ProducerIdentity
 from penstock.client.transactions import OLD_PRODUCE, Transactions
 from penstock.clock import Clock
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -33,11 +34,9 @@ from penstock.protocol.messages.api_00_produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from penstock.records.build import build_batch
-from penstock.records.header import sequence_after
 from penstock.records.record import Headers
 
 ALL = -1
@@ -94,9 +93,7 @@ class Producer:
                 client, self._settings.transactional_id, timeout_ms, two_phase=self._settings.two_phase_commit
             )
             self._idempotent = True
-        self._id: tuple[int, int] | None = None
-        self._getting_id = asyncio.Lock()
-        self._sequences: dict[TopicPartition, int] = {}
+        self._identity = ProducerIdentity(client, self._transactions)
         self._on_its_way: dict[TopicPartition, asyncio.Task[None]] = {}
         self._flushing = 0
         self._room = asyncio.Event()
@@ -257,7 +254,7 @@ class Producer:
     async def complete(self, decided: PreparedTxnState) -> None:
         """Commits what is prepared if it is this, else aborts it; nothing happens if it has ended before."""
         if await self._transactional().complete(decided):
-            self._sequences.clear()
+            self._identity.restart_sequences()
 
     async def commit(self) -> None:
         """Delivers everything and commits. Raises if a record was lost: then only `abort` is left."""
@@ -272,7 +269,7 @@ class Producer:
 
     async def _end(self, *, commit: bool) -> None:
         if await self._transactional().end(commit=commit):
-            self._sequences.clear()
+            self._identity.restart_sequences()
 
     def _transactional(self) -> Transactions:
         if self._transactions is None:
@@ -377,14 +374,11 @@ class Producer:
     async def _encode(self, batches: list[PendingBatch]) -> None:
         producer_id, epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         if self._idempotent and any(batch.encoded is None for batch in batches):
-            producer_id, epoch = await self._producer_id()
+            producer_id, epoch = await self._identity.current()
         for batch in batches:
             if batch.encoded is not None:
                 continue
-            sequence = NO_SEQUENCE
-            if self._idempotent:
-                sequence = self._sequences.get(batch.partition, 0)
-                self._sequences[batch.partition] = sequence_after(sequence, batch.count)
+            sequence = self._identity.next_sequence(batch.partition, batch.count) if self._idempotent else NO_SEQUENCE
             if batch.built is not None:
                 batch.encoded = batch.built.seal(producer_id, epoch, sequence, self._transactions is not None)
                 continue
@@ -397,23 +391,6 @@ class Producer:
                 base_sequence=sequence,
                 transactional=self._transactions is not None,
             )
-
-    async def _producer_id(self) -> tuple[int, int]:
-        if self._transactions is not None:
-            return self._transactions.producer_id, self._transactions.producer_epoch
-        async with self._getting_id:
-            if self._id is None:
-                self._id = await self._client.retrying(self._ask_producer_id)
-                self._sequences.clear()
-            return self._id
-
-    async def _ask_producer_id(self) -> tuple[int, int]:
-        answer: InitProducerIdResponse = await self._client.request(
-            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        )
-        if answer.error_code:
-            raise KafkaError(code_of(answer.error_code), "The broker gives no producer id.")
-        return answer.producer_id, answer.producer_epoch
 
     async def _produce(self, leader: int, batches: list[PendingBatch]) -> list[PendingBatch]:
         """Those that need another leader or another time."""
@@ -485,17 +462,17 @@ class Producer:
         """Another attempt later, unless it is pointless or too late. Whether there will be one."""
         now = asyncio.get_running_loop().time()
         batch.failures += 1
-        new_id = self._id is not None and error.code in _NEEDS_NEW_ID and batch.failures == 1
+        new_id = self._identity.can_be_replaced and error.code in _NEEDS_NEW_ID and batch.failures == 1
         if not (may_pass(error.code) or new_id) or now >= batch.gives_up_at:
             if batch.encoded is not None:
                 # Its sequence numbers may or may not be taken: the next batch can't follow them.
-                self._id = None
+                self._identity.replace()
             if self._transactions is not None:
                 self._transactions.failed(error)
             self._settle(batch, error)
             return False
         if new_id:
-            self._id = None
+            self._identity.replace()
             batch.encoded = None
         pause = min(self._client.retry.pause_s(batch.failures, self._client.random), LONGEST_PAUSE_S)
         batch.retry_at = min(now + pause, batch.gives_up_at)

@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from penstock.disk.api import DIRECTORY_MODE, FILE_MODE, Buffer, DiskError, Lock
+from penstock.disk.descriptors import OPEN_FLAGS, DescriptorPool
 from penstock.disk.locks import lock_directory
-from penstock.disk.reserve import NO_DESCRIPTORS, Reserve, from_reserve
+from penstock.disk.reserve import Reserve, from_reserve
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as AnyBuffer
@@ -40,7 +41,6 @@ HAVE_SYNCFS = sys.platform == "linux"
 MAX_BUFFERS = 512
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
-_OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 #: What one read brings of a small file.
 READ_CHUNK = 1 << 16
@@ -90,7 +90,7 @@ class RealFile:
         """Valid until the next call on this disk; a thread that uses it pins it first."""
         fd = self._fd
         if fd < 0:
-            fd = self._fd = self._disk.open_descriptor(self, create)
+            fd = self._fd = self._disk.descriptors.open(self, create)
         self.recently_used = True
         return fd
 
@@ -218,7 +218,7 @@ class RealFile:
 
     def close(self) -> None:
         """At once, or when the last thread that uses the descriptor is done. Another use opens the file again."""
-        self._disk.forget(self)
+        self._disk.descriptors.forget(self)
         self._closing = not self.release_descriptor()
 
     def release_descriptor(self) -> bool:
@@ -262,11 +262,10 @@ class RealDisk:
     shared = True
 
     def __init__(self, *, max_open_files: int = 512, max_threads: int = 8) -> None:
-        self._max_open_files = max_open_files
         self._max_threads = max_threads
-        self._open: dict[RealFile, None] = {}
         self._threads: ThreadPoolExecutor | None = None
         self.reserve = Reserve()
+        self.descriptors = DescriptorPool(max_open_files, self.reserve)
         #: Off once the file system has said that it can't.
         self.nowait_reads = HAVE_NOWAIT_READ
 
@@ -277,55 +276,9 @@ class RealDisk:
         self.write_new(path, b"")
         return RealFile(self, path, 0)
 
-    def open_descriptor(self, file: RealFile, create: int) -> int:
-        if len(self._open) >= self._max_open_files:
-            self._evict(max(1, self._max_open_files // 16))
-        try:
-            fd = os.open(file.path, _OPEN_FLAGS | create, FILE_MODE)
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS:
-                raise
-            fd = self._open_with_fewer(file.path, create)
-        self._open[file] = None
-        return fd
-
-    def _open_with_fewer(self, path: str, create: int) -> int:
-        """Connections have taken all descriptors: the pool gives some back and makes do with fewer from now on."""
-        if self._open:
-            self._max_open_files = max(16, len(self._open) // 2)
-            self._evict(len(self._open) // 2 + 1)
-        try:
-            return os.open(path, _OPEN_FLAGS | create, FILE_MODE)
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS:
-                raise
-        with self.reserve.lent():
-            return os.open(path, _OPEN_FLAGS | create, FILE_MODE)
-
-    def forget(self, file: RealFile) -> None:
-        self._open.pop(file, None)
-
     @property
     def open_files(self) -> int:
-        return len(self._open)
-
-    def _evict(self, wanted: int) -> None:
-        """Second chance: files used since the last sweep go to the back of the queue, the others are closed."""
-        for file in list(self._open):
-            if not wanted:
-                return
-            del self._open[file]
-            if file.recently_used or not file.release_descriptor():
-                file.recently_used = False
-                self._open[file] = None
-            else:
-                wanted -= 1
-        for file in list(self._open):
-            if not wanted:
-                return
-            if file.release_descriptor():
-                del self._open[file]
-                wanted -= 1
+        return len(self.descriptors)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -399,7 +352,7 @@ class RealDisk:
     @from_reserve
     def write_new(self, path: str, data: bytes) -> None:
         try:
-            fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+            fd = os.open(path, OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             try:
                 _write_all(fd, memoryview(data), 0)
             finally:
@@ -421,7 +374,7 @@ class RealDisk:
     @from_reserve
     def sync_file(self, path: str) -> None:
         with _reported(path):
-            fd = os.open(path, _OPEN_FLAGS)
+            fd = os.open(path, OPEN_FLAGS)
             try:
                 os.fsync(fd)
             finally:
@@ -431,7 +384,7 @@ class RealDisk:
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
         with _reported(path):
-            fd = os.open(temporary, _OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+            fd = os.open(temporary, OPEN_FLAGS | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             try:
                 _write_all(fd, memoryview(data), 0)
                 if sync:
@@ -506,5 +459,5 @@ class RealDisk:
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=True)
-        for file in list(self._open):
+        for file in self.descriptors.files():
             file.close()

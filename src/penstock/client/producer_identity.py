@@ -1,0 +1,64 @@
+"""Who an idempotent producer is to the brokers: its id and epoch, and the next sequence number of each partition."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.client.errors import code_of
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.records.header import sequence_after
+
+if TYPE_CHECKING:
+    from penstock.client.client import AsyncClient
+    from penstock.client.transactions import Transactions
+    from penstock.protocol.vocabulary import TopicPartition
+
+
+class ProducerIdentity:
+    """A transactional producer has the id that its transactions got; another one asks any broker for one."""
+
+    def __init__(self, client: AsyncClient, transactions: Transactions | None) -> None:
+        self._client = client
+        self._transactions = transactions
+        self._own: tuple[int, int] | None = None
+        self._asking = asyncio.Lock()
+        self._sequences: dict[TopicPartition, int] = {}
+
+    @property
+    def can_be_replaced(self) -> bool:
+        """True if this producer asked for its id itself, and so can ask for another."""
+        return self._own is not None
+
+    async def current(self) -> tuple[int, int]:
+        """The producer's id and epoch; asks for them first if there are none."""
+        if self._transactions is not None:
+            return self._transactions.producer_id, self._transactions.producer_epoch
+        async with self._asking:
+            if self._own is None:
+                self._own = await self._client.retrying(self._ask)
+                self._sequences.clear()
+            return self._own
+
+    async def _ask(self) -> tuple[int, int]:
+        answer: InitProducerIdResponse = await self._client.request(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        )
+        if answer.error_code:
+            raise KafkaError(code_of(answer.error_code), "The broker gives no producer id.")
+        return answer.producer_id, answer.producer_epoch
+
+    def next_sequence(self, partition: TopicPartition, count: int) -> int:
+        """The sequence number of the partition's next record, of `count` that follow each other."""
+        sequence = self._sequences.get(partition, 0)
+        self._sequences[partition] = sequence_after(sequence, count)
+        return sequence
+
+    def replace(self) -> None:
+        """The next batch gets another producer id, and sequences begin at 0."""
+        self._own = None
+
+    def restart_sequences(self) -> None:
+        """Sequences begin at 0: the producer has a new epoch."""
+        self._sequences.clear()

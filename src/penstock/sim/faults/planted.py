@@ -18,7 +18,7 @@ from penstock.broker.replicas.partition import Partition
 from penstock.check import check
 from penstock.groups import shard
 from penstock.groups.shard import GroupShard
-from penstock.log import loading
+from penstock.log import appending, loading
 from penstock.log.cleaner import Cleaner
 from penstock.log.directory import LogDir
 from penstock.log.flush import Durability
@@ -181,11 +181,11 @@ def _no_duplicates_known(old: Any) -> Any:
 
 
 def _wrong_place(old: Any) -> Any:
-    def duplicate(self: Log, batch: Any) -> AppendInfo:
-        info: AppendInfo = old(self, batch)
-        return info._replace(base_offset=self.log_end_offset)
+    def duplicate_of(log: Log, batch: Any) -> AppendInfo:
+        info: AppendInfo = old(log, batch)
+        return info._replace(base_offset=log.log_end_offset)
 
-    return duplicate
+    return duplicate_of
 
 
 def _mark_stays(old: Any) -> Any:
@@ -296,7 +296,7 @@ PLANTS: dict[str, Plant] = {
     "duplicate-told-wrong-offset": Plant(
         "the answer to a retried batch has a wrong offset",
         "network",
-        ((Log, "_duplicate", _wrong_place),),
+        ((appending, "duplicate_of", _wrong_place),),
     ),
     "reply-before-append": Plant(
         "a coordinator answers before its records are in the log",

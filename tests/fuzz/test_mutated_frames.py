@@ -7,7 +7,6 @@ import logging
 import os
 import struct
 import sys
-from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from penstock.client.admin import Admin
 from penstock.client.client import AsyncClient
 from penstock.disk.memory import MemoryDisk
+from penstock.net.later import Later
 from penstock.net.loop import run as run_loop
 from penstock.net.server import Connection, Dispatch, Reply
 from penstock.node.local import format_if_new, local_settings, make_node
@@ -58,7 +58,7 @@ class Counted:
         self.dispatch = dispatch
         self.frames = 0
 
-    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
         self.frames += 1
         return self.dispatch(connection, frame)
 
@@ -69,7 +69,7 @@ async def attack(node: Node, frames: int, seed: int) -> int:
     host, _, port = node.bootstrap.rpartition(":")
     server = node._server
     counted = Counted(server.dispatch)
-    server.dispatch = counted
+    server.use(counted)
     settled = 0
 
     async def keep_on() -> None:

@@ -12,10 +12,11 @@ connection queues them, too, when this pass of the loop has done enough for clie
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.net.framing import SIZE, Buffer, PartialFrame, foreign_protocol
+from penstock.net.later import Later, result_of
 from penstock.net.traffic import NONE, Traffic, traffic_of
 from penstock.net.turns import TASK_COST
 
@@ -38,25 +39,7 @@ Reply = list[Buffer] | Close | None
 """The buffers of one response without its size prefix; None when the request has no answer."""
 
 
-class Later:
-    """A response that follows: `finish` makes it when `future` is done. A connection needs no task to wait for it."""
-
-    __slots__ = ("finish", "future")
-
-    def __init__(self, future: "asyncio.Future[Any]", finish: Callable[["asyncio.Future[Any]"], Reply]) -> None:
-        self.future = future
-        self.finish = finish
-
-    def __await__(self) -> Generator[Any, None, Reply]:
-        try:
-            yield from asyncio.wait((self.future,)).__await__()
-        except asyncio.CancelledError:
-            self.future.cancel()
-            raise
-        return self.finish(self.future)
-
-
-Dispatch = Callable[["Connection", memoryview], Reply | Awaitable[Reply]]
+Dispatch = Callable[["Connection", memoryview], Reply | Later[Reply]]
 
 # Below this, one copy into one buffer costs less than a vector of small ones.
 JOIN_MAX_BYTES = 16 * 1024
@@ -73,10 +56,10 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_congested",
         "_eof",
-        "_finish",
         "_gathers",
         "_head",
         "_held_bytes",
+        "_make",
         "_mute_timer",
         "_muted_until",
         "_on_close",
@@ -133,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._busy = False
         self._task: asyncio.Future[Any] | None = None
-        self._finish: Callable[[asyncio.Future[Any]], Reply] | None = None
+        self._make: Callable[[asyncio.Future[Any]], Reply] = result_of
         self._congested = False
         self._unsent_bytes = 0
         self._unsent_since = 0.0
@@ -407,20 +390,18 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._await(reply, len(frame))  # type: ignore[arg-type]
 
-    def _await(self, reply: Awaitable[Reply], size: int) -> None:
-        """A task where one is needed, none for a plain future."""
+    def _await(self, reply: Later[Reply], size: int) -> None:
         loop = self._server.loop
+        source = reply.source
         future: asyncio.Future[Any]
-        if type(reply) is Later:
-            future = reply.future
-            self._finish = reply.finish
-        elif asyncio.isfuture(reply):
-            future = reply
-        elif _EAGER_TASKS and asyncio.iscoroutine(reply):
-            future = asyncio.Task(reply, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
+        if isinstance(source, asyncio.Future):
+            future = source
+        elif _EAGER_TASKS:
+            future = asyncio.Task(source, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
         else:
             self._server.turns.charge(TASK_COST)
-            future = loop.create_task(cast(Coroutine[Any, Any, Reply], reply))
+            future = loop.create_task(source)
+        self._make = reply.make
         if future.done():
             self._answer(future)
             return
@@ -450,12 +431,12 @@ class Connection(asyncio.BufferedProtocol):
             server.request_finished()
 
     def _answer(self, future: "asyncio.Future[Any]") -> None:
-        finish, self._finish = self._finish, None
+        make, self._make = self._make, result_of
         if future.cancelled():
             self.close("its request was cancelled", "cancelled")
             return
         try:
-            reply: Reply = future.result() if finish is None else finish(future)
+            reply: Reply = make(future)
         except Exception as error:
             self._failed(error)
             return

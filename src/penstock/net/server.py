@@ -45,7 +45,7 @@ class Listener:
 class Server:
     """Accepts connections on several listeners and gives their requests to one dispatcher.
 
-    `dispatch(connection, frame)` returns the reply at once, or an awaitable of it, and lets no exception out: one that
+    `dispatch(connection, frame)` returns the reply at once, or a `Later`, and lets no exception out: one that
     does escape costs its connection. Everything happens on the loop that `start` was awaited on.
     """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random as random_module
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.broker.controlplane.lifecycle import Identity
@@ -25,6 +25,7 @@ from penstock.metadata.checkpoint import BOOTSTRAP_FILE
 from penstock.metadata.configs.protection import check_protection
 from penstock.metadata.image import Endpoint
 from penstock.metadata.names import random_uuid
+from penstock.net.later import Later, settled
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
 from penstock.node.http import HttpSide
 from penstock.node.image_delivery import ImageDelivery
@@ -261,21 +262,26 @@ class Node:
         clients = Dispatcher(broker)
         controllers = Dispatcher(broker, "CONTROLLER")
 
-        def by_listener(connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+        def by_listener(connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
             if connection.listener.name in broker.controller_listeners:
                 return controllers(connection, frame)
-            return clients(connection, frame) if self._ready.is_set() else self._later(clients, connection, frame)
+            if self._ready.is_set():
+                return clients(connection, frame)
+            return Later(self._once_ready(clients, connection, frame))
 
         return by_listener
 
-    async def _hold(self, connection: Connection, frame: memoryview) -> Reply:
+    def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
         """Delays requests that arrive between the opening of a listener and its first dispatcher."""
-        await self._open.wait()
-        return await _awaited(self._server.dispatch(connection, frame))
+        return Later(self._held(connection, frame))
 
-    async def _later(self, dispatch: Dispatch, connection: Connection, frame: memoryview) -> Reply:
+    async def _held(self, connection: Connection, frame: memoryview) -> Reply:
+        await self._open.wait()
+        return await settled(self._server.dispatch(connection, frame))
+
+    async def _once_ready(self, dispatch: Dispatch, connection: Connection, frame: memoryview) -> Reply:
         await self._ready.wait()
-        return await _awaited(dispatch(connection, frame))
+        return await settled(dispatch(connection, frame))
 
     def _on_directory_offline(self, directory: LogDir, error: OSError) -> None:
         logger.critical("log directory %s is offline: %s", directory.path, error)
@@ -335,10 +341,6 @@ class Node:
         await broker.controller.close()
         await broker.lifecycle.close()
         await broker.metadata.abandon()
-
-
-async def _awaited(reply: Reply | Awaitable[Reply]) -> Reply:
-    return reply if reply is None or isinstance(reply, list) or not hasattr(reply, "__await__") else await reply
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from penstock.disk.memory import MemoryDisk
 from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
 from penstock.metadata.features import MAX_METADATA_VERSION
 from penstock.net.connection import Connection, Reply
+from penstock.net.later import Later
 from penstock.net.network import RealNetwork
 from penstock.net.server import Listener, Server
 from penstock.node.clock import SystemClock
@@ -137,8 +138,8 @@ class Replica:
         self.quorum = None
         self.log.close()
 
-    def _dispatch(self, connection: Connection, frame: memoryview) -> Awaitable[Reply]:
-        return self._answer(bytes(frame))
+    def _dispatch(self, connection: Connection, frame: memoryview) -> Later[Reply]:
+        return Later(self._answer(bytes(frame)))
 
     async def _answer(self, frame: bytes) -> Reply:
         key, version = struct.unpack_from(">hh", frame)

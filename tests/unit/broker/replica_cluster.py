@@ -27,6 +27,7 @@ from penstock.disk.memory import MemoryDisk
 from penstock.log.manager import LogManager
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import BrokerImage, ImageChanges, MetadataImage, PartitionImage, TopicImage
+from penstock.net.later import settled
 from penstock.net.limits import ByteBudget
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_56_alter_partition import (
@@ -145,10 +146,7 @@ class Member:
             listener_name="PLAINTEXT",
             large=False,
         )
-        answer = module.handle(self.broker, ctx, request)
-        if asyncio.iscoroutine(answer) or isinstance(answer, asyncio.Future):
-            answer = await answer
-        return answer
+        return await settled(module.handle(self.broker, ctx, request))
 
     @property
     def partition(self) -> Partition:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.fetch.long_poll import Fetching, PartitionRead
+from penstock.net.later import settled
 from penstock.net.limits import ByteBudget
 from penstock.protocol.errors import ErrorCode, KafkaError
 
@@ -48,7 +49,7 @@ def test_the_bytes_of_a_cold_fetch_are_given_back_however_it_ends(end: str) -> N
             cast(Any, SimpleNamespace()), [], min_bytes=1, max_bytes=SIZE, isolation=0, unsent=unsent
         )
         fetching.outcome = asyncio.get_running_loop().create_future()
-        answer = asyncio.ensure_future(fetching.run(0, lambda reads, chunks: chunks))
+        answer = asyncio.ensure_future(settled(fetching.run(0, lambda reads, chunks: chunks)))
         await asyncio.sleep(0)
         assert unsent.used == SIZE
         if end == "read":

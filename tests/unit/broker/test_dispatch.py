@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import re
 import struct
 import time
+from importlib import import_module
 from typing import Any, cast
 
 import pytest
 
 from penstock.broker.dispatch import dispatcher as dispatch
 from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.handlers.registry import HANDLERS, ON_CONTROLLERS, Role
 from penstock.broker.requests.fault_rules import Faults
 from penstock.clock import ManualClock
 from penstock.net.connection import Close, Connection
@@ -115,3 +119,14 @@ def test_a_handler_that_fails_is_answered_in_the_shape_of_its_api(
     answer = send(frame(60, 1, FLEXIBLE_BODY))
     assert answer[0] == struct.pack(">i", 7) + b"\0"
     assert decode(DescribeClusterResponse, 1, b"".join(answer[1:])).error_code == code
+
+
+@pytest.mark.parametrize(("api_key", "role"), [*((key, "BROKER") for key in sorted(HANDLERS)), (1, "CONTROLLER")])
+def test_a_handler_answers_at_once_or_with_a_later_and_in_no_other_way(api_key: int, role: Role) -> None:
+    name = ON_CONTROLLERS[api_key] if role == "CONTROLLER" else HANDLERS[api_key]
+    function = import_module(f"penstock.broker.handlers.{name}").handle
+    told = inspect.signature(function).return_annotation
+    assert told is not inspect.Signature.empty
+    assert not {"Awaitable", "Future", "Task", "Coroutine", "Any"} & set(re.findall(r"\w+", told))
+    if inspect.iscoroutinefunction(function):
+        assert "Later" not in told  # the registry makes it one

@@ -34,7 +34,8 @@ def claims_to_have_everything(cluster: Cluster, version: int, **fields: Any) -> 
 
 def sent(cluster: Cluster, request: FetchRequest, version: int, listener: str = "PLAINTEXT") -> PartitionData:
     ctx: Any = SimpleNamespace(api_version=version, now_ms=0, listener_name=listener, large=False)
-    answer: FetchResponse = api_01_fetch.handle(cluster[1].broker, ctx, request)
+    answer = api_01_fetch.handle(cluster[1].broker, ctx, request)
+    assert isinstance(answer, FetchResponse)
     return answer.responses[0].partitions[0]
 
 

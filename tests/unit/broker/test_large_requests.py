@@ -31,6 +31,7 @@ from penstock.broker.requests.steps import STEPS_PER_PASS, Steps, run_steps
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.net.connection import Close
+from penstock.net.later import Later
 from penstock.protocol.apis import request_class
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -311,7 +312,7 @@ class ProduceHandler:
             ],
             node_endpoints=[NodeEndpoint(node_id=7), NodeEndpoint(node_id=len(self.sizes) // 2)],
         )
-        return self._safe(response) if self.seconds else response
+        return Later(self._safe(response)) if self.seconds else response
 
     async def _safe(self, response: ProduceResponse) -> ProduceResponse:
         look = asyncio.get_running_loop().call_later

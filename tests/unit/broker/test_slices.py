@@ -19,6 +19,7 @@ from penstock.broker.requests.fault_rules import Faults
 from penstock.broker.requests.slices import Slices
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
+from penstock.net.later import Later
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_14_sync_group import (
@@ -73,10 +74,10 @@ def test_the_collector_works_while_a_large_request_waits(kind: str, end: str, mo
 
         def handle(*_: Any) -> Any:
             if kind == "coroutine":
-                return later()
+                return Later(later())
             seen.append(gc.isenabled())
             handled.set()
-            return waits
+            return Later(waits)
 
         reply = ask_large(monkeypatch, handle)
         await handled.wait()

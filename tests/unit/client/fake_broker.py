@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.client.retry import Retry
 from penstock.net.connection import Connection, Reply
+from penstock.net.later import Later
 from penstock.net.loop import new_event_loop
 from penstock.net.server import Listener, Server
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_header_version
@@ -73,7 +74,7 @@ class FakeBroker:
     def requests(self, kind: type[Any]) -> list[Any]:
         return [request for request in self.seen if isinstance(request, kind)]
 
-    def _dispatch(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+    def _dispatch(self, connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
         key, version, correlation_id = struct.unpack_from(">hhi", frame)
         header_version = request_header_version(key, version)
         _, start = decode_prefix(RequestHeader, header_version, frame)
@@ -82,7 +83,7 @@ class FakeBroker:
         answer = self.on[key](request, version)
         if isinstance(answer, Message | list) or answer is None:
             return self._reply(answer, key, version, correlation_id)
-        return self._later(answer, key, version, correlation_id)
+        return Later(self._later(answer, key, version, correlation_id))
 
     async def _later(self, answer: Awaitable[Answer], key: int, version: int, correlation_id: int) -> Reply:
         return self._reply(await answer, key, version, correlation_id)

@@ -6,13 +6,14 @@ answer at once, later or never, the peer stops and starts reading, quotas mute, 
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.net.connection import Connection, Reply
+from penstock.net.later import Later
 from penstock.net.limits import LimitedLog, Limits
 from penstock.net.server import Listener, Server
 from penstock.net.turns import Turns
@@ -87,7 +88,7 @@ class World:
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
         self.congested = False
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+    def dispatch(self, connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
         assert not self.parked, "one request is in progress at a time"
         assert not self.congested, "a peer that doesn't read gets nothing new"
         body = bytes(frame)
@@ -102,7 +103,7 @@ class World:
             return [body]
         future: asyncio.Future[Reply] = self.server.loop.create_future()
         self.parked.append((future, body))
-        return future
+        return Later(future)
 
     def arrive(self, most: int) -> None:
         if self.wire.reading and self.position < len(self.stream):

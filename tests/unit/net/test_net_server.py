@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 
 import pytest
 from net_harness import LOOPS, RawClient, echo, frame, run_on, serving, until
 
 from penstock.net.connection import CLOSE, Close, Connection, Reply
+from penstock.net.later import Later
 from penstock.net.limits import IdleWheel, Limits
 from penstock.net.server import Listener, Server
 from penstock.net.traffic import KNOWN
@@ -25,13 +25,13 @@ class Parked:
         self.started: list[bytes] = []
         self.futures: list[asyncio.Future[Reply]] = []
 
-    def __call__(self, connection: Connection, request: memoryview) -> Reply | Awaitable[Reply]:
+    def __call__(self, connection: Connection, request: memoryview) -> Reply | Later[Reply]:
         self.started.append(bytes(request))
         if bytes(request[:4]) == b"sync":
             return [request]
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.futures.append(future)
-        return future
+        return Later(future)
 
     def answer(self, index: int) -> None:
         self.futures[index].set_result([self.started[index]])
@@ -85,8 +85,8 @@ def test_a_coroutine_may_answer(loop: str) -> None:
         return [request]
 
     async def scenario() -> None:
-        def dispatch(connection: Connection, request: memoryview) -> Awaitable[Reply]:
-            return at_once(request) if request[0] == ord("!") else answer(request)
+        def dispatch(connection: Connection, request: memoryview) -> Later[Reply]:
+            return Later(at_once(request) if request[0] == ord("!") else answer(request))
 
         async with serving(dispatch) as harness:
             client = await harness.client()
@@ -192,11 +192,11 @@ def test_a_bug_in_a_handler_costs_one_connection(loop: str, where: str, caplog: 
         await asyncio.sleep(0)
         raise ZeroDivisionError
 
-    def dispatch(connection: Connection, request: memoryview) -> Reply | Awaitable[Reply]:
+    def dispatch(connection: Connection, request: memoryview) -> Reply | Later[Reply]:
         if bytes(request) == b"bug":
             if where == "dispatch":
                 raise ZeroDivisionError
-            return later()
+            return Later(later())
         return [request]
 
     async def scenario() -> None:

@@ -1,12 +1,12 @@
 """How much a pass of the loop does for clients, and in which order connections have their turn."""
 
 import asyncio
-from collections.abc import Awaitable
 
 import pytest
 from net_harness import LOOPS, run_on, serving
 
 from penstock.net.connection import Connection, Reply
+from penstock.net.later import Later
 from penstock.net.limits import Limits
 from penstock.net.turns import TASK_COST, Turns
 
@@ -25,14 +25,14 @@ class Passes:
         self._tasks = tasks
         self._open = False
 
-    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
         if not self._open:
             self._open = True
             self.in_pass.append(0)
             asyncio.get_running_loop().call_soon(self._close)
         self.in_pass[-1] += 1
         self.started.append(bytes(frame))
-        return self._later(frame) if self._tasks else [frame]
+        return Later(self._later(frame)) if self._tasks else [frame]
 
     def _close(self) -> None:
         self._open = False

@@ -1,8 +1,8 @@
 """From a frame to a handler and back: header, route, decode, handle, encode.
 
 A frame that can't be understood closes its connection with a logged reason and nothing else; an exception in a
-handler is logged with its stack and answered with UNKNOWN_SERVER_ERROR in the shape of that API. Synchronous answers
-take no task and no future.
+handler is logged with its stack and answered with UNKNOWN_SERVER_ERROR in the shape of that API. A handler returns its
+response, which takes no task and no future, or a `Later`; the dispatcher returns a reply or a `Later` in turn.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,10 +18,10 @@ from penstock.broker.dispatch.large_requests import REQUEST_MAX_ELEMENTS, SMALL,
 from penstock.broker.handlers.forwarding import CONTROLLER_APIS, by_the_controller
 from penstock.broker.handlers.registry import Role, load_handler, served_versions, serves_unstable
 from penstock.broker.requests.context import RequestContext
-from penstock.broker.requests.deferred import Deferred
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import error_response
-from penstock.net.connection import Close, Connection, Later, Reply
+from penstock.net.connection import Close, Connection, Reply
+from penstock.net.later import Later
 from penstock.net.limits import LimitedLog
 from penstock.protocol.apis import (
     API_VERSIONS,
@@ -68,7 +68,7 @@ class Dispatcher:
         self._large = LargeRequests(broker)
         self._log = LimitedLog(logger, lambda: broker.clock.wall_ms() / 1000)
 
-    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
         try:
             api_key, version, correlation_id, name_length = FIXED_HEADER.unpack_from(frame)
         except struct.error:
@@ -88,7 +88,7 @@ class Dispatcher:
                 return _undecodable(api_key, version, error)
             now_ms = self._broker.clock.wall_ms()
             ctx = RequestContext(api_key, version, correlation_id, client_id, connection, now_ms, large=True)
-            return self._serve_large(route, ctx, frame, position)
+            return Later(self._serve_large(route, ctx, frame, position))
         except DecodeError as error:
             return _undecodable(api_key, version, error)
         ctx = RequestContext(api_key, version, correlation_id, client_id, connection, self._broker.clock.wall_ms())
@@ -121,7 +121,7 @@ class Dispatcher:
     def _handle(self, route: Route, ctx: RequestContext, request: Any) -> Any:
         broker = self._broker
         if broker.faults.rules:
-            return broker.faults.apply(ctx, request, partial(route.handle, broker), self._topic_name)
+            return Later(broker.faults.apply(ctx, request, partial(route.handle, broker), self._topic_name))
         if broker.quotas.request.limits:
             return self._handle_timed(route, ctx, request)
         return route.handle(broker, ctx, request)
@@ -130,24 +130,25 @@ class Dispatcher:
         topic = self._broker.metadata.image.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
-    def _run(self, route: Route, ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
+    def _run(self, route: Route, ctx: RequestContext, request: Any) -> Reply | Later[Reply]:
         try:
             response = self._handle(route, ctx, request)
         except Exception as error:
             return self._failed(route, ctx, request, error)
-        if type(response) is route.response or not hasattr(response, "__await__"):
-            return self._encode(route, ctx, response)
-        if type(response) is Deferred:
-            return Later(response.future, partial(self._finish, route, ctx, request, response.make))
-        if isinstance(response, asyncio.Future) and not isinstance(response, asyncio.Task):
-            return Later(response, partial(self._finish, route, ctx, request, response.result))
-        return self._finish_later(route, ctx, request, response)
+        if type(response) is Later:
+            return Later(response.source, partial(self._finish, route, ctx, request, response.make))
+        return self._encode(route, ctx, response)
 
     def _finish(
-        self, route: Route, ctx: RequestContext, request: Any, make: Callable[[], Any], _: asyncio.Future[Any]
+        self,
+        route: Route,
+        ctx: RequestContext,
+        request: Any,
+        make: Callable[[asyncio.Future[Any]], Any],
+        done: asyncio.Future[Any],
     ) -> Reply:
         try:
-            response = make()
+            response = make(done)
         except Exception as error:
             return self._failed(route, ctx, request, error)
         return self._encode(route, ctx, response)
@@ -163,15 +164,6 @@ class Dispatcher:
         elif throttle_ms:
             ctx.connection.mute_for(throttle_ms / 1000)
         return response
-
-    async def _finish_later(self, route: Route, ctx: RequestContext, request: Any, pending: Awaitable[Any]) -> Reply:
-        try:
-            response = await pending
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            return self._failed(route, ctx, request, error)
-        return self._encode(route, ctx, response)
 
     def _encode(self, route: Route, ctx: RequestContext, response: Any) -> Reply:
         if response is None or isinstance(response, Close):

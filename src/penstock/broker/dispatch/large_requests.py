@@ -9,13 +9,14 @@ the limit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.broker.handlers.forwarding import CONTROLLER_APIS
 from penstock.broker.requests.error_replies import error_response
 from penstock.broker.requests.pieces import cut, join, size
 from penstock.net.connection import Close
+from penstock.net.later import settled
 from penstock.protocol.apis import FETCH, METADATA, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE, TXN_OFFSET_COMMIT
 from penstock.protocol.errors import ErrorCode, KafkaError
 
@@ -76,7 +77,7 @@ class LargeRequests:
         if code is not None and await self.aside(_is_too_large, request, largest):
             raise KafkaError(code, f"One request may have {largest} elements, {WIDEST} at the top: send several.")
         if ctx.api_key not in IN_PIECES:
-            return await _awaited(handle(ctx, request))
+            return await settled(handle(ctx, request))
         response: Any = None
         ends = asyncio.get_running_loop().time() + getattr(request, "timeout_ms", 0) / 1000
         for piece in await self.aside(_pieces, ctx, request):
@@ -117,8 +118,4 @@ def _add(response: Any, answer: Any, ctx: RequestContext, request_type: type[Str
 async def _piece(ctx: RequestContext, piece: Any, handle: Handle, ends: float) -> Any:
     if ctx.api_key == PRODUCE:  # its pieces wait one after the other, and all together as long as it says
         piece.timeout_ms = max(0, int((ends - asyncio.get_running_loop().time()) * 1000))
-    return await _awaited(handle(ctx, piece))
-
-
-async def _awaited(answer: Any) -> Any:
-    return await answer if isinstance(answer, Awaitable) else answer
+    return await settled(handle(ctx, piece))

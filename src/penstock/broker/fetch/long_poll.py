@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.broker.replicas.partition import Partition
+from penstock.net.later import Later
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import CONSUMER_REPLICA, NO_BROKER_EPOCH, NO_LEADER_EPOCH, NO_REPLICA, READ_COMMITTED
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.log.log import Log, LogSlice
     from penstock.log.txn_index import AbortedTransaction
     from penstock.net.limits import ByteBudget
+
+R = TypeVar("R")
 
 NOWHERE = -1  # as the end of what may be read: nothing
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -158,13 +161,14 @@ class Fetching:
         self._timer: asyncio.TimerHandle | None = None
         self._missing = 0
 
-    def run(self, max_wait_ms: int, finish: Callable[[list[PartitionRead], list[Any]], Any]) -> Any:
-        """The answer, which `finish` makes, or an awaitable of it."""
+    def run(self, max_wait_ms: int, finish: Callable[[list[PartitionRead], list[Any]], R]) -> R | Later[R]:
+        """The answer, which `finish` makes, or a `Later` of it."""
         self._finish = finish
         reads, total, urgent = self.pass_over(self.wanted)
         nothing_there = not self.quiet and all(read.unknown for read in reads)
         if urgent or total >= self.min_bytes or max_wait_ms <= 0 or nothing_there:
-            return self._answer(reads)
+            answer: R | Later[R] = self._answer(reads)
+            return answer
         loop = asyncio.get_running_loop()
         future = self._future = loop.create_future()
         self.again = True
@@ -175,7 +179,7 @@ class Fetching:
             partition.waiters.park(self, from_follower=from_follower)
         self._timer = loop.call_later(min(max_wait_ms, MAX_WAIT_MS) / 1000, self.abandon)
         future.add_done_callback(self._unpark)
-        return future
+        return Later(future)
 
     def notify(self, appended_bytes: int) -> None:
         """Enough has come. The answer follows after what is being handled now: it may append to others of these too."""
@@ -196,8 +200,8 @@ class Fetching:
         except Exception as error:  # this fetch's end, and not that of whoever woke it
             future.set_exception(error)
             return
-        if asyncio.iscoroutine(answer):
-            task = asyncio.ensure_future(answer)
+        if isinstance(answer, Later):
+            task = asyncio.ensure_future(answer.source)
             task.add_done_callback(lambda done: _copy(done, future))
         else:
             future.set_result(answer)
@@ -321,7 +325,7 @@ class Fetching:
 
     def _answer(self, reads: list[PartitionRead]) -> Any:
         if sum(read.size for read in reads) > READ_AT_ONCE:
-            return self._answer_cold(reads)
+            return Later(self._answer_cold(reads))
         chunks: list[Any] = []
         for read in reads:
             if not read.size:
@@ -334,7 +338,7 @@ class Fetching:
                 read.fail(error)
                 data = b""
             if data is None:
-                return self._answer_cold(reads)
+                return Later(self._answer_cold(reads))
             chunks.append(data)
         assert self._finish is not None
         return self._finish(reads, chunks)

@@ -14,13 +14,13 @@ answered in pieces of 500, one after the other (`large_requests`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers import transaction_verification as verification
 from penstock.broker.handlers.leader_hints import LeaderHints
-from penstock.broker.requests.deferred import Deferred
 from penstock.net.connection import Close
+from penstock.net.later import Later, settled
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages.api_00_produce import (
     BatchIndexAndErrorMessage,
@@ -64,12 +64,12 @@ Answer = ProduceResponse | Close | None
 Waiting = tuple[PartitionProduceResponse, "asyncio.Future[None]"]
 
 
-def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answer | Awaitable[Answer]:
+def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answer | Later[Answer]:
     produce = _Produce(broker, ctx, request)
     if request.transactional_id is not None:
         look_ups = verification.start_produced(produce.transactional(request), ctx.api_version)
         if look_ups:
-            return _after_verification(produce, request, request.transactional_id, look_ups)
+            return Later(_after_verification(produce, request, request.transactional_id, look_ups))
     return _answer(produce, request)
 
 
@@ -77,14 +77,13 @@ async def _after_verification(
     produce: _Produce, request: ProduceRequest, transactional_id: str, look_ups: list[verification.LookUp]
 ) -> Answer:
     produce.verified = await verification.ask(produce.broker, transactional_id, look_ups)
-    answer = _answer(produce, request)
-    return answer if answer is None or isinstance(answer, ProduceResponse | Close) else await answer
+    return await settled(_answer(produce, request))
 
 
-def _answer(produce: _Produce, request: ProduceRequest) -> Answer | Awaitable[Answer]:
+def _answer(produce: _Produce, request: ProduceRequest) -> Answer | Later[Answer]:
     topics = [produce.topic(topic) for topic in request.topic_data if topic.partition_data]
     if produce.to_unpack:
-        return _after_unpacking(produce, request, topics)
+        return Later(_after_unpacking(produce, request, topics))
     return _finished(produce, request, topics)
 
 
@@ -94,13 +93,10 @@ async def _after_unpacking(produce: _Produce, request: ProduceRequest, topics: l
     except asyncio.CancelledError:
         _forget(produce.waiting)
         raise
-    answer = _finished(produce, request, topics)
-    return answer if answer is None or isinstance(answer, ProduceResponse | Close) else await answer
+    return await settled(_finished(produce, request, topics))
 
 
-def _finished(
-    produce: _Produce, request: ProduceRequest, topics: list[TopicProduceResponse]
-) -> Answer | Awaitable[Answer]:
+def _finished(produce: _Produce, request: ProduceRequest, topics: list[TopicProduceResponse]) -> Answer | Later[Answer]:
     broker, ctx = produce.broker, produce.ctx
     response = ProduceResponse(responses=topics)
     if produce.hints is not None and produce.hints.nodes:
@@ -113,7 +109,7 @@ def _finished(
             return None
         return Close(f"acks=0 and {produce.failed.name}: closing is the only way to tell the client")
     if produce.waiting:
-        return _Safe(produce.waiting, response, request.timeout_ms).deferred()
+        return _Safe(produce.waiting, response, request.timeout_ms).later()
     return response
 
 
@@ -308,8 +304,8 @@ class _Safe:
         if self.left > 1:
             self.future.add_done_callback(self._all_done)
 
-    def deferred(self) -> Deferred[ProduceResponse]:
-        return Deferred(self.future, self._tell)
+    def later(self) -> Later[ProduceResponse]:
+        return Later(self.future, self._tell)
 
     def _one_done(self, _: asyncio.Future[None]) -> None:
         self.left -= 1
@@ -324,7 +320,7 @@ class _Safe:
             self.timer.cancel()
             _forget(self.waiting)
 
-    def _tell(self) -> ProduceResponse:
+    def _tell(self, _: asyncio.Future[None]) -> ProduceResponse:
         for answer, safe in self.waiting:
             error = safe.exception()  # not raised: its traceback would lead from this frame back to it
             if isinstance(error, KafkaError):

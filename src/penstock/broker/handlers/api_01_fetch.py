@@ -20,6 +20,7 @@ from penstock.broker.fetch.long_poll import ANY_CONSUMER, UNKNOWN, Fetching, Par
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.slices import SLICE_PARTITIONS
+from penstock.net.later import Later
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
@@ -44,12 +45,13 @@ FIRST_VERSION_WITH_REPLICA_STATE = 15
 FIRST_VERSION_WITH_HINTS = 16
 
 Pair = tuple[PartitionRead, Any]  # with its records
+Answer = FetchResponse | Encoded
 Topics = dict[str | bytes, FetchableTopicResponse]
 
 
-def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
+def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Answer | Later[Answer]:
     if ctx.large:
-        return _handle_large(broker, ctx, request)
+        return Later(_handle_large(broker, ctx, request))
     try:
         session, wanted, incremental = broker.fetch_sessions.open(request, ctx.now_ms)
     except KafkaError as error:
@@ -57,7 +59,8 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Any:
     fetching = _fetching(broker, ctx, request, wanted)
     if len(wanted) > SMALL_FETCH_PARTITIONS and not fetching.reader.is_follower:
         # A follower that names few partitions is soon done with the others: most have nothing for it.
-        return broker.slices.serve(_fetch_and_encode(broker, ctx, request, session, fetching, incremental))
+        work = _fetch_and_encode(broker, ctx, request, session, fetching, incremental)
+        return Later(broker.slices.serve(work))
 
     def finish(reads: list[PartitionRead], chunks: list[Any]) -> FetchResponse:
         refusal = _account(broker, ctx, session, fetching.reader, reads, chunks)

@@ -9,7 +9,6 @@ has not reached what it started with can't say where the committed records end: 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.steps import Steps, run_steps
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
     from penstock.broker.requests.context import RequestContext
     from penstock.log.timestamps import TimestampedOffset
+    from penstock.net.later import Later
 
 LEADER_EPOCH_SINCE = 4
 NOT_AVAILABLE_SINCE = 5
@@ -57,7 +57,7 @@ NOTHING = (-1, -1, -1)  # timestamp, offset, leader epoch
 
 def handle(
     broker: Broker, ctx: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+) -> ListOffsetsResponse | Later[ListOffsetsResponse]:
     return run_steps(_steps(broker, ctx, request))
 
 

@@ -13,6 +13,7 @@ from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED,
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.image import Endpoint, TopicImage
 from penstock.metadata.names import name_problem
+from penstock.net.later import Later
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import (
@@ -27,8 +28,6 @@ from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
 
@@ -39,15 +38,15 @@ _ERROR_BEFORE_IT = ErrorCode.LEADER_NOT_AVAILABLE
 
 def handle(
     broker: Broker, ctx: RequestContext, request: MetadataRequest
-) -> MetadataResponse | Encoded | Awaitable[MetadataResponse]:
+) -> MetadataResponse | Encoded | Later[MetadataResponse]:
     if request.topics is None or (ctx.api_version == 0 and not request.topics):
         return _all_topics(broker, ctx, request)
     _check_names(ctx.api_version, request.topics)
     missing = _missing(broker, request)
     if missing:
-        return _after_creation(broker, ctx, request, missing)
+        return Later(_after_creation(broker, ctx, request, missing))
     if broker.peers.suspects.about(_leaders(broker, request)):
-        return _after_decision(broker, ctx, request)
+        return Later(_after_decision(broker, ctx, request))
     return _answer(broker, ctx, request, _named(broker, ctx, request))
 
 

@@ -6,7 +6,7 @@ UNKNOWN_TOPIC_ID); the rest is committed. Commits of members count as heartbeats
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.group_calls import finish
 from penstock.groups import offset_requests
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
     from penstock.metadata.image import MetadataImage
+    from penstock.net.later import Later
 
 TOPIC_IDS_SINCE = 10
 
 
-def handle(broker: Broker, ctx: RequestContext, request: OffsetCommitRequest) -> Any:
+def handle(
+    broker: Broker, ctx: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Later[OffsetCommitResponse]:
     coordinator = broker.groups.coordinator(request.group_id)
     refused = _take_out_unknown(broker.metadata.image, request, ctx.api_version >= TOPIC_IDS_SINCE)
     result = coordinator.run(lambda shard, turn: offset_requests.commit(shard, turn, request, ctx.api_version))

@@ -5,7 +5,6 @@ Many groups are gone through in several passes of the loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.encoded_responses import SMALL_ITEMS, Encoded, encoded_aside
@@ -17,6 +16,7 @@ from penstock.protocol.messages.api_16_list_groups import ListGroupsRequest, Lis
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
+    from penstock.net.later import Later
 
 
 GROUPS_PER_STEP = 20
@@ -24,7 +24,7 @@ GROUPS_PER_STEP = 20
 
 def handle(
     broker: Broker, ctx: RequestContext, request: ListGroupsRequest
-) -> ListGroupsResponse | Encoded | Awaitable[ListGroupsResponse | Encoded]:
+) -> ListGroupsResponse | Encoded | Later[ListGroupsResponse | Encoded]:
     return run_steps(_steps(broker, ctx, request))
 
 

@@ -7,9 +7,9 @@ REQUEST_TIMED_OUT for those that have not: they will.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from penstock.net.later import Later
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -33,7 +33,7 @@ Waiting = list[tuple[DeleteRecordsPartitionResult, "Partition", "asyncio.Future[
 
 def handle(
     broker: Broker, ctx: RequestContext, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]:
+) -> DeleteRecordsResponse | Later[DeleteRecordsResponse]:
     response = DeleteRecordsResponse()
     waiting: Waiting = []
     for topic in request.topics:
@@ -47,7 +47,7 @@ def handle(
             result.partitions.append(answer)
         if result.partitions:
             response.topics.append(result)
-    return _when_moved(response, waiting, request.timeout_ms) if waiting else response
+    return Later(_when_moved(response, waiting, request.timeout_ms)) if waiting else response
 
 
 def _delete(broker: Broker, topic: str, answer: DeleteRecordsPartitionResult, offset: int, waiting: Waiting) -> None:

@@ -9,7 +9,6 @@ several passes of the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.steps import Steps, run_steps
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.coordinators.marker_writer import Written
     from penstock.broker.requests.context import RequestContext
+    from penstock.net.later import Later
 
 #: An append to a log takes as long as some steps of other requests: 50 of them in a pass of the loop, about 4 ms.
 STEPS_PER_MARKER = 4
@@ -35,7 +35,7 @@ STEPS_PER_MARKER = 4
 
 def handle(
     broker: Broker, ctx: RequestContext, request: WriteTxnMarkersRequest
-) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
+) -> WriteTxnMarkersResponse | Later[WriteTxnMarkersResponse]:
     return run_steps(_steps(broker, request))
 
 

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.config_answers import ConfigAnswer
@@ -41,6 +40,7 @@ from penstock.protocol.vocabulary import ResourceType
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
+    from penstock.net.later import Later
 
 RESOURCE_TYPES = frozenset(ResourceType)
 #: Configs that are described and encoded as one step.
@@ -51,7 +51,7 @@ JOINED_AT_ONCE_BYTES = 4 << 20
 
 def handle(
     broker: Broker, ctx: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse | Encoded | Awaitable[DescribeConfigsResponse | Encoded]:
+) -> DescribeConfigsResponse | Encoded | Later[DescribeConfigsResponse | Encoded]:
     return run_steps(_steps(broker, ctx, request))
 
 

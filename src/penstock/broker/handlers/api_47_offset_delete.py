@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.group_calls import finish
 from penstock.groups import offset_requests
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
     from penstock.metadata.image import MetadataImage
+    from penstock.net.later import Later
 
 
-def handle(broker: Broker, ctx: RequestContext, request: OffsetDeleteRequest) -> Any:
+def handle(
+    broker: Broker, ctx: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse | Later[OffsetDeleteResponse]:
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     unknown = _take_out_unknown(broker.metadata.image, request)

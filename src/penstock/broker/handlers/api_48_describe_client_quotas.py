@@ -6,7 +6,6 @@ more parts than the filter names.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.encoded_responses import SMALL_ITEMS, Encoded, encoded_aside
@@ -22,11 +21,12 @@ from penstock.protocol.messages.api_48_describe_client_quotas import (
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
+    from penstock.net.later import Later
 
 
 def handle(
     broker: Broker, ctx: RequestContext, request: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse | Encoded | Awaitable[DescribeClientQuotasResponse | Encoded]:
+) -> DescribeClientQuotasResponse | Encoded | Later[DescribeClientQuotasResponse | Encoded]:
     return run_steps(_steps(broker, ctx, request))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.controlplane.controller_channel import says_not_controller
@@ -13,6 +12,7 @@ from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.error_replies import error_response
 from penstock.broker.requests.local_connection import LocalConnection
 from penstock.net.connection import Close
+from penstock.net.later import settled
 from penstock.protocol.apis import request_class, request_header_version, response_header_version
 from penstock.protocol.codec import DecodeError, decode, decode_prefix, encode, encode_parts
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -34,9 +34,7 @@ async def handle(broker: Broker, ctx: RequestContext, request: EnvelopeRequest) 
     if inner.api_key not in CONTROLLER_APIS or inner.api_version not in served_versions(inner.api_key):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     try:
-        answer = load_handler(inner.api_key)(broker, inner, message)
-        if isinstance(answer, Awaitable):
-            answer = await answer
+        answer = await settled(load_handler(inner.api_key)(broker, inner, message))
     except KafkaError as error:
         answer = error_response(inner.api_key, inner.api_version, message, error.code, error.message)
     if says_not_controller(answer):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import caller
+from penstock.broker.handlers.group_calls import caller, finish, unchanged
 from penstock.groups.consumer_requests import consumer_heartbeat
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
-    from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+    from penstock.net.later import Later
+    from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
+    )
 
 
-def handle(broker: Broker, ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
+def handle(
+    broker: Broker, ctx: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Later[ConsumerGroupHeartbeatResponse]:
     coordinator = broker.groups.coordinator(request.group_id)
     who = caller(ctx)
-    return coordinator.run(lambda shard, turn: consumer_heartbeat(shard, turn, request, who))
+    return finish(coordinator.run(lambda shard, turn: consumer_heartbeat(shard, turn, request, who)), unchanged)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.requests.error_replies import merge
 from penstock.metadata.controller.configs import own_refusal
+from penstock.net.later import Later, settled
 from penstock.protocol.vocabulary import ResourceType
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def by_the_controller(handler: Handler) -> Handler:
         if broker.metadata.leading:
             return handler(broker, ctx, request)
         if ctx.api_key == INCREMENTAL_ALTER_CONFIGS:
-            return _forward_configs(handler, broker, ctx, request)
-        return broker.channel.forward(ctx, request)
+            return Later(_forward_configs(handler, broker, ctx, request))
+        return Later(broker.channel.forward(ctx, request))
 
     return handle
 
@@ -47,8 +47,7 @@ async def _forward_configs(handler: Handler, broker: Broker, ctx: RequestContext
         return await broker.channel.forward(ctx, request)
     everything = request.resources
     request.resources = [resource for resource, here in zip(everything, is_own) if here]
-    answer = handler(broker, ctx, request)
-    response = await answer if isinstance(answer, Awaitable) else answer
+    response = await settled(handler(broker, ctx, request))
     if not all(is_own):
         request.resources = [resource for resource, here in zip(everything, is_own) if not here]
         response = merge(response, await broker.channel.forward(ctx, request), ctx.api_version)

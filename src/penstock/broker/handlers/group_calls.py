@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.broker.requests.deferred import Deferred
 from penstock.groups.turn import Caller
+from penstock.net.later import Later
 
 if TYPE_CHECKING:
     from penstock.broker.requests.context import RequestContext
@@ -24,8 +24,13 @@ def caller(ctx: RequestContext) -> Caller:
     return Caller(ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.api_version)
 
 
-def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Awaitable[S]:
-    """Give the result its final shape, now or when it is there."""
+def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Later[S]:
+    """Gives the result its final shape, now or when it is there."""
     if isinstance(result, asyncio.Future):
-        return Deferred(result, lambda: shape(result.result()))
+        return Later(result, lambda future: shape(future.result()))
     return shape(result)
+
+
+def unchanged(response: R) -> R:
+    """The shape of a result that is the response itself."""
+    return response

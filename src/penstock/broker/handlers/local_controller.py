@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from penstock.broker.handlers.registry import load_handler
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.error_replies import error_response
 from penstock.broker.requests.local_connection import LocalConnection
+from penstock.net.later import settled
 from penstock.protocol.apis import APIS
 from penstock.protocol.errors import KafkaError
 
@@ -47,5 +47,4 @@ class LocalController:
 
     async def answer_client(self, ctx: RequestContext, request: Message) -> Any:
         """The response to a request that a client sent to this node. Raises the handler's KafkaError."""
-        answer = load_handler(ctx.api_key)(self, ctx, request)
-        return await answer if isinstance(answer, Awaitable) else answer
+        return await settled(load_handler(ctx.api_key)(self, ctx, request))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from penstock.net.later import Later
 from penstock.protocol.apis import APIS
 
 if TYPE_CHECKING:
@@ -92,14 +96,27 @@ Role = Literal["BROKER", "CONTROLLER"]
 
 
 class Handler(Protocol):
-    def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any: ...
+    def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any:
+        """Returns a response, an `Encoded`, a `Close` or None (no answer) at once, or a `Later` of one of them."""
+        ...
+
+
+def as_handler(function: Callable[..., Any]) -> Handler:
+    """The handler that the dispatcher calls: where the function is a coroutine function, it returns a `Later`."""
+    if not iscoroutinefunction(function):
+        return function
+
+    @wraps(function)
+    def handle(broker: Any, ctx: Any, request: Any, /) -> Later[Any]:
+        return Later(function(broker, ctx, request))
+
+    return handle
 
 
 def load_handler(api_key: int, role: Role = "BROKER") -> Handler:
     name = ON_CONTROLLERS.get(api_key) if role == "CONTROLLER" else None
     module = import_module(f"penstock.broker.handlers.{name or HANDLERS[api_key]}")
-    handler: Handler = module.handle
-    return handler
+    return as_handler(module.handle)
 
 
 def served_versions(api_key: int, role: Role = "BROKER", *, unstable: bool = False) -> range:

@@ -14,7 +14,6 @@ any thread; the dispatcher asks only while there are some.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import Target, error_response, merge, overwrite, split, targets
 from penstock.net.connection import Close
+from penstock.net.later import settled
 from penstock.protocol.apis import APIS, FETCH, METADATA, response_class
 from penstock.protocol.codec import decode
 from penstock.protocol.errors import ErrorCode
@@ -129,8 +129,7 @@ class Faults:
         """
 
         async def serve(part: Any) -> Any:
-            response = handle(ctx, part)
-            return await response if inspect.isawaitable(response) else response
+            return await settled(handle(ctx, part))
 
         rule = self._match(ctx, request, topic_name)
         if rule is None:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Generator
 from typing import Any, TypeVar
 
+from penstock.net.later import Later
+
 R = TypeVar("R")
 #: `yield` ends a step; `result = yield awaitable` waits for it.
 Steps = Generator[Awaitable[Any] | None, Any, R]
@@ -18,17 +20,17 @@ Steps = Generator[Awaitable[Any] | None, Any, R]
 STEPS_PER_PASS = 200
 
 
-def run_steps(steps: Steps[R]) -> R | Awaitable[R]:
-    """The result, or an awaitable of it if there are too many steps for one pass or one has to wait."""
+def run_steps(steps: Steps[R]) -> R | Later[R]:
+    """The result, or a `Later` if there are too many steps for one pass or one has to wait."""
     try:
         for _ in range(STEPS_PER_PASS):
             awaited = next(steps)
             if awaited is not None:
-                return _go_on(steps, awaited)
+                return Later(_go_on(steps, awaited))
     except StopIteration as done:
         result: R = done.value
         return result
-    return _go_on(steps, None)
+    return Later(_go_on(steps, None))
 
 
 async def _go_on(steps: Steps[R], awaited: Awaitable[Any] | None) -> R:

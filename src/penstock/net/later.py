@@ -1,0 +1,56 @@
+"""An answer that follows: the one form in which handlers and dispatchers return an answer that they don't have yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+from penstock.protocol.errors import without_frames
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+def result_of(future: asyncio.Future[R]) -> R:
+    """Returns the future's result, or raises its error."""
+    return future.result()
+
+
+class Later(Generic[R_co]):
+    """An answer that `make` makes once `source` is done.
+
+    `source` is a future, which a connection waits for without a task, or a coroutine, which the connection runs in a
+    task. `make` gets the future or the task, which has a result or an error; it is not called after a cancellation.
+    """
+
+    __slots__ = ("make", "source")
+
+    def __init__(
+        self,
+        source: asyncio.Future[Any] | Coroutine[Any, Any, Any],
+        make: Callable[[asyncio.Future[Any]], R_co] = result_of,
+    ) -> None:
+        self.source = source
+        self.make = make
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        """For callers that have a task already. Their cancellation cancels the source."""
+        source = self.source
+        if not isinstance(source, asyncio.Future):
+            if self.make is result_of:
+                result: R_co = yield from source.__await__()
+                return result
+            source = asyncio.ensure_future(source)
+        try:
+            yield from source
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # `make` gets it
+            without_frames(error)
+        return self.make(source)
+
+
+async def settled(answer: R | Later[R]) -> R:
+    """Returns the answer, waiting for it if it is a `Later`."""
+    return await answer if isinstance(answer, Later) else answer

@@ -1,4 +1,4 @@
-"""Records on their way to a broker, gathered by partition into batches. No I/O."""
+"""Gathers records by partition into batches before they are sent. No I/O."""
 
 import asyncio
 from collections import deque
@@ -11,9 +11,9 @@ from penstock.records.build import NewRecord
 from penstock.records.record import Headers
 
 BulkRecord = tuple[bytes | None, bytes | None, Headers, int | None]
-"""Key, value, headers and timestamp; without a timestamp the present is taken."""
+"""Key, value, headers and timestamp; a timestamp of None means now."""
 
-# What a record takes beyond its key, value and headers, at most: varints and its attributes byte.
+# Upper bound of a record's bytes beyond key, value and headers: varints and the attributes byte.
 RECORD_OVERHEAD = 21
 BATCH_OVERHEAD = 61
 
@@ -22,7 +22,7 @@ class RecordMetadata(NamedTuple):
     topic: str
     partition: int
     offset: int
-    """-1: not told (acks=0, or a duplicate that the broker no longer remembers)."""
+    """-1 if unknown (acks=0, or a duplicate that the broker no longer remembers)."""
     timestamp: int
 
 
@@ -33,25 +33,25 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A batch that was built elsewhere, but for what only its producer knows."""
+    """A batch built elsewhere, still without the fields that its producer sets."""
 
     count: int
     size: int
     seal: Callable[[int, int, int, bool], bytes]
-    """Producer id, epoch, first sequence number, whether transactional: the whole batch."""
+    """Returns the whole batch, given producer id, epoch, first sequence number and whether it is transactional."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingBatch:
     partition: TopicPartition
     due_at: float
-    """When it is sent though it isn't full; loop time."""
+    """Loop time at which the batch is sent even if it isn't full."""
     gives_up_at: float
     done: "asyncio.Future[Appended]"
     records: list[NewRecord] = field(default_factory=list)
     size: int = BATCH_OVERHEAD
     encoded: bytes | None = None
-    """Once sent: a repetition must be the same bytes, so that the broker recognises it."""
+    """Set once sent: a retry must send the same bytes, so that the broker recognises the duplicate."""
     failures: int = 0
     retry_at: float = 0.0
     built: Built | None = None
@@ -68,7 +68,7 @@ class PendingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The promise of one record; await it for its offset, or leave it: `flush` waits for all."""
+    """The future of one record; awaiting it gives the offset. Awaiting is optional: `flush` waits for all records."""
 
     batch: PendingBatch
     index: int
@@ -90,7 +90,7 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 class Accumulator:
-    """Batches by partition, oldest first. The last one of a partition is open until it is full or on its way."""
+    """Queues batches by partition, oldest first. A partition's last batch is open until it is full or sent."""
 
     def __init__(self, batch_bytes: int) -> None:
         self._batch_bytes = batch_bytes
@@ -98,7 +98,7 @@ class Accumulator:
         self.bytes = 0
 
     def open_batch(self, partition: TopicPartition, size: int) -> PendingBatch | None:
-        """The batch that still has room for a record of this size."""
+        """Returns the partition's open batch if it has room for a record of this size."""
         queue = self._queues.get(partition)
         if queue:
             last = queue[-1]
@@ -110,13 +110,13 @@ class Accumulator:
         self._queues.setdefault(batch.partition, deque()).append(batch)
 
     def heads(self) -> Iterator[tuple[PendingBatch, bool]]:
-        """The batch of each partition that goes next, and whether it needs no more waiting for records."""
+        """Yields each partition's next batch, and whether it can be sent without waiting for more records."""
         for queue in self._queues.values():
             head = queue[0]
             yield head, len(queue) > 1 or bool(head.encoded or head.built) or head.size >= self._batch_bytes
 
     def remove(self, batch: PendingBatch) -> None:
-        """It was the head, and is settled."""
+        """Removes a settled batch, which must be its partition's head."""
         queue = self._queues[batch.partition]
         queue.popleft()
         self.bytes -= batch.size

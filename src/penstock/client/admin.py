@@ -1,4 +1,4 @@
-"""Topics, configs and offsets, managed. One call asks one thing and raises KafkaError for the first item refused."""
+"""Manages topics, configs and offsets. Each call is one request and raises KafkaError for the first refused item."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,13 +48,13 @@ from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRe
 from penstock.protocol.schema import Message
 from penstock.protocol.vocabulary import READ_UNCOMMITTED, ResourceType
 
-# Only the node itself knows these.
+# Only the node itself can answer for these.
 _NODE_RESOURCES = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """-1 partitions or replicas: what the cluster has as its default."""
+    """A topic to create; -1 partitions or replicas means the cluster's default."""
 
     name: str
     partitions: int = -1
@@ -86,12 +86,14 @@ class Admin:
         return int(self._client.settings.request_timeout_s * 1000)
 
     async def _change(self, request: Message, *, node: int | None = None) -> Any:
-        """Any node takes a change to the controller; while there is none, it is asked again. Nothing was done then."""
+        """Sends a change, which any node forwards to the controller, and repeats it while there is no controller."""
 
         async def ask() -> Any:
             answer = await self._client.request(request, node=node)
             if ErrorCode.NOT_CONTROLLER in _codes_in(answer):
-                raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller just now.")
+                raise KafkaError(
+                    ErrorCode.NOT_CONTROLLER, "The cluster has no active controller at the moment: try again."
+                )
             return answer
 
         async def attempt() -> Any:
@@ -99,7 +101,7 @@ class Admin:
                 return await ask()
             except KafkaError as error:
                 if error.code is not ErrorCode.NOT_CONTROLLER:
-                    raise _FinalError(error) from None  # whether it was done is unknown: the caller has to look
+                    raise _FinalError(error) from None  # the outcome is unknown: the caller has to check it
                 raise
 
         try:
@@ -120,7 +122,7 @@ class Admin:
     async def create_topic(
         self, name: str, partitions: int = -1, replication_factor: int = -1, **configs: str | None
     ) -> None:
-        """Configs as keywords, with underscores for dots: `retention_ms="1000"`."""
+        """Creates a topic; configs are keywords with underscores for dots: `retention_ms="1000"`."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
         await self.create_topics([NewTopic(name, partitions, replication_factor, configs=named)])
 
@@ -142,7 +144,7 @@ class Admin:
         return sorted((topic for topic in topics if internal or not topic.is_internal), key=lambda topic: topic.name)
 
     async def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Fresh from the broker. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        """Describes topics, without using the cache. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         names = list(names)
         for name in names:
             self._client.cluster.forget(name)
@@ -160,11 +162,11 @@ class Admin:
     async def list_offsets(
         self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[tuple[str, int], FoundOffset]:
-        """(topic, partition) → timestamp, or EARLIEST, LATEST and the like."""
+        """Returns offsets; `wanted` maps (topic, partition) to a timestamp, EARLIEST, LATEST and the like."""
         return await list_offsets(self._client, wanted, isolation_level=isolation_level)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        """Deletes what is before these offsets (-1: everything so far). To the new first offsets."""
+        """Deletes records before these offsets (-1: all records so far); returns the new log start offsets."""
         low_watermarks: dict[tuple[str, int], int] = {}
 
         async def ask_the_rest() -> None:
@@ -235,7 +237,7 @@ class _FinalError(Exception):
 
 
 def _codes_in(answer: Any) -> set[int]:
-    """Of the answer as a whole and of its items, whatever they are called."""
+    """Returns the error codes of the answer and of its items."""
     items = getattr(answer, "topics", None) or getattr(answer, "responses", None) or getattr(answer, "results", None)
     return {getattr(answer, "error_code", 0), *(item.error_code for item in items or ())}
 

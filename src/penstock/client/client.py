@@ -24,23 +24,23 @@ from penstock.protocol.vocabulary import GROUP_COORDINATOR
 T = TypeVar("T")
 
 DEFAULT_PORT = 9092
-# A node may learn of a new topic a moment after its creation was answered; a topic that isn't there stays unknown.
+# A node may learn of a new topic a moment after its creation was answered; a missing topic stays unknown.
 UNKNOWN_TOPIC_ATTEMPTS = 3
-# Kafka creates a topic that is asked for behind its first answers, which say that there is none; a broker that creates
-# none says so always.
+# Kafka creates a requested topic after its first answers, which report an unknown topic; a broker that creates no
+# topics reports that every time.
 CREATED_TOPIC_ATTEMPTS = 10
-# A node that can't be connected to is left alone for so long, twice as long after each failure.
+# Pause before the next connection attempt to an unreachable node; it doubles after each failure.
 FIRST_RECONNECT_PAUSE_S, LONGEST_RECONNECT_PAUSE_S = 0.05, 1.0
-# Bootstrap addresses are tried side by side, each so long after the one before: one that is silent holds up nobody.
+# Delay between concurrent connection attempts to bootstrap addresses, so that a silent address doesn't block the rest.
 NEXT_ADDRESS_AFTER_S = 0.25
-# How long a broker that doesn't read may keep a client from closing.
+# Limit of the time that a broker which doesn't read can delay closing.
 CLOSE_TIMEOUT_S = 5.0
 BOOTSTRAP = -1
-"""The node id of the connection to a bootstrap address: whatever node that is."""
+"""The node id of a connection to a bootstrap address, whose real node id is unknown."""
 
 
 def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[tuple[str, int]]:
-    """`host:port,host:port` or a list of such. Raises ValueError."""
+    """Parses `host:port,host:port` or a list of such addresses. Raises ValueError."""
     entries = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     addresses = []
     for entry in entries:
@@ -51,11 +51,11 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[tuple[str, int]]:
         if not host:
             raise ValueError(f"{entry!r} names no host: write host:port, as in localhost:{DEFAULT_PORT}")
         if ":" in host and not (host.startswith("[") and host.endswith("]")):
-            raise ValueError(f"{entry!r} is no host:port: an IPv6 address stands in brackets, [::1]:{DEFAULT_PORT}")
+            raise ValueError(f"{entry!r} is not host:port: write an IPv6 address in brackets, [::1]:{DEFAULT_PORT}")
         if not port:
-            raise ValueError(f"{entry!r} names no port: write {host}:{DEFAULT_PORT}, or the port that it is")
+            raise ValueError(f"{entry!r} names no port: write {host}:{DEFAULT_PORT}, or the broker's own port")
         if not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f"{entry!r}: {port!r} is no port: give a number from 1 to 65535")
+            raise ValueError(f"{entry!r}: {port!r} is not a port: give a number from 1 to 65535")
         addresses.append((host.strip("[]"), int(port)))
     return addresses
 
@@ -63,8 +63,8 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[tuple[str, int]]:
 class AsyncClient:
     """Use as `async with AsyncClient("host:port") as client`. One event loop, no threads.
 
-    A node has one connection per channel. A channel keeps a request that the broker may hold, such as a long-polling
-    Fetch, from delaying the others: a broker works on one request of a connection at a time.
+    Each node has one connection per channel. A broker handles the requests of a connection one at a time; a channel of
+    its own keeps a request that the broker may park, such as a Fetch, from delaying the others.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AsyncClient:
         self.bootstrap = parse_bootstrap(bootstrap)
         self.settings = settings or ConnectionSettings()
         self.retry = retry or Retry()
-        # It only spreads pauses and partitions: a fixed seed will do for a lone client; a node passes its own.
+        # Used only to spread pauses and partitions: a fixed seed suffices for a client; a node passes its own.
         self.random = random or Random(0)  # noqa: S311
         self.network: Network = network or RealNetwork()
         self.cluster = Cluster()
@@ -96,7 +96,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        while self._opening:  # somebody may ask for another one meanwhile
+        while self._opening:  # another connection may be requested meanwhile
             for opening in self._opening.values():
                 opening.cancel()
             await asyncio.gather(*self._opening.values(), return_exceptions=True)
@@ -112,7 +112,7 @@ class AsyncClient:
     # Connections
 
     async def connection(self, node: int | None = None, channel: str = "") -> BrokerConnection:
-        """The connection to a node, opened if need be; None is any node. Raises KafkaError."""
+        """Returns the connection to a node, opened if needed; None means any node. Raises KafkaError."""
         if node is None:
             node = self._any_node(channel)
         key = (node, channel)
@@ -128,7 +128,7 @@ class AsyncClient:
         return await asyncio.shield(opening)
 
     def _any_node(self, channel: str) -> int:
-        """One that has nothing to do, if there is: a request behind others waits for them, maybe for a dead node."""
+        """Returns an idle node if there is one: a request queued behind others might wait for a dead node."""
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed
         }
@@ -171,13 +171,15 @@ class AsyncClient:
                 await self._ask_metadata([])
             known = self.cluster.nodes.get(node)
             if known is None:
-                raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"The cluster has no live node {node}.")
+                raise KafkaError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, f"Node {node} is not among the cluster's live brokers."
+                )
             return await BrokerConnection.open(self.network, known.host, known.port, self.settings)
         addresses = self.bootstrap + [(known.host, known.port) for known in self.cluster.nodes.values()]
         return await self._open_first(list(dict.fromkeys(addresses)))
 
     async def _open_first(self, addresses: list[tuple[str, int]]) -> BrokerConnection:
-        """The first that answers. Each gets a head start, and the next is tried at once when one refuses."""
+        """Returns the first connection that opens. Attempts start in turn; a refused one starts the next."""
         attempts: list[asyncio.Task[BrokerConnection]] = []
         found: BrokerConnection | None = None
         try:
@@ -191,7 +193,7 @@ class AsyncClient:
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 if (found := _succeeded(attempts)) is not None:
                     return found
-            return await attempts[0]  # raises why
+            return await attempts[0]  # raises the cause
         finally:
             for attempt in attempts:
                 _give_up(attempt, found)
@@ -207,12 +209,12 @@ class AsyncClient:
         version: int | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Asks one node, once; the answer's error codes are the caller's. Raises KafkaError when no answer came."""
+        """Sends a request once; the caller checks the answer's error codes. Raises KafkaError if none came."""
         connection = await self.connection(node, channel)
         return await connection.request(message, version=version, timeout_s=timeout_s)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]], refresh: Iterable[str] = ()) -> T:
-        """Runs `attempt` until it doesn't raise a retriable KafkaError, with fresh metadata of `refresh` in between."""
+        """Repeats `attempt` while it raises a retriable KafkaError; refreshes the metadata of `refresh` in between."""
         topics = list(refresh)
         for failures in range(1, self.retry.attempts + 1):
             try:
@@ -231,11 +233,11 @@ class AsyncClient:
     # Metadata
 
     async def metadata(self, topics: Sequence[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """The raw answer about these topics, or all; also kept in `cluster`."""
+        """Returns the raw metadata of the given topics, or of all, and caches it in `cluster`."""
         return await self.retrying(lambda: self._ask_metadata(topics, create=create))
 
     async def _ask_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
-        """Once; whoever tries again does so for more than this."""
+        """Requests metadata once, without retries; callers have their own."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         connection = await self.connection()
@@ -244,16 +246,16 @@ class AsyncClient:
             request.topics = []
         answer: MetadataResponse = await connection.request(request, version=version)
         if answer.error_code:
-            raise KafkaError(code_of(answer.error_code), "The broker can't give metadata.")
+            raise KafkaError(code_of(answer.error_code), "The broker refused to describe the cluster.")
         self.cluster.update(answer, all_topics=topics is None)
         return answer
 
     async def refresh(self, topics: Sequence[str]) -> None:
-        """Metadata of the topics that exist; no topic is none, so nodes only."""
+        """Refreshes the metadata of the given existing topics; without topics, of the nodes only."""
         await self.metadata(topics)
 
     async def refresh_quietly(self, topics: Sequence[str]) -> None:
-        """Before another attempt: if this fails too, the attempt says so."""
+        """Refreshes metadata before another attempt; ignores a failure, because the attempt will report it."""
         try:
             await self._ask_metadata(topics)
         except KafkaError as error:
@@ -261,7 +263,7 @@ class AsyncClient:
                 raise
 
     async def topic(self, name: str, *, create: bool = False) -> TopicInfo:
-        """A topic's partitions, from the cache if they are known. Raises UNKNOWN_TOPIC_OR_PARTITION and others."""
+        """Returns a topic's partitions, from the cache if known. Raises UNKNOWN_TOPIC_OR_PARTITION and others."""
         known = self.cluster.topics.get(name)
         if known is not None:
             return known
@@ -287,7 +289,7 @@ class AsyncClient:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
 
     async def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, waiting for one to be elected within the bounds of `retry`."""
+        """Returns a partition's leader; waits for an election within the limits of `retry`."""
 
         async def find() -> int:
             leader = self.cluster.leader(topic, partition)
@@ -312,7 +314,7 @@ class AsyncClient:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
 
     async def coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> int:
-        """The node that keeps a group (or, with TRANSACTION, a transactional id). Kept until `forget_coordinator`."""
+        """Returns the coordinator of a group or transactional id, cached until `forget_coordinator`."""
         known = self._coordinators.get((kind, key))
         if known is not None and known in self.cluster.nodes:
             return known
@@ -337,13 +339,13 @@ class AsyncClient:
         return node
 
     def forget_coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> None:
-        """After NOT_COORDINATOR or a lost connection: the next look finds the new one."""
+        """Drops the cached coordinator, after NOT_COORDINATOR or a lost connection; it is looked up again."""
         self._coordinators.pop((kind, key), None)
 
     async def ask_coordinator(
         self, key: str, message: Message, *, kind: int = GROUP_COORDINATOR, at_most: int | None = None
     ) -> Any:
-        """Asks the coordinator of a group or transactional id, again while it is loading or moving elsewhere."""
+        """Sends a request to a coordinator; repeats it while the coordinator loads or moves."""
 
         async def attempt() -> Any:
             try:
@@ -358,13 +360,13 @@ class AsyncClient:
             if busy is not None:
                 if busy in COORDINATOR_MOVED:
                     self.forget_coordinator(key, kind)
-                raise KafkaError(busy, f"The coordinator of {key!r} does not serve it yet ({busy.name}): try again.")
+                raise KafkaError(busy, f"The coordinator of {key!r} is not ready ({busy.name}): try again.")
             return answer
 
         return await self.retrying(attempt)
 
     async def by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
-        """Partitions grouped by the node that leads them."""
+        """Groups partitions by their leader."""
         grouped: dict[int, list[tuple[str, int]]] = {}
         for topic, partition in partitions:
             grouped.setdefault(await self.leader(topic, partition), []).append((topic, partition))
@@ -379,7 +381,7 @@ def _succeeded(attempts: list[asyncio.Task[BrokerConnection]]) -> BrokerConnecti
 
 
 def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection | None) -> None:
-    """Without waiting for it, for a wait can be cancelled: whatever still becomes of the attempt is closed then."""
+    """Abandons a connection attempt without waiting, since a wait can be cancelled; closes a late one."""
 
     def drop(done: asyncio.Task[BrokerConnection]) -> None:
         if not done.cancelled() and done.exception() is None and done.result() is not chosen:
@@ -390,7 +392,7 @@ def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection |
 
 
 class _Unreachable(NamedTuple):
-    """A node that could not be connected to, and when to try again."""
+    """An unreachable node's next attempt and number of failures."""
 
     failures: int
     until: float
@@ -398,4 +400,4 @@ class _Unreachable(NamedTuple):
 
 
 class _NoTopicError(Exception):
-    """The topic or partition isn't there: unlike Kafka's code for it, nothing to try again."""
+    """The topic or partition doesn't exist; unlike Kafka's code for it, this is not retried."""

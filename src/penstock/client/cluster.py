@@ -1,4 +1,4 @@
-"""What Metadata answers told about the cluster: nodes, topics, leaders. A value to look things up in; no I/O."""
+"""The cluster as known from Metadata answers: nodes, topics, leaders. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ class Node:
 class PartitionInfo:
     index: int
     leader: int
-    """-1: none."""
+    """The leader's node id; -1 if there is none."""
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -39,14 +39,14 @@ class TopicInfo:
 
 
 class LeaderHint(Protocol):
-    """What a broker that no longer leads a partition says about who does (KIP-951)."""
+    """The new leader, as named by a broker that no longer leads the partition (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class Endpoint(Protocol):
-    """Where that one listens, in case it is new."""
+    """The new leader's address, in case the node is unknown."""
 
     node_id: int
     host: str
@@ -63,7 +63,7 @@ class Cluster:
     names_by_id: dict[bytes, str] = field(default_factory=dict)
 
     def update(self, answer: MetadataResponse, *, all_topics: bool = False) -> None:
-        """Takes over what the answer says; topics it doesn't mention stay, unless it was about all of them."""
+        """Updates the cluster from an answer; topics not in it are kept, unless it covers all topics."""
         if all_topics:
             self.topics.clear()
             self.names_by_id.clear()
@@ -79,7 +79,7 @@ class Cluster:
                 self._take(topic, topic.name)
 
     def _take(self, topic: MetadataResponseTopic, name: str) -> None:
-        """A node that is behind may still name an older leader: then what is known of the partition stays."""
+        """Updates a partition, unless the answer has an older leader epoch, from a node that lags behind."""
         before = self.topics.get(name)
         self.forget(name)
         partitions = {
@@ -104,7 +104,7 @@ class Cluster:
             self.names_by_id[topic.topic_id] = name
 
     def take_hint(self, partition: tuple[str, int], hint: LeaderHint, endpoints: Iterable[Endpoint]) -> bool:
-        """True when the hint is newer than what is known: then there is no need to ask for metadata."""
+        """Applies the hint if it is newer than the known leader; returns True if it was applied."""
         topic = self.topics.get(partition[0])
         known = topic.partitions.get(partition[1]) if topic else None
         if topic is None or known is None or hint.leader_id < 0 or hint.leader_epoch <= known.leader_epoch:
@@ -127,7 +127,7 @@ class Cluster:
         return topic.topic_id if topic else ZERO_UUID
 
     def leader(self, name: str, partition: int) -> int | None:
-        """None when it isn't known or there is none."""
+        """Returns the partition's leader; None if unknown or absent."""
         topic = self.topics.get(name)
         known = topic.partitions.get(partition) if topic else None
         return known.leader if known is not None and known.leader in self.nodes else None

@@ -1,7 +1,7 @@
-"""The cluster itself, managed: the quorum, reassignments, leader elections, brokers, what each node holds.
+"""Manages the cluster itself: quorum, reassignments, leader elections, brokers and their log directories.
 
-Every request here is one of Kafka's, so any Kafka cluster will do. One call asks one thing and raises KafkaError for
-the first item refused. Partitions are (topic, partition) throughout.
+All requests are Kafka's own, so any Kafka cluster can be managed. Each call is one request and raises KafkaError for
+the first refused item. Partitions are (topic, partition).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,13 +52,13 @@ from penstock.protocol.vocabulary import DEBUGGING_REPLICA, LATEST, METADATA_TOP
 
 PREFERRED = 0
 UNCLEAN = 1
-# A leader that is already the one asked for is what was wanted.
+# The preferred leader leads already: the election has succeeded.
 _FINE = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """One that is under way."""
+    """A reassignment that is under way."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -71,7 +71,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class HeldReplica:
-    """What a node says of a replica in one of its directories."""
+    """A replica as reported by the node that holds it."""
 
     directory: str
     size: int
@@ -93,7 +93,7 @@ class Holdings:
 
     @property
     def cordoned(self) -> bool:
-        """Whether nothing new comes to the node: every directory that works is closed to it."""
+        """True if the node gets no new replicas: all its working directories are cordoned."""
         working = [directory for directory in self.directories if not directory.error]
         return bool(working) and all(directory.cordoned for directory in working)
 
@@ -118,7 +118,7 @@ class ClusterAdmin:
     # --- brokers and the quorum ----------------------------------------------------------------------------------
 
     async def describe_brokers(self) -> DescribeClusterResponse:
-        """Fenced ones too, where the broker can tell."""
+        """Returns the brokers, with fenced ones if the broker can report them."""
         connection = await self._client.connection()
         version = connection.version_of(DescribeClusterRequest.API_KEY)
         request = DescribeClusterRequest(include_fenced_brokers=version >= 2)
@@ -142,7 +142,7 @@ class ClusterAdmin:
     async def add_voter(
         self, node_id: int, directory_id: bytes, listeners: Iterable[tuple[str, str, int]], *, cluster_id: str | None
     ) -> None:
-        """Listeners are (name, host, port). Waits until the change is committed."""
+        """Adds a voter; listeners are (name, host, port). Waits until the change is committed."""
         request = AddRaftVoterRequest(
             cluster_id=cluster_id,
             timeout_ms=self._timeout_ms,
@@ -162,10 +162,10 @@ class ClusterAdmin:
         answer: UnregisterBrokerResponse = await self._client.request(UnregisterBrokerRequest(broker_id=node_id))
         _refused(f"Broker {node_id}", answer.error_code, answer.error_message)
 
-    # --- replicas that move --------------------------------------------------------------------------------------
+    # --- moving replicas -----------------------------------------------------------------------------------------
 
     async def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """New replicas by partition, the preferred leader first; None cancels what is under way."""
+        """Starts reassignments: new replicas by partition, the preferred leader first; None cancels a reassignment."""
         topics: dict[str, ReassignableTopic] = {}
         for (name, index), replicas in wanted.items():
             each = ReassignablePartition(
@@ -179,11 +179,11 @@ class ClusterAdmin:
         for topic in answer.responses:
             for part in topic.partitions:
                 if part.error_code == over and wanted.get((topic.name, part.partition_index)) is None:
-                    continue  # it has ended by itself before it could be cancelled
+                    continue  # the reassignment had finished before it could be cancelled
                 _refused(f"{topic.name}-{part.partition_index}", part.error_code, part.error_message)
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """All that are under way."""
+        """Returns all reassignments under way."""
         request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
         answer: ListPartitionReassignmentsResponse = await self._client.request(request)
         _refused("Reassignments", answer.error_code, answer.error_message)
@@ -198,7 +198,7 @@ class ClusterAdmin:
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, kind: int = PREFERRED
     ) -> dict[TopicPartition, ErrorCode]:
-        """Of these partitions, or all. Each one's outcome; ELECTION_NOT_NEEDED counts as done and is left out."""
+        """Elects leaders of the given partitions, or of all; returns the failures. ELECTION_NOT_NEEDED is a success."""
         topics: dict[str, TopicPartitions] | None = None if partitions is None else {}
         for name, index in partitions or ():
             assert topics is not None
@@ -217,10 +217,10 @@ class ClusterAdmin:
             if each.error_code not in _FINE
         }
 
-    # --- what nodes hold -----------------------------------------------------------------------------------------
+    # --- replicas of nodes ---------------------------------------------------------------------------------------
 
     async def holdings(self, node: int) -> Holdings:
-        """A node's directories, and every replica in them with its size."""
+        """Returns a node's directories, and every replica in them with its size."""
         answer: DescribeLogDirsResponse = await self._client.request(DescribeLogDirsRequest(topics=None), node=node)
         _refused(f"Node {node}", answer.error_code, None)
         directories = []
@@ -237,7 +237,7 @@ class ClusterAdmin:
         return Holdings(directories, replicas)
 
     async def end_offsets(self, node: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs of a node end, followers included; partitions that it doesn't have are left out."""
+        """Returns the end offsets of a node's logs, followers included; leaves out partitions that it doesn't hold."""
         topics: dict[str, ListOffsetsTopic] = {}
         for name, index in partitions:
             wanted = ListOffsetsPartition(partition_index=index, timestamp=LATEST)
@@ -254,7 +254,7 @@ class ClusterAdmin:
         }
 
     async def topic_configs(self, names: Iterable[str], *keys: str) -> dict[str, dict[str, str | None]]:
-        """Some configs of many topics in one request; topics that are gone meanwhile are left out."""
+        """Returns the given configs of many topics in one request; leaves out topics deleted meanwhile."""
         resources = [
             DescribeConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=list(keys))
             for name in names

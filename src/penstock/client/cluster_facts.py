@@ -1,4 +1,4 @@
-"""What the answers of a cluster add up to: one row per node, one per partition, and what is wrong. Pure."""
+"""Summarises a cluster's answers: one row per node, one per partition, and the problems. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PartitionFacts:
 
 @dataclass(slots=True)
 class Facts:
-    """One look at a cluster. What a node didn't tell is missing from the maps."""
+    """The state of a cluster at one time. Facts of nodes that didn't answer are missing from the maps."""
 
     cluster_id: str
     controller: int
@@ -40,13 +40,13 @@ class Facts:
     sizes: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
     ends: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
     heard: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
-    """Where followers' logs end by their last fetches, for partitions whose leader told: for followers that don't."""
-    moving: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # to the replicas that are being added
-    cordoned: set[int] = field(default_factory=set)  # nodes that take no new replicas
-    not_asked: set[int] = field(default_factory=set)  # nodes of which nothing but the metadata is known
+    """End offsets of followers by their last fetches, as reported by leaders; for followers that don't answer."""
+    moving: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # partition → added replicas
+    cordoned: set[int] = field(default_factory=set)  # cordoned nodes, which get no new replicas
+    not_asked: set[int] = field(default_factory=set)  # nodes that were not asked: only their metadata is known
 
     def lag(self, partition: TopicPartition, replica: int) -> int | None:
-        """How many records a replica's log ends before its leader's; None if that is not known."""
+        """Returns how many records a replica lacks, by end offsets; None if unknown."""
         facts = self.partitions[partition]
         end = self.ends.get(facts.leader, {}).get(partition)
         own = self.ends.get(replica, {}).get(partition)
@@ -56,7 +56,7 @@ class Facts:
 
 
 def largest(lags: Iterable[int | None]) -> int | None:
-    """None if one of them is not known: the others' would pass for it."""
+    """Returns the largest lag; None if one is unknown, because the unknown one may be larger."""
     found = list(lags)
     known = [lag for lag in found if lag is not None]
     return max(known) if known and len(known) == len(found) else None
@@ -66,7 +66,7 @@ PROBLEMS = ("offline", "under min ISR", "under-replicated")
 
 
 def problem(facts: PartitionFacts) -> str | None:
-    """The worst of what is wrong with a partition."""
+    """Returns the worst problem of a partition."""
     offline, under_min_isr, under_replicated = PROBLEMS
     if facts.leader < 0:
         return offline
@@ -80,7 +80,7 @@ def problem(facts: PartitionFacts) -> str | None:
 def partition_rows(
     facts: Facts, partitions: Mapping[TopicPartition, PartitionFacts] | None = None
 ) -> list[dict[str, Any]]:
-    """Of these, or of all."""
+    """Returns rows for the given partitions; all partitions by default."""
     rows = []
     for (topic, index), part in sorted((facts.partitions if partitions is None else partitions).items()):
         lags = {replica: facts.lag((topic, index), replica) for replica in part.replicas if replica != part.leader}
@@ -164,7 +164,7 @@ def summary(facts: Facts) -> dict[str, Any]:
 
 
 def troubles(facts: Facts) -> list[str]:
-    """What needs somebody's attention, the worst first; empty where all is well."""
+    """Returns the cluster's problems as text, the worst first; empty if it is healthy."""
     states = {node.node_id: _state(facts, node) for node in sorted(facts.nodes, key=lambda node: node.node_id)}
     problems = [problem(part) for part in facts.partitions.values()]
     found = [] if facts.controller >= 0 else ["no active controller"]
@@ -180,7 +180,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def readable(count: int | None) -> str | None:
-    """Bytes for people."""
+    """Formats a number of bytes with its unit."""
     if count is None:
         return None
     value = float(count)

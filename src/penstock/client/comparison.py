@@ -1,15 +1,15 @@
-"""Replicas of a partition read side by side and compared by digest, range of offsets by range.
+"""Reads the replicas of a partition side by side and compares their digests, range of offsets by range.
 
-Each replica is read as a consumer reads that fetches from a follower (KIP-392): Fetch straight to its node, which any
-Kafka broker serves up to the replica's high watermark. Compared is from the latest log start to the earliest high
-watermark of the replicas, so a replica that lags is compared as far as it has come, and its lag is said.
+Each replica is read as by a consumer that fetches from a follower (KIP-392): Fetch is sent to its node, which any Kafka
+broker serves up to the replica's high watermark. The comparison covers the offsets from the highest log start to the
+lowest high watermark of the replicas; a lagging replica's lag is reported.
 
-A replica holds the very bytes that its leader has: batches are compared as they are, the leader epoch included.
-Compaction is each replica's own work, though, so of a compacted topic only what it promises is compared: the last
-record of every key, where that is not a tombstone.
+A replica holds the same bytes as its leader: batches are compared byte by byte, the leader epoch included. But each
+replica compacts on its own, so for a compacted topic only the guarantee of compaction is compared: the last record of
+every key, unless it is a tombstone.
 
-`outline` finds what there is to compare, `shares` cuts it into parts that can be compared anywhere and in any order,
-and `gathered` puts together what was found in them: the same, however it was cut.
+`outline` finds the offsets to compare, `shares` divides them into parts that can be compared anywhere and in any order,
+and `gathered` merges the results, which do not depend on the division.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from penstock.records.record import read_records
 
 FETCH_BYTES = 4 * 1024 * 1024
 FIRST_VERSION = 11
-"""Older Fetches are only for leaders."""
+"""Older versions of Fetch are served by leaders only."""
 TRIES = 10
 PAUSE_S = 0.2
 DIGEST_BYTES = 16
@@ -51,13 +51,13 @@ class Target:
     topic_id: bytes
     leader: int
     replicas: tuple[int, ...]
-    """The leader among them."""
+    """Includes the leader."""
     compacted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A batch, or of a compacted topic a record, that was read from a replica."""
+    """A batch read from a replica; a record if the topic is compacted."""
 
     first: int
     last: int
@@ -66,7 +66,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range in which a replica has something else than the leader. `offset` is the first place where it does."""
+    """A range in which a replica differs from the leader; `offset` is the first difference."""
 
     replica: int
     first: int
@@ -84,35 +84,35 @@ class Comparison:
     compared: list[int] = field(default_factory=list)
     left_out: dict[int, str] = field(default_factory=dict)
     behind: dict[int, int] = field(default_factory=dict)
-    """High watermark of the leader less the replica's, where it is less."""
+    """Difference of the leader's high watermark and the replica's, for lagging replicas."""
     differences: list[Difference] = field(default_factory=list)
     ranges: int = 0
     read_bytes: int = 0
     digest: str = ""
-    """Of everything compared, as the leader has it: the same on every run over the same offsets."""
+    """Digest of the leader's data; equal for every run over the same offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Ranges of one partition that follow each other."""
+    """Consecutive ranges of one partition."""
 
     target: Target
     nodes: tuple[int, ...]
-    """The leader is the first."""
+    """Replicas, the leader first."""
     spans: tuple[tuple[int, int], ...]
     begins: bool
-    """No other share is before it: a batch that begins before its first offset and reaches into it counts here."""
+    """True for the first share, which also covers a batch that begins before its first offset and extends into it."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What was found in a share."""
+    """The result of comparing a share."""
 
     differences: list[Difference] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
-    """Of each range, as the leader has it."""
+    """Digest of the leader's data per range."""
     log_start: int = 0
-    """Where the log begins, if retention took some of the share meanwhile."""
+    """New log start, if retention deleted part of the share meanwhile."""
     read_bytes: int = 0
 
 
@@ -122,7 +122,7 @@ class Found:
 def compare_pieces(
     replica: int, span: tuple[int, int], own: Sequence[Piece], leaders: Sequence[Piece]
 ) -> Difference | None:
-    """The first difference between two replicas' pieces of one range."""
+    """Returns the first difference between two replicas' pieces of one range."""
     first, last = span
     for mine, theirs in zip(own, leaders):
         if mine == theirs:
@@ -147,7 +147,7 @@ def digest_of(pieces: Sequence[Piece]) -> bytes:
 
 
 class Survivors:
-    """The last record of each key among those that were taken in, tombstones forgotten."""
+    """Collects the last record of each key; drops keys whose last record is a tombstone."""
 
     def __init__(self) -> None:
         self._latest: dict[bytes | None, Piece] = {}
@@ -169,14 +169,14 @@ class Survivors:
 
 
 def unread(target: Target, why: str) -> Comparison:
-    """Of a partition that could not be compared."""
+    """Returns the result for a partition that could not be compared."""
     return Comparison(target.partition, target.leader, left_out=dict.fromkeys(target.replicas, why))
 
 
 def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ranges: int | None = None) -> list[Share]:
-    """What there is to compare, in parts of at most so many ranges, in order.
+    """Divides the offsets to compare into shares of at most so many ranges, in order.
 
-    Of a compacted topic a record counts that may have its like anywhere before it: that is one range.
+    A compacted topic is a single range, because an earlier record of a key may be anywhere.
     """
     if outlined.first >= outlined.end:
         return []
@@ -188,13 +188,13 @@ def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ran
 
 
 def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Ranges begin at multiples of their size, so that two runs cut alike."""
+    """Yields ranges that begin at multiples of their size, so that two runs have the same ranges."""
     cuts = [first, *range((first // size + 1) * size, end, size), end]
     return list(pairwise(cuts))
 
 
 def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
-    """`parts` in the order of the shares."""
+    """Merges the results of shares; `parts` are in the order of the shares."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         for digest in part.digests:
@@ -211,7 +211,7 @@ def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
 
 
 def at_rate(bytes_per_second: float | None) -> Paced:
-    """Waits for as long as what was read may take."""
+    """Waits as long as the rate limit demands for the bytes that were read."""
 
     async def paced(size: int) -> None:
         if bytes_per_second:
@@ -221,7 +221,7 @@ def at_rate(bytes_per_second: float | None) -> Paced:
 
 
 class _Reader:
-    """One replica, read onward. Pieces are kept until a range asks for them."""
+    """Reads one replica forward; keeps pieces until their range is requested."""
 
     def __init__(self, client: AsyncClient, target: Target, node: int, paced: Paced) -> None:
         self.client = client
@@ -231,7 +231,7 @@ class _Reader:
         self.paced = paced
         self.position = 0
         self.floor = 0
-        """Batches that begin before it are another range's."""
+        """Batches that begin before this offset belong to another range."""
         self.read_bytes = 0
         self.log_start = 0
         self.high_watermark = 0
@@ -249,10 +249,13 @@ class _Reader:
         connection = await self.client.connection(self.node, "compare")
         version = connection.version_of(request.API_KEY)
         if version < FIRST_VERSION:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Node {self.node} is too old to have its followers read.")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Node {self.node} is too old to serve reads from followers: upgrade it to Kafka 2.4 or later.",
+            )
         answer: FetchResponse = await connection.request(request, version=version)
         if answer.error_code:
-            raise KafkaError(code_of(answer.error_code), f"Node {self.node} can't be read.")
+            raise KafkaError(code_of(answer.error_code), f"Node {self.node} refused to serve a fetch.")
         data = answer.responses[0].partitions[0]
         if data.error_code:
             raise KafkaError(code_of(data.error_code), f"{name}-{index} can't be read on node {self.node}.")
@@ -262,7 +265,7 @@ class _Reader:
         return data
 
     async def bounds(self, start: int, leaders_mark: int) -> None:
-        """Log start and high watermark, tried for a moment: a follower learns of both a little later."""
+        """Returns log start and high watermark; retries briefly, because a follower learns both with a delay."""
         for attempt in range(TRIES):
             try:
                 data = await self.fetch(max(start, self.log_start), max_bytes=1)
@@ -275,7 +278,7 @@ class _Reader:
             await asyncio.sleep(PAUSE_S)
 
     async def batches_until(self, end: int, take: Callable[[int, int, memoryview], None]) -> None:
-        """Every batch that begins before `end`, in order."""
+        """Yields every batch that begins before `end`, in order."""
         size = FETCH_BYTES
         while self.position < end:
             try:
@@ -285,7 +288,7 @@ class _Reader:
                     raise
                 if size == 1:
                     raise _DamagedError(self.position) from None
-                size = 1  # brokers may refuse all of what has damage in it: batch by batch then, to find where it is
+                size = 1  # a broker may refuse a whole read that contains damage: read batch by batch to locate it
                 continue
             moved = False
             for header, batch in iter_batches(memoryview(data.records or b""), allow_partial=True):
@@ -293,18 +296,18 @@ class _Reader:
                     continue
                 if not crc_ok(batch):
                     if header.base_offset < self.floor:
-                        continue  # whose range it is, says so
+                        continue  # reported by the range that it belongs to
                     raise _DamagedError(header.base_offset)
                 moved = True
                 self.position = header.next_offset
                 if header.base_offset >= self.floor:
                     take(header.base_offset, header.last_offset, batch)
             if not moved:
-                self.position = end  # nothing more below the high watermark: compaction took the rest
+                self.position = end  # no more batches below the high watermark: compaction removed the rest
                 return
 
     async def pieces_until(self, end: int) -> list[Piece]:
-        """The batches that begin before `end` and were not asked for yet."""
+        """Returns the batches that begin before `end` and were not returned yet."""
 
         def take(first: int, last: int, batch: memoryview) -> None:
             self._ahead.append(Piece(first, last, hashlib.blake2b(batch, digest_size=DIGEST_BYTES).digest()))
@@ -315,7 +318,7 @@ class _Reader:
         return found
 
     def go_to(self, offset: int, *, begins: bool) -> None:
-        """Reads on from there, whatever was read before."""
+        """Moves to another offset and drops the pieces read so far."""
         self.position = offset
         self.floor = 0 if begins else offset
         self._ahead = []
@@ -328,7 +331,7 @@ class _DamagedError(Exception):
 
 
 async def outline(client: AsyncClient, target: Target, paced: Paced) -> Comparison:
-    """Which replicas can be compared, and from where to where. Raises KafkaError if the leader can't be read."""
+    """Finds the comparable replicas and the range of offsets. Raises KafkaError if the leader can't be read."""
     partition, leader = target.partition, target.leader
     found = Comparison(partition, leader)
     start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
@@ -352,7 +355,7 @@ async def outline(client: AsyncClient, target: Target, paced: Paced) -> Comparis
 
 
 async def compare_share(client: AsyncClient, share: Share, paced: Paced) -> Found:
-    """Raises KafkaError if a replica can't be read."""
+    """Compares the replicas in one share. Raises KafkaError if a replica can't be read."""
     found = Found()
     partition, compacted, leader = share.target.partition, share.target.compacted, share.nodes[0]
     readers = {node: _Reader(client, share.target, node, paced) for node in share.nodes}
@@ -365,7 +368,7 @@ async def compare_share(client: AsyncClient, share: Share, paced: Paced) -> Foun
         except KafkaError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            # Retention may be faster than we are: what it took from all replicas needs no comparing.
+            # Retention may overtake the comparison: records deleted from all replicas need no comparison.
             start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
             if start <= first:
                 raise
@@ -379,7 +382,7 @@ async def compare_share(client: AsyncClient, share: Share, paced: Paced) -> Foun
 
 
 async def compare_replicas(client: AsyncClient, target: Target, *, range_offsets: int, paced: Paced) -> Comparison:
-    """All of it, here and now. Raises KafkaError as the two above do."""
+    """Compares a whole partition in this process. Raises KafkaError if a replica can't be read."""
     found = await outline(client, target, paced)
     parts = shares(target, found, range_offsets=range_offsets)
     return gathered(found, [await compare_share(client, part, paced) for part in parts])
@@ -391,7 +394,7 @@ async def _compare_span(
     first, end = span
     differences: list[Difference] = []
     leaders: list[Piece] | None = None
-    for node, reader in readers.items():  # the leader is the first
+    for node, reader in readers.items():  # the leader comes first
         try:
             pieces = await (_survivors(reader, end) if compacted else reader.pieces_until(end))
         except _DamagedError as damaged:
@@ -406,7 +409,7 @@ async def _compare_span(
             difference = compare_pieces(node, (first, end - 1), pieces, leaders)
             if difference is not None:
                 differences.append(difference)
-    # Only now: a range that retention interrupted is compared anew.
+    # Added only now: a range interrupted by retention is compared again.
     found.digests.append(b"" if leaders is None else digest_of(leaders))
     found.differences += differences
 

@@ -1,4 +1,4 @@
-"""One connection to a broker: versions agreed on, requests out, answers matched to them in order."""
+"""One connection to a broker: negotiates versions, sends requests and matches answers to them in order."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ from penstock.protocol.schema import Message
 
 #: Size of the frame, API key, version, correlation id.
 _HEADER_START = struct.Struct(">ihhi")
-#: A response's header is a number and tagged fields, of which Kafka has none so far.
+#: A response header is the correlation id and tagged fields; Kafka defines no tagged fields so far.
 _HEADER_ROOM = 4096
 
 
@@ -58,18 +58,18 @@ class _Waiting:
 
 @dataclass(slots=True, eq=False)
 class _Stream(asyncio.BufferedProtocol):
-    """The transport's side: frames to the requests that wait for them."""
+    """The transport's protocol: passes frames to the requests that wait for them."""
 
     address: str
     reader: FrameReader
     transport: asyncio.Transport | None = None
     waiting: deque[_Waiting] = field(default_factory=deque)
     timer: asyncio.TimerHandle | None = None
-    """One for all that wait: it looks when the first of them may be late, and most of them aren't there any more."""
+    """One timer for all requests: it checks when the oldest may be late, by which time most have been answered."""
     writable: asyncio.Event = field(default_factory=asyncio.Event)
     lost: KafkaError | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the transport is."""
+    """Set together with the transport."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -93,7 +93,9 @@ class _Stream(asyncio.BufferedProtocol):
         try:
             frames = self.reader.received(nbytes)
         except FrameError as error:
-            self.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} is no Kafka broker: {error}."))
+            self.fail(
+                KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} did not answer like a Kafka broker: {error}.")
+            )
             return
         for frame in frames:
             self._answer(frame)
@@ -101,7 +103,7 @@ class _Stream(asyncio.BufferedProtocol):
     def _answer(self, frame: memoryview) -> None:
         correlation_id = SIZE.unpack_from(frame)[0] if len(frame) >= SIZE.size else None
         if not self.waiting or self.waiting[0].correlation_id != correlation_id:
-            self.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} answered what nobody asked."))
+            self.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} sent an answer without a request."))
             return
         future = self.waiting.popleft().future
         if not future.done():
@@ -125,7 +127,7 @@ class _Stream(asyncio.BufferedProtocol):
         if first.deadline > asyncio.get_running_loop().time():
             self._look_at(first.deadline)
             return
-        # Answers come in order, so what is late holds up everything behind it: only a new connection helps.
+        # Answers come in order, so a late answer blocks all later ones: only a new connection helps.
         sentence = f"{self.address} didn't answer within {first.timeout_s:g} s."
         self.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, sentence))
 
@@ -145,12 +147,12 @@ class _Stream(asyncio.BufferedProtocol):
         while self.waiting:
             entry = self.waiting.popleft()
             if not entry.future.done():
-                # An exception of its own for each: a traceback that is shared grows with every raise.
+                # A separate exception for each waiter: a shared traceback grows with every raise.
                 entry.future.set_exception(KafkaError(error.code, error.message))
 
 
 class BrokerConnection:
-    """Requests may overlap: the broker answers them in order. Once it fails it stays failed (`closed`)."""
+    """A connection on which requests may overlap; the broker answers in order. A failed one stays `closed`."""
 
     def __init__(self, stream: _Stream, settings: ConnectionSettings) -> None:
         self._stream = stream
@@ -158,7 +160,7 @@ class BrokerConnection:
         self._next_correlation_id = 0
         self._header_ends: dict[tuple[int, int], bytes] = {}
         self.versions: dict[int, tuple[int, int]] = {}
-        """What the broker serves: API key to first and last version."""
+        """The versions that the broker serves: API key → first and last version."""
         self.features: dict[str, int] = {}
         """The cluster's finalized features."""
 
@@ -166,13 +168,13 @@ class BrokerConnection:
     async def open(
         cls, network: Network, host: str, port: int, settings: ConnectionSettings | None = None
     ) -> "BrokerConnection":
-        """Connects and asks what the broker serves. Raises KafkaError."""
+        """Connects and requests the broker's versions. Raises KafkaError."""
         settings = settings or ConnectionSettings()
         stream = _Stream(f"{host}:{port}", FrameReader(settings.max_response_bytes))
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
                 await network.connect(host, port, lambda: stream, tls=settings.tls)
-        except (OSError, UnicodeError) as error:  # a name that can't be one in the DNS is a UnicodeError
+        except (OSError, UnicodeError) as error:  # a name that is not valid in the DNS raises UnicodeError
             sentence = f"Can't connect to {host}:{port}: {_why(error)}."
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence) from error
         connection = cls(stream, settings)
@@ -196,29 +198,32 @@ class BrokerConnection:
         return len(self._stream.waiting)
 
     def version_of(self, api_key: int, at_most: int | None = None) -> int:
-        """The highest version that both sides know. Raises UNSUPPORTED_VERSION."""
+        """Returns the highest version that both sides support. Raises UNSUPPORTED_VERSION."""
         api = APIS[api_key]
         low, high = self.versions.get(api_key, (0, -1))
         low, high = max(low, api.min_version), min(high, api.latest_stable)
         if at_most is not None:
             high = min(high, at_most)
         if low > high:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} doesn't serve {api.name} as asked here.")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.address} serves no version of {api.name} that this request can use.",
+            )
         return high
 
     async def request(self, message: Message, *, version: int | None = None, timeout_s: float | None = None) -> Any:
-        """Sends and waits for the answer, decoded; its error codes are the caller's to look at. Raises KafkaError."""
+        """Sends a request and returns the decoded answer, whose error codes the caller checks. Raises KafkaError."""
         if version is None:
             version = self.version_of(message.API_KEY)
         return self.decoded(await self._ask(message, version, timeout_s), message.API_KEY, version)
 
     @property
     def writable(self) -> bool:
-        """Whether the peer keeps up with reading; if not, `request` waits until it has."""
+        """False while the peer doesn't keep up with reading; then `request` waits."""
         return self._stream.writable.is_set()
 
     def post(self, message: Message, version: int, timeout_s: float | None = None) -> "asyncio.Future[memoryview]":
-        """As `request`, for those who wait in their own way: the future is of the answer's bytes, for `decoded`."""
+        """Sends a request and returns a future of the answer's bytes, to be passed to `decoded`."""
         timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
         future: asyncio.Future[memoryview] = loop.create_future()
@@ -227,7 +232,7 @@ class BrokerConnection:
         return future
 
     def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
-        """Nobody waits for that answer any more. A future that tells when it has come, or won't."""
+        """Abandons a request; returns a future that is done once the answer has come or never will."""
         for entry in self._stream.waiting:
             if entry.future is future:
                 entry.future = asyncio.get_running_loop().create_future()
@@ -235,14 +240,14 @@ class BrokerConnection:
         return future
 
     async def send(self, message: Message, *, version: int | None = None) -> None:
-        """Sends what the broker won't answer: Produce with acks=0."""
+        """Sends a request that has no answer: Produce with acks=0."""
         if version is None:
             version = self.version_of(message.API_KEY)
         await self._until_writable()
         self._write(message, version)
 
     def close(self) -> None:
-        """Fails what waits for answers. What was sent still goes out: nobody answers acks=0."""
+        """Closes the connection and fails waiting requests. Buffered bytes are still sent, for Produce with acks=0."""
         sentence = f"The connection to {self.address} was closed."
         self._stream.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence), flush=True)
 
@@ -287,16 +292,16 @@ class BrokerConnection:
         stream.transport.writelines([head, *parts])
 
     def _header_end(self, api_key: int, version: int) -> bytes:
-        """What comes behind the correlation id is the same for every request of a kind."""
+        """Returns the header behind the correlation id, which is the same for all requests of an API and version."""
         header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=self._settings.client_id)
         end = encode(header, request_header_version(api_key, version))[_HEADER_START.size - SIZE.size :]
         self._header_ends[api_key, version] = end
         return end
 
     def decoded(self, frame: memoryview, api_key: int, version: int) -> Any:
-        """The answer in a frame. Raises KafkaError where it is none."""
+        """Decodes the answer in a frame. Raises KafkaError for an invalid frame."""
         try:
-            # Of the frame only its beginning: a reader makes `bytes` of what it gets, and a fetch is megabytes.
+            # Passes the beginning of the frame only: a reader copies its input to `bytes`, and a fetch has megabytes.
             _, start = decode_prefix(ResponseHeader, response_header_version(api_key, version), frame[:_HEADER_ROOM])
             return decode(response_class(api_key), version, frame, start)
         except DecodeError as error:
@@ -309,14 +314,14 @@ class BrokerConnection:
         version = APIS[API_VERSIONS].latest_stable
         frame = await self._ask(request, version, self._settings.connect_timeout_s)
         if _error_code(frame) == ErrorCode.UNSUPPORTED_VERSION:
-            # A broker that doesn't know the version answers in version 0, with what it does know.
+            # A broker that doesn't support the version answers in version 0, with the versions that it supports.
             known: ApiVersionsResponse = self.decoded(frame, API_VERSIONS, 0)
             version = max((api.max_version for api in known.api_keys if api.api_key == API_VERSIONS), default=0)
             version = min(version, APIS[API_VERSIONS].latest_stable - 1)
             frame = await self._ask(request, version, self._settings.connect_timeout_s)
         answer: ApiVersionsResponse = self.decoded(frame, API_VERSIONS, version)
         if answer.error_code:
-            raise KafkaError(code_of(answer.error_code), f"{self.address} doesn't say what it serves.")
+            raise KafkaError(code_of(answer.error_code), f"{self.address} refused to list its API versions.")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
 
@@ -336,5 +341,5 @@ def _why(error: OSError | UnicodeError) -> str:
 
 
 def _error_code(frame: memoryview) -> int:
-    """The error code behind the correlation id of an ApiVersions answer: at the same place in every version."""
+    """Returns the error code of an ApiVersions answer, which has the same position in every version."""
     return int.from_bytes(frame[4:6], "big", signed=True) if len(frame) >= 6 else 0

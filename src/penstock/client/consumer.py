@@ -1,8 +1,8 @@
-"""Reads assigned partitions: one fetch per leader always under way, so that the next data is there when asked for.
+"""Reads assigned partitions; keeps one fetch per leader under way, so that `poll` finds data ready.
 
-There is no group here: who assigns partitions and keeps offsets is the caller. A partition has a position; what a fetch
-brings for another position than the current one (after a seek) is thrown away. With the position goes the epoch of what
-was read before it: a leader that never had that says where its log parts from what this reader has seen.
+There is no group: the caller assigns partitions and stores offsets. Each partition has a position; data fetched for
+another position than the current one (after a seek) is dropped. A fetch also carries the leader epoch of the last
+record read: a leader whose log doesn't have that record answers where the logs diverge.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ class ConsumerSettings:
     partition_max_bytes: int = 1024 * 1024
     check_crc: bool = True
     reset: int | None = None
-    """Where to go on when the position is gone: EARLIEST, LATEST, or None to raise OFFSET_OUT_OF_RANGE."""
+    """The new position if the current one is out of range: EARLIEST, LATEST, or None to raise OFFSET_OUT_OF_RANGE."""
 
 
 class Since(NamedTuple):
-    """A position by time: the first record at or after it, the end if there is none."""
+    """A position by time: the first record at or after it; the end if all records are older."""
 
     timestamp_ms: int
 
@@ -66,7 +66,7 @@ class Consumer:
         self._fetches: dict[int, asyncio.Task[list[Fetched]]] = {}
 
     async def assign(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Reads these partitions from now on and no others."""
+        """Reads exactly these partitions from now on."""
         self._positions = {}
         await self.seek(positions)
 
@@ -83,11 +83,11 @@ class Consumer:
         return set(self._positions)
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset that `poll` returns next."""
+        """Returns the offset of the next record that `poll` returns."""
         return self._positions[partition]
 
     async def poll(self, timeout_s: float = 1.0) -> list[Fetched]:
-        """What has arrived, as soon as something has; empty after `timeout_s`. Positions move past what is returned."""
+        """Returns fetched data as soon as there is any; empty after `timeout_s`. Positions move behind it."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             self._take_finished()
@@ -116,7 +116,7 @@ class Consumer:
     # Positions
 
     def _move(self, positions: Mapping[TopicPartition, int]) -> None:
-        """To where nothing was read before."""
+        """Sets a new position, without the epoch of a record read before it."""
         self._positions.update(positions)
         for partition in positions:
             self._epochs.pop(partition, None)
@@ -183,11 +183,11 @@ class Consumer:
             self._fetches[node] = asyncio.ensure_future(self._fetch(node, positions))
 
     async def _look_for_leaders(self, partitions: list[TopicPartition]) -> list[Fetched]:
-        """The others are read meanwhile."""
+        """Looks up missing leaders while other partitions are read."""
         topic, index = partitions[0]
         info = self._client.cluster.topics.get(topic)
         if info is not None and index not in info.partitions:
-            await self._client.leader(topic, index)  # raises that there is no such partition, unless it is new
+            await self._client.leader(topic, index)  # raises if the partition doesn't exist, unless it is new
         await self._failed(partitions, KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{index} has no leader."))
         return []
 
@@ -199,7 +199,7 @@ class Consumer:
                 self._request(positions), node=node, channel="fetch", timeout_s=timeout_s
             )
             if answer.error_code:
-                raise KafkaError(code_of(answer.error_code), f"Node {node} refused to be read.")
+                raise KafkaError(code_of(answer.error_code), f"Node {node} refused the fetch.")
         except KafkaError as error:
             if not may_pass(error.code):
                 raise
@@ -261,7 +261,7 @@ class Consumer:
             aborted=(data.aborted_transactions or ()) if committed_only else None,
             check_crc=self._settings.check_crc,
         )
-        if data.records and next_offset == offset:  # a broker sends one whole batch at least
+        if data.records and next_offset == offset:  # a broker sends at least one whole batch
             name = f"{partition[0]}-{partition[1]}"
             sentence = f"The batch at offset {offset} of {name} came damaged: it says that it is longer than it is."
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, sentence)
@@ -303,7 +303,7 @@ class Consumer:
         self._move(await self._look_up({partition: self._settings.reset}))
 
     async def _truncated(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
-        """What was read last is not in the leader's log: an unclean election has lost it."""
+        """Handles a diverging leader log: an unclean election has lost the last record read."""
         if self._positions.get(partition) != offset:
             return
         if self._settings.reset is None:

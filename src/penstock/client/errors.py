@@ -1,4 +1,4 @@
-"""Error codes of answers: those of a newer broker included."""
+"""Error codes of answers, including unknown codes of newer brokers."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from penstock.protocol.schema import Struct
 
 COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 COORDINATOR_BUSY = COORDINATOR_MOVED | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-"""A coordinator says these for a moment: when it is new, moves or has just started."""
+"""Codes that a coordinator answers for a moment: when it is new, moves or has just started."""
 
 
 def code_of(number: int) -> ErrorCode:
-    """A code that this client doesn't know yet is an error all the same."""
+    """Returns the error code; an unknown code is UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -19,7 +19,7 @@ def code_of(number: int) -> ErrorCode:
 
 
 def error_codes(answer: Struct) -> Iterator[ErrorCode]:
-    """Every error code in an answer, of the whole and of its parts; NONE left out."""
+    """Returns every error code in an answer and its parts, without NONE."""
     for field in answer.FIELDS:
         value = getattr(answer, field.name)
         if field.name == "error_code" and value:
@@ -31,5 +31,5 @@ def error_codes(answer: Struct) -> Iterator[ErrorCode]:
 
 
 def may_pass(code: ErrorCode) -> bool:
-    """Whether it may go well later. A node that the cluster has lost is one whose partitions go elsewhere."""
+    """True if a retry may succeed, also for a lost node, whose partitions get new leaders."""
     return code.retriable or code is ErrorCode.BROKER_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""What a fetch brought of one partition: batches that a reader of its isolation level may see. Pure."""
+"""The batches of a fetch from one partition that are visible at the reader's isolation level. Pure."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -17,19 +17,19 @@ class Fetched:
     topic: str
     partition: int
     fetch_offset: int
-    """Where reading began: the first batch may hold records before it."""
+    """The fetched offset; the first batch may hold earlier records."""
     next_offset: int
-    """Where to read on."""
+    """The offset of the next fetch."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     batches: list[tuple[BatchHeader, memoryview]]
-    """Data only: no control batches, and nothing aborted if the reader wants committed data."""
+    """Data batches only: no control batches, and for read_committed no aborted data."""
     leader_epoch: int = -1
-    """Of the last batch, seen or not."""
+    """Leader epoch of the last batch, visible or not."""
 
     def records(self) -> list[Record]:
-        """Every record from `fetch_offset` on, decompressed."""
+        """Yields every record from `fetch_offset` on, decompressed."""
         records: list[Record] = []
         for header, batch in self.batches:
             found = read_records(batch)
@@ -46,7 +46,7 @@ def visible_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
-    """The data batches of a fetch and the offset behind all its batches. `aborted` is given for committed reads."""
+    """Returns a fetch's data batches and the offset behind all its batches. `aborted` is set for read_committed."""
     return read_batches(data, fetch_offset, aborted=aborted, check_crc=check_crc)[:2]
 
 
@@ -57,7 +57,7 @@ def read_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int, int]:
-    """As `visible_batches`, and the leader epoch of the last batch, visible or not.
+    """Returns the result of `visible_batches` and the leader epoch of the last batch, visible or not.
 
     A transaction's records are dropped from its first offset until its abort marker, which names the same producer.
     """

@@ -1,4 +1,4 @@
-"""Offsets by position or time: ListOffsets, asked of each partition's leader."""
+"""Looks up offsets by position or time, with ListOffsets to each partition's leader."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from penstock.protocol.messages.api_02_list_offsets import (
 )
 from penstock.protocol.vocabulary import EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP, READ_UNCOMMITTED
 
-# The first version that knows each of the special timestamps: an older broker would take it for a time.
+# The first version that supports each special timestamp: an older broker would treat it as a time.
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
 class FoundOffset(NamedTuple):
     offset: int
-    """-1: no record is that late."""
+    """The offset; -1 if all records are older than the timestamp."""
     timestamp: int
     leader_epoch: int
 
@@ -28,7 +28,7 @@ class FoundOffset(NamedTuple):
 async def list_offsets(
     client: AsyncClient, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = READ_UNCOMMITTED
 ) -> dict[tuple[str, int], FoundOffset]:
-    """(topic, partition) → timestamp or special position, to offsets. All or a KafkaError."""
+    """Maps each partition's timestamp or special position to its offset. Raises KafkaError if one fails."""
     found: dict[tuple[str, int], FoundOffset] = {}
     topics = sorted({topic for topic, _ in wanted})
 
@@ -40,7 +40,10 @@ async def list_offsets(
             version = connection.version_of(request.API_KEY)
             for timestamp in wanted.values():
                 if version < _SINCE.get(timestamp, 0):
-                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} is too old for {timestamp}.")
+                    raise KafkaError(
+                        ErrorCode.UNSUPPORTED_VERSION,
+                        f"{connection.address} is too old to look up the special timestamp {timestamp}.",
+                    )
             _take(await connection.request(request, version=version), found)
 
     await client.retrying(ask_the_rest, refresh=topics)

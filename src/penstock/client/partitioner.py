@@ -1,4 +1,4 @@
-"""Which partition a record goes to: the same one that Kafka's own producer would choose for its key."""
+"""Chooses a record's partition: for a key, the same as Kafka's own producer."""
 
 from random import Random
 from struct import Struct
@@ -10,7 +10,7 @@ _WORD = Struct("<I")
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 of Kafka's producers, unsigned."""
+    """Returns the 32-bit MurmurHash2 of Kafka's producers, unsigned."""
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
@@ -29,7 +29,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def another_partition(partitions: int, last: int | None, random: Random) -> int:
-    """For records without a key: the next batch goes somewhere else than the last one."""
+    """Returns another partition than the last batch's, for records without a key."""
     if last is None or partitions == 1:
         return random.randrange(partitions)
     return (last + random.randrange(1, partitions)) % partitions

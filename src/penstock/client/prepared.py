@@ -1,10 +1,10 @@
-"""Which transaction a producer has prepared: what an outside coordinator remembers of it (KIP-939). Pure."""
+"""Identifies a producer's prepared transaction, for an external coordinator to store (KIP-939). Pure."""
 
 from typing import NamedTuple
 
 
 class PreparedTxnState(NamedTuple):
-    """As text `producerId:epoch`; the empty text stands for no transaction, as Kafka writes it."""
+    """A prepared transaction; its text is `producerId:epoch`, or empty for none, as in Kafka."""
 
     producer_id: int
     producer_epoch: int
@@ -14,12 +14,12 @@ class PreparedTxnState(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "PreparedTxnState":
-        """Raises ValueError."""
+        """Parses the text form. Raises ValueError."""
         if not text:
             return NOTHING_PREPARED
         producer_id, colon, epoch = text.partition(":")
         if not (colon and producer_id.isdecimal() and epoch.isdecimal()):
-            raise ValueError(f"{text!r} is no prepared transaction: it looks like 4711:3")
+            raise ValueError(f"{text!r} is not a prepared transaction: write producer id and epoch, such as 4711:3")
         return cls(int(producer_id), int(epoch))
 
 

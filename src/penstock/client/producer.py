@@ -1,7 +1,7 @@
-"""Writes records: gathered into batches, sent to leaders, repeated until they are there or their time is up.
+"""Writes records: gathers them into batches, sends these to leaders and retries until delivery or a timeout.
 
-A partition has one batch on its way at a time, so order holds through every repetition. With idempotence (default) a
-batch carries a producer id and a sequence number, and a repetition that was already written is not written again.
+Each partition has one batch in flight, so retries keep the order. With idempotence (default) a batch carries a producer
+id and a sequence number, and a retry of a written batch is not written again.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ from penstock.records.record import Headers
 ALL = -1
 _LAST_VERSION_WITH_NAMES = 12
 _ANYWHERE = -1
-# Records wait meanwhile: a new leader is looked for more often than a dead node is knocked at.
+# Records wait meanwhile: metadata is refreshed more often than connections to a dead node are tried.
 LONGEST_PAUSE_S = 0.25
 
-# The broker lost track of our sequence numbers: a new producer id starts them again.
+# The broker no longer knows the sequence numbers: a new producer id restarts them.
 _NEEDS_NEW_ID = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -59,21 +59,21 @@ _NEEDS_NEW_ID = frozenset(
 class ProducerSettings:
     acks: int = ALL
     idempotent: bool = True
-    """Needs acks=ALL; without it a repeated batch may be written twice."""
+    """Needs acks=ALL; without idempotence a retried batch may be written twice."""
     compression: int = 0
     compression_level: int | None = None
     linger_s: float = 0.005
     batch_bytes: int = 256 * 1024
     request_max_bytes: int = 1024 * 1024
     buffer_bytes: int = 32 * 1024 * 1024
-    """Of records not yet settled; then `send` waits."""
+    """Limit of the bytes of undelivered records; at the limit `send` waits."""
     delivery_timeout_s: float = 120.0
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
     two_phase_commit: bool = False
-    """Its transactions have no timeout and may be prepared, for an outside coordinator to end them (KIP-939)."""
+    """Transactions have no timeout and can be prepared, for an external coordinator to end them (KIP-939)."""
     create_topics: bool = False
-    """Whether a topic that isn't there is asked for, if the broker creates topics by itself."""
+    """True to request a missing topic in a way that makes the broker create it, if auto-creation is on."""
 
 
 class Producer:
@@ -94,7 +94,7 @@ class Producer:
             )
             self._idempotent = True
         self._identity = ProducerIdentity(client, self._transactions)
-        self._on_its_way: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._in_flight: dict[TopicPartition, asyncio.Task[None]] = {}
         self._flushing = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -121,7 +121,7 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Queues a record; waits only for room. Await the result for its offset."""
+        """Queues a record; waits only for buffer space. Await the result for its offset."""
         size = record_size(key, value, headers)
         batch = await self._place(topic, key, size, partition)
         timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
@@ -133,9 +133,9 @@ class Producer:
     async def send_many(
         self, topic: str, records: Iterable[BulkRecord], *, partition: int | None = None
     ) -> list[PendingBatch]:
-        """Queues records; waits only for room. The batches that they went into, for whoever wants to know their fate.
+        """Queues records; waits only for buffer space. Returns their batches, whose futures give the outcome.
 
-        Only the first record of a batch looks for its place, so that the others cost little.
+        Only the first record of a batch chooses the batch, so that the others cost little.
         """
         info = await self._client.topic(topic, create=self._settings.create_topics)
         count, limit, now = len(info.partitions), self._settings.batch_bytes, self._clock.wall_ms()
@@ -150,7 +150,7 @@ class Producer:
             batch = filling.get(place)
             if batch is None or batch.size + size > limit:
                 batch = await self._place(topic, key, size, partition)
-                # While that waited, batches may have gone.
+                # Batches may have been sent during the wait.
                 filling = {at: each for at, each in filling.items() if each.encoded is None and not each.done.done()}
                 filling[place] = batch
                 found[batch] = None
@@ -162,7 +162,7 @@ class Producer:
         return list(found)
 
     async def _place(self, topic: str, key: bytes | None, size: int, partition: int | None) -> PendingBatch:
-        """The batch for a record of this size; waits for room."""
+        """Returns the batch for a record of this size; waits for buffer space."""
         if self._transactions is not None:
             self._transactions.check_open()
         info = self._client.cluster.topics.get(topic)
@@ -179,14 +179,14 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """After records were added: no room may be left, and the batch may be ready."""
+        """Called after records were added: blocks later sends if the buffer is full, and sends a full batch."""
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
         if batch is not None and batch.size >= self._settings.batch_bytes:
             self._drain()
 
     async def send_built(self, topic: str, partition: int, built: Built) -> None:
-        """Queues a batch of records that was built elsewhere; waits only for room. `flush` tells whether it arrived."""
+        """Queues a batch built elsewhere; waits only for buffer space. `flush` raises if it was not delivered."""
         if self._transactions is not None:
             self._transactions.check_open()
         while not self._room.is_set():
@@ -200,7 +200,7 @@ class Producer:
         self._drain()
 
     async def flush(self) -> None:
-        """Waits until everything queued so far is settled. Raises the first failure."""
+        """Waits until all queued records are delivered or failed. Raises the first failure."""
         batches = self._pending.all()
         self._flushing += 1
         try:
@@ -213,10 +213,10 @@ class Producer:
                 raise failure
 
     async def close(self) -> None:
-        """Drops what isn't settled."""
+        """Closes the producer and fails undelivered records."""
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._on_its_way.values())
+        tasks = list(self._in_flight.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -226,7 +226,7 @@ class Producer:
     # Transactions: with a transactional id, after `async with` or `start`
 
     async def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
-        """Whatever the producer before left open is aborted; or it is kept, only to be ended, and told."""
+        """Initialises the transactional id; aborts its open transaction, or keeps and returns a prepared one."""
         transactions = self._transactional()
         await transactions.start(keep_prepared=keep_prepared)
         return transactions.prepared
@@ -240,24 +240,24 @@ class Producer:
 
     @property
     def transaction(self) -> PreparedTxnState:
-        """The transaction that is open, for whoever may end it."""
+        """Returns the open transaction, for an external coordinator that may end it."""
         transactions = self._transactional()
         transactions.check_open()
         return PreparedTxnState(transactions.producer_id, transactions.producer_epoch)
 
     async def prepare(self) -> PreparedTxnState:
-        """Delivers everything and leaves the end to others, who need what this returns. Raises if a record was lost."""
+        """Delivers all records and prepares the transaction. Returns its state, with which it can be ended."""
         with suppress(KafkaError):
             await self.flush()
         return self._transactional().prepare()
 
     async def complete(self, decided: PreparedTxnState) -> None:
-        """Commits what is prepared if it is this, else aborts it; nothing happens if it has ended before."""
+        """Commits the prepared transaction if it is this one, else aborts it. No-op if it has ended already."""
         if await self._transactional().complete(decided):
             self._identity.restart_sequences()
 
     async def commit(self) -> None:
-        """Delivers everything and commits. Raises if a record was lost: then only `abort` is left."""
+        """Delivers all records and commits. Raises if a record was lost: then only `abort` is possible."""
         with suppress(KafkaError):
             await self.flush()
         await self._end(commit=True)
@@ -273,7 +273,10 @@ class Producer:
 
     def _transactional(self) -> Transactions:
         if self._transactions is None:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Give the producer a transactional id first.")
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                "The producer has no transactional id: set transactional_id in its settings.",
+            )
         return self._transactions
 
     # Gathering
@@ -293,7 +296,7 @@ class Producer:
         batch = PendingBatch(
             partition, now + settings.linger_s, now + settings.delivery_timeout_s, loop.create_future()
         )
-        # Nobody has to await a promise; `flush` and `close` see to its failure.
+        # Callers need not await a future; `flush` and `close` handle its failure.
         batch.done.add_done_callback(_seen)
         self._pending.append(batch)
         self._pending.bytes += batch.size
@@ -315,12 +318,12 @@ class Producer:
     # Sending
 
     def _drain(self) -> None:
-        """Sends what is ready: one batch a partition, one request a leader."""
+        """Sends the batches that are ready: one batch per partition, one request per leader."""
         now = asyncio.get_running_loop().time()
         hurry = self._flushing > 0 or not self._room.is_set()
         by_leader: dict[int | None, list[PendingBatch]] = {}
         for batch, complete in self._pending.heads():
-            if batch.partition in self._on_its_way:
+            if batch.partition in self._in_flight:
                 continue
             ready_at = batch.retry_at if complete or hurry else max(batch.due_at, batch.retry_at)
             if ready_at > now:
@@ -331,7 +334,7 @@ class Producer:
             for group in self._requests(batches) if leader is not None else [[batch] for batch in batches]:
                 task = asyncio.ensure_future(self._deliver(leader, group))
                 for batch in group:
-                    self._on_its_way[batch.partition] = task
+                    self._in_flight[batch.partition] = task
 
     def _requests(self, batches: list[PendingBatch]) -> list[list[PendingBatch]]:
         groups: list[list[PendingBatch]] = []
@@ -357,11 +360,11 @@ class Producer:
             await self._find_leaders(refused)
         finally:
             for batch in batches:
-                self._on_its_way.pop(batch.partition, None)
+                self._in_flight.pop(batch.partition, None)
         self._drain()
 
     async def _find_leaders(self, refused: list[PendingBatch]) -> None:
-        """Before they are sent again. Those whose leader turns out to be another one need not wait."""
+        """Refreshes leaders before a retry. Batches whose leader has changed are retried at once."""
         if not refused:
             return
         cluster = self._client.cluster
@@ -393,7 +396,7 @@ class Producer:
             )
 
     async def _produce(self, leader: int, batches: list[PendingBatch]) -> list[PendingBatch]:
-        """Those that need another leader or another time."""
+        """Sends batches to a leader; returns those to be retried after a refresh of leaders."""
         connection = await self._client.connection(leader)
         request = self._request(batches)
         version = connection.version_of(request.API_KEY, self._last_version(request))
@@ -445,27 +448,27 @@ class Producer:
     # Outcomes
 
     def _answered(self, batch: PendingBatch, result: PartitionProduceResponse, moved: bool) -> bool:
-        """Whether its leader has to be looked for before the next attempt."""
+        """Handles a batch's result; returns whether its leader must be refreshed before the retry."""
         code = code_of(result.error_code)
         if code is ErrorCode.NONE:
             self._settle(batch, Appended(result.base_offset, result.log_append_time_ms))
         elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._settle(batch, Appended(-1, -1))
         elif moved and code.retriable and asyncio.get_running_loop().time() < batch.gives_up_at:
-            # The refusal named the new leader: there is nothing to wait for.
+            # The refusal named the new leader: retry at once.
             batch.retry_at = 0.0
         else:
             return self._failed(batch, KafkaError(code, result.error_message))
         return False
 
     def _failed(self, batch: PendingBatch, error: KafkaError) -> bool:
-        """Another attempt later, unless it is pointless or too late. Whether there will be one."""
+        """Schedules a retry unless the error is final or the timeout is over; returns whether it did."""
         now = asyncio.get_running_loop().time()
         batch.failures += 1
         new_id = self._identity.can_be_replaced and error.code in _NEEDS_NEW_ID and batch.failures == 1
         if not (may_pass(error.code) or new_id) or now >= batch.gives_up_at:
             if batch.encoded is not None:
-                # Its sequence numbers may or may not be taken: the next batch can't follow them.
+                # Its sequence numbers may or may not be used: the next batch can't continue them.
                 self._identity.replace()
             if self._transactions is not None:
                 self._transactions.failed(error)

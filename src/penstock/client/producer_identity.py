@@ -1,4 +1,4 @@
-"""Who an idempotent producer is to the brokers: its id and epoch, and the next sequence number of each partition."""
+"""An idempotent producer's id and epoch, and the next sequence number of each partition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ProducerIdentity:
-    """A transactional producer has the id that its transactions got; another one asks any broker for one."""
+    """Holds the producer id: a transactional producer's comes from its transactions, another's from any broker."""
 
     def __init__(self, client: AsyncClient, transactions: Transactions | None) -> None:
         self._client = client
@@ -28,11 +28,11 @@ class ProducerIdentity:
 
     @property
     def can_be_replaced(self) -> bool:
-        """True if this producer asked for its id itself, and so can ask for another."""
+        """True if the id came from a broker and not from transactions, so that another can be requested."""
         return self._own is not None
 
     async def current(self) -> tuple[int, int]:
-        """The producer's id and epoch; asks for them first if there are none."""
+        """Returns the producer's id and epoch; requests them first if there are none."""
         if self._transactions is not None:
             return self._transactions.producer_id, self._transactions.producer_epoch
         async with self._asking:
@@ -46,19 +46,19 @@ class ProducerIdentity:
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         )
         if answer.error_code:
-            raise KafkaError(code_of(answer.error_code), "The broker gives no producer id.")
+            raise KafkaError(code_of(answer.error_code), "The broker refused to allocate a producer id.")
         return answer.producer_id, answer.producer_epoch
 
     def next_sequence(self, partition: TopicPartition, count: int) -> int:
-        """The sequence number of the partition's next record, of `count` that follow each other."""
+        """Returns the sequence number of the partition's next record, and advances it by `count` records."""
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence_after(sequence, count)
         return sequence
 
     def replace(self) -> None:
-        """The next batch gets another producer id, and sequences begin at 0."""
+        """Drops the producer id: the next batch gets a new one, with sequences from 0."""
         self._own = None
 
     def restart_sequences(self) -> None:
-        """Sequences begin at 0: the producer has a new epoch."""
+        """Restarts sequences at 0, because the producer has a new epoch."""
         self._sequences.clear()

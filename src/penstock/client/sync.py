@@ -1,8 +1,8 @@
 """The client for code without an event loop: the command line, Spark's workers, scripts, notebooks.
 
-It runs a loop in a thread of its own. A thread, because connections have to be read, and a producer's linger and a
-consumer's next fetch have to go on, while the caller does something else; and because the caller may itself sit inside
-an event loop that must not be entered twice, as in a notebook.
+It runs an event loop in a thread of its own, for two reasons: connections must be read, and a producer's linger and a
+consumer's next fetch must go on, while the caller does other work; and the caller may already be inside an event loop,
+as in a notebook.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from penstock.records.record import Headers
 
 T = TypeVar("T")
 
-"""Key, value, headers, and the timestamp or None for now."""
+"""Key, value, headers and timestamp; a timestamp of None means now."""
 
 
 class _WallClock:
-    """There is no node here to be given a clock by."""
+    """The system's wall clock, for clients outside a node."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -58,7 +58,7 @@ class _LoopThread:
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C while waiting: the work must not go on behind the caller's back.
+            # Ctrl-C while waiting: the work must not continue unnoticed.
             future.cancel()
             raise
 
@@ -80,7 +80,7 @@ class Client:
         retry_first: bool = False,
         network: Network | None = None,
     ) -> None:
-        """`retry_first`: the first connection is retried like all that follows; else it fails at once."""
+        """`retry_first`: the first connection is retried like later ones; otherwise it fails at once."""
         self.asynchronous = AsyncClient(bootstrap, settings=settings, retry=retry, network=network)
         self._admin = Admin(self.asynchronous)
         self._thread = _LoopThread()
@@ -110,7 +110,7 @@ class Client:
             self._thread.stop()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Any coroutine of the asynchronous client, on its loop."""
+        """Runs a coroutine of the asynchronous client on its loop and returns the result."""
         return self._thread.run(work)
 
     # Requests and metadata
@@ -122,7 +122,7 @@ class Client:
     def request(
         self, message: Message, *, node: int | None = None, version: int | None = None, timeout_s: float | None = None
     ) -> Any:
-        """Asks one node (None: any), once; the answer's error codes are the caller's."""
+        """Sends a request to one node (None: any), once; the caller checks the answer's error codes."""
         return self.run(self.asynchronous.request(message, node=node, version=version, timeout_s=timeout_s))
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
@@ -194,7 +194,7 @@ class Client:
 
 
 class SyncProducer:
-    """`send_many` crosses to the client's thread once for all its records: prefer it where records come in bulk."""
+    """A producer for code without an event loop. `send_many` crosses threads once for all its records."""
 
     def __init__(self, client: Client, settings: ProducerSettings | None) -> None:
         self._client = client
@@ -221,23 +221,23 @@ class SyncProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> "SyncSent":
-        """Queues a record; waits only for room."""
+        """Queues a record; waits only for buffer space."""
         sent = self._client.run(
             self._producer.send(topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms)
         )
         return SyncSent(self._client, sent)
 
     def send_many(self, topic: str, records: Iterable[BulkRecord], *, partition: int | None = None) -> None:
-        """Queues records; waits for room. `flush` tells whether they arrived."""
+        """Queues records; waits for buffer space. `flush` raises if they were not delivered."""
 
         self._client.run(self._producer.send_many(topic, list(records), partition=partition))
 
     def send_built(self, topic: str, partition: int, built: Built) -> None:
-        """Queues a batch of records that was built elsewhere; waits only for room."""
+        """Queues a batch built elsewhere; waits only for buffer space."""
         self._client.run(self._producer.send_built(topic, partition, built))
 
     def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
-        """With a transactional id: takes it over from the one before. Then `begin`, or `complete` what was kept."""
+        """Initialises the transactional id and fences its earlier producer. Call `begin` or `complete` next."""
         return self._client.run(self._producer.start(keep_prepared=keep_prepared))
 
     def begin(self) -> None:
@@ -263,7 +263,7 @@ class SyncProducer:
         self._client.run(self._producer.abort())
 
     def flush(self) -> None:
-        """Waits until everything is settled. Raises the first failure of what was queued."""
+        """Waits until all queued records are delivered or failed. Raises the first failure."""
         self._client.run(self._producer.flush())
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ class SyncProducer:
 
 
 class SyncSent:
-    """The promise of one record."""
+    """The future of one record."""
 
     __slots__ = ("_client", "_sent")
 

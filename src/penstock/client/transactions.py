@@ -1,4 +1,4 @@
-"""A producer's transactions: what the transaction coordinator has to be told, and when.
+"""A producer's transactions: its states, and the requests to the transaction coordinator.
 
     fresh ──start──▶ ready ──begin──▶ open ──commit/abort──▶ ready
                                        │ a record failed
@@ -41,7 +41,7 @@ from penstock.protocol.vocabulary import GROUP_COORDINATOR, TRANSACTION_COORDINA
 T = TypeVar("T")
 
 FEATURE = "transaction.version"
-# The last versions that belong to the older way; a broker without the feature refuses the newer ones.
+# The last versions of transaction.version 1; a broker without the feature refuses newer ones.
 _OLD_END_TXN = 4
 _OLD_TXN_OFFSET_COMMIT = 4
 _CLIENT_ADD_PARTITIONS = 3
@@ -82,21 +82,21 @@ class Transactions:
         self.producer_id = -1
         self.producer_epoch = -1
         self.implicit = False
-        """Whether the broker enlists partitions by itself (transaction.version 2)."""
+        """True if the broker enlists partitions by itself (transaction.version 2)."""
         self.failure: KafkaError | None = None
         self._enlisted: set[TopicPartition] = set()
         self._used = False
         self._asking = asyncio.Lock()
 
     async def start(self, *, keep_prepared: bool = False) -> None:
-        """Gets the producer id; what an earlier producer of the same transactional id left open is aborted, or kept."""
+        """Gets the producer id; aborts, or keeps, the transaction that the transactional id has open."""
         self.prepared = await self._init_producer_id(keep_prepared=keep_prepared)
         await self._learn_generation()
         self.state = State.READY if self.prepared == NOTHING_PREPARED else State.PREPARED
         self._used = self.state is State.PREPARED
 
     async def resume(self, prepared: PreparedTxnState) -> None:
-        """Speaks for the producer that prepared it, which nobody has fenced since: saves a request."""
+        """Takes over a prepared transaction with its producer's id and epoch, without a request or fencing."""
         self._expect(State.FRESH)
         await self._learn_generation()
         self.producer_id, self.producer_epoch = self.prepared = prepared
@@ -106,9 +106,11 @@ class Transactions:
         self.implicit = (await self._client.connection()).features.get(FEATURE, 0) >= 2
 
     def prepare(self) -> PreparedTxnState:
-        """Promises that nothing more is written; everything must have been delivered."""
+        """Marks the transaction as prepared: nothing more may be written; all records must have been delivered."""
         if not self._two_phase:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Set two_phase_commit of the producer first.")
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, "The producer can't prepare: set two_phase_commit in its settings."
+            )
         self._raise_failure("prepared")
         self._expect(State.OPEN)
         self.state = State.PREPARED
@@ -116,9 +118,9 @@ class Transactions:
         return self.prepared
 
     async def complete(self, decided: PreparedTxnState) -> bool:
-        """Commits what is prepared if it is what was decided on, else aborts it. True as `end` says."""
+        """Commits the prepared transaction if it is the given one, else aborts it. Returns the result of `end`."""
         if self.state is State.READY:
-            return False  # it has ended before
+            return False  # it has ended already
         self._expect(State.PREPARED)
         return await self.end(commit=self.prepared == decided)
 
@@ -130,12 +132,12 @@ class Transactions:
         self._used = False
 
     def check_open(self) -> None:
-        """A record belongs to a transaction. Raises KafkaError when none is open."""
+        """Raises KafkaError if no transaction is open, which every record needs."""
         if self.state is not State.OPEN:
             self._expect(State.OPEN)
 
     async def enlist(self, partitions: Iterable[TopicPartition]) -> None:
-        """Before the first batch of a partition is sent in this transaction."""
+        """Adds partitions to the transaction, before their first batch is sent."""
         async with self._asking:
             new = [partition for partition in partitions if partition not in self._enlisted]
             if new and not self.implicit:
@@ -144,7 +146,7 @@ class Transactions:
             self._used = self._used or bool(new)
 
     def failed(self, error: KafkaError) -> None:
-        """A batch of this transaction is lost."""
+        """Notes that a batch is lost: the transaction can only be aborted."""
         if error.code in _FENCED:
             self.state = State.FENCED
         elif self.state is State.OPEN:
@@ -152,7 +154,7 @@ class Transactions:
         self.failure = self.failure or error
 
     async def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group's offsets become part of the transaction: committed with its records or not at all."""
+        """Adds the group's offsets to the transaction: they are committed with its records or not at all."""
         self._expect(State.OPEN)
         if not self.implicit:
             await self._ask(lambda: self._add_offsets(group_id))
@@ -160,7 +162,7 @@ class Transactions:
         await self._ask(lambda: self._commit_offsets(group_id, offsets))
 
     async def end(self, *, commit: bool) -> bool:
-        """Ends it; everything must have been delivered. True when sequence numbers start again."""
+        """Ends the transaction; all records must have been delivered. Returns True if sequence numbers restart."""
         if commit:
             self._raise_failure("committed")
             self._expect(State.OPEN, State.PREPARED)
@@ -171,7 +173,7 @@ class Transactions:
             return False
         bumped = await self._ask(lambda: self._end(commit))
         if not commit and not bumped:
-            # Batches that were lost leave a gap in the sequence numbers: a new epoch starts them again.
+            # Lost batches leave a gap in the sequence numbers: a new epoch restarts them.
             await self._init_producer_id()
             bumped = True
         self.state = State.READY
@@ -205,7 +207,7 @@ class Transactions:
             if version > connection.versions[message.API_KEY][1]:
                 raise KafkaError(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    "The broker does not take part in two-phase commit: set its transaction.two.phase.commit.enable.",
+                    "The broker does not allow two-phase commit: set its transaction.two.phase.commit.enable.",
                 )
             return await connection.request(message, version=version)
         except KafkaError as error:
@@ -301,7 +303,7 @@ class Transactions:
                     code = code_of(result.error_code)
                     if code in _COORDINATOR_MOVED:
                         self._client.forget_coordinator(group_id, GROUP_COORDINATOR)
-                    raise KafkaError(code, f"Group {group_id!r} takes no offset of {answered.name}.")
+                    raise KafkaError(code, f"Group {group_id!r} refused an offset of {answered.name}.")
 
     async def _end(self, commit: bool) -> bool:
         request = EndTxnRequest(

@@ -1,4 +1,4 @@
-"""A broker that says what the test wants: real frames on a real socket, with the answers scripted by API."""
+"""A fake broker: real frames on a real socket, with answers scripted per API."""
 
 import asyncio
 import struct
@@ -51,7 +51,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 class FakeBroker:
-    """`on[key]` answers a request; what isn't scripted is answered plainly for one topic `t` led by this node."""
+    """`on[key]` answers a request; other requests get plain answers about one topic `t` led by this node."""
 
     def __init__(self, node_id: int = 1) -> None:
         self.node_id = node_id
@@ -132,7 +132,7 @@ async def fake_broker(node_id: int = 1) -> AsyncIterator[FakeBroker]:
 def fetched(
     *records: bytes, offset: int = 0, aborted: list[AbortedTransaction] | None = None, code: int = 0
 ) -> Message:
-    """A Fetch answer about partition 0 of topic `t`."""
+    """Returns a Fetch answer about partition 0 of topic `t`."""
     data = PartitionData(
         partition_index=0,
         error_code=code,

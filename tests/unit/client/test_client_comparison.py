@@ -1,4 +1,4 @@
-"""Replicas compared piece by piece."""
+"""Comparing replicas piece by piece."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_equal_replicas_have_no_difference_and_one_digest() -> None:
     assert digest_of(list(LEADER)) == digest_of(LEADER)
 
 
-def test_the_first_difference_is_named_by_its_offset() -> None:
+def test_the_first_difference_is_reported_by_its_offset() -> None:
     assert found(pieces((0, 4, b"a"), (5, 9, b"x"), (10, 10, b"y"))) == (5, "other bytes than the leader's")
     assert found(pieces((0, 4, b"a"), (5, 9, b"b"))) == (10, "records of the leader are missing")
     assert found([*LEADER, Piece(11, 12, b"d")]) == (11, "records that the leader doesn't have")
@@ -55,7 +55,7 @@ def test_the_first_difference_is_named_by_its_offset() -> None:
     )
 
 
-def test_digests_tell_cuts_apart() -> None:
+def test_digests_depend_on_batch_boundaries() -> None:
     assert digest_of(pieces((0, 1, b"a"))) != digest_of(pieces((0, 2, b"a")))
 
 
@@ -64,7 +64,7 @@ def test_ranges_begin_at_multiples_of_their_size() -> None:
     assert _spans(10, 20, 10) == [(10, 20)]
 
 
-def test_of_a_compacted_topic_only_what_compaction_promises_counts() -> None:
+def test_a_compacted_topic_is_compared_by_the_last_record_of_each_key() -> None:
     full, compacted = Survivors(), Survivors()
     records = [(1, b"a", b"1", ()), (2, b"b", b"1", ()), (3, b"a", b"2", ()), (4, b"b", None, ())]
     full.take(memoryview(build_batch(records)))
@@ -88,13 +88,13 @@ def outlined(client: Client) -> Comparison:
     return client.run(outline(client.asynchronous, target(client), at_rate(None)))
 
 
-def test_the_same_is_found_however_the_ranges_are_shared_out() -> None:
+def test_results_do_not_depend_on_the_division_into_shares() -> None:
     with Broker(topics={"t": 1}) as broker, broker.client() as client:
         with client.producer() as producer:
-            for first in range(0, 98, 7):  # batches reach from one range into the next
+            for first in range(0, 98, 7):  # batches extend from one range into the next
                 producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(first, first + 7)])
                 producer.flush()
-        client.delete_records({("t", 0): 3})  # the first one begins before the log does
+        client.delete_records({("t", 0): 3})  # the first range begins before the log start
         whole = client.run(compare_replicas(client.asynchronous, target(client), range_offsets=10, paced=at_rate(None)))
         assert (whole.first, whole.end, whole.ranges) == (3, 98, 10)
         for most_ranges in (1, 3, 10):
@@ -107,7 +107,7 @@ def test_the_same_is_found_however_the_ranges_are_shared_out() -> None:
             assert gathered(found, [done[at] for at in sorted(done)]).digest == whole.digest
 
 
-def test_what_retention_takes_meanwhile_is_not_compared() -> None:
+def test_records_deleted_by_retention_meanwhile_are_not_compared() -> None:
     with Broker(topics={"t": 1}) as broker, broker.client() as client:
         with client.producer() as producer:
             producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(50)])
@@ -123,7 +123,7 @@ def test_what_retention_takes_meanwhile_is_not_compared() -> None:
         assert (again.first, again.end) == (55, 100)
 
 
-def test_damage_is_found_at_its_batch_though_the_broker_serves_nothing_around_it(tmp_path: Path) -> None:
+def test_a_damaged_batch_is_located_though_the_broker_refuses_reads_around_it(tmp_path: Path) -> None:
     with Broker(data=tmp_path, topics={"t": 1}) as broker:
         with broker.client() as client, client.producer() as producer:
             for first in range(0, 60, 5):

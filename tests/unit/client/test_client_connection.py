@@ -1,4 +1,4 @@
-"""One connection: versions, order, and every way in which a broker can let a client down."""
+"""One connection: versions, order of answers, and failures of the broker."""
 
 import asyncio
 import tracemalloc
@@ -34,7 +34,7 @@ def named(name: str) -> DescribeClusterResponse:
     return DescribeClusterResponse(cluster_id=name)
 
 
-def test_the_highest_version_that_both_sides_know_is_used() -> None:
+def test_the_highest_common_version_is_used() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[60] = (0, 1)
@@ -53,7 +53,7 @@ def test_the_highest_version_that_both_sides_know_is_used() -> None:
     run(scenario())
 
 
-def test_a_broker_that_knows_only_older_api_versions_is_understood() -> None:
+def test_a_broker_with_only_older_versions_of_apiversions_works() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             known = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)])
@@ -72,12 +72,12 @@ def test_a_broker_that_knows_only_older_api_versions_is_understood() -> None:
     run(scenario())
 
 
-def test_what_the_broker_does_not_serve_is_refused_before_it_is_sent() -> None:
+def test_an_unsupported_request_is_refused_before_it_is_sent() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             del broker.versions[60]
             async with connected(broker) as connection:
-                with pytest.raises(KafkaError, match="doesn't serve DescribeCluster") as raised:
+                with pytest.raises(KafkaError, match="serves no version of DescribeCluster") as raised:
                     await connection.request(DescribeClusterRequest())
                 assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
                 broker.versions[60] = (0, 0)
@@ -89,7 +89,7 @@ def test_what_the_broker_does_not_serve_is_refused_before_it_is_sent() -> None:
     run(scenario())
 
 
-def test_a_value_that_does_not_fit_into_its_field_is_told_as_such() -> None:
+def test_a_value_out_of_range_for_its_field_is_reported() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[60] = (1, 1)
@@ -120,7 +120,7 @@ def test_requests_may_overlap_and_get_their_own_answers() -> None:
     run(scenario())
 
 
-def test_a_late_answer_fails_the_connection_and_all_who_wait_on_it() -> None:
+def test_a_late_answer_fails_the_connection_and_all_its_requests() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -142,7 +142,7 @@ def test_a_late_answer_fails_the_connection_and_all_who_wait_on_it() -> None:
     run(scenario())
 
 
-def test_a_connection_that_breaks_fails_who_waits() -> None:
+def test_a_broken_connection_fails_its_waiting_requests() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
 
@@ -163,13 +163,16 @@ def test_a_connection_that_breaks_fails_who_waits() -> None:
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        ([b"\x00\x00\x00\x63", b"\x00" * 20], "answered what nobody asked"),
-        ([b"\x00"], "answered what nobody asked"),
+        ([b"\x00\x00\x00\x63", b"\x00" * 20], "sent an answer without a request"),
+        ([b"\x00"], "sent an answer without a request"),
         ([b"\x00\x00\x00\x01", b"\x00", b"\xff" * 20], "is no DescribeCluster v2"),
-        ([b"\x00\x00\x00\x01", b"\x00" * 5000], "is no Kafka broker: a frame of 5004 bytes was announced"),
+        (
+            [b"\x00\x00\x00\x01", b"\x00" * 5000],
+            "did not answer like a Kafka broker: a frame of 5004 bytes was announced",
+        ),
     ],
 )
-def test_an_answer_that_makes_no_sense_fails_the_connection(answer: list[bytes], sentence: str) -> None:
+def test_an_invalid_answer_fails_the_connection(answer: list[bytes], sentence: str) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.on[60] = lambda request, version: answer
@@ -181,7 +184,7 @@ def test_an_answer_that_makes_no_sense_fails_the_connection(answer: list[bytes],
     run(scenario())
 
 
-def test_nobody_listening_is_a_network_exception_that_names_the_address() -> None:
+def test_a_refused_connection_is_a_network_exception_with_the_address() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             port = broker.port
@@ -203,7 +206,7 @@ def test_a_large_answer_arrives_whole() -> None:
     run(scenario())
 
 
-def test_what_was_fetched_is_not_copied_to_be_decoded() -> None:
+def test_fetched_batches_are_decoded_without_a_copy() -> None:
     async def go() -> None:
         async with fake_broker() as broker, connected(broker) as connection:
             part = PartitionData(partition_index=0, records=bytes(8_000_000))
@@ -222,7 +225,7 @@ def test_what_was_fetched_is_not_copied_to_be_decoded() -> None:
     run(go())
 
 
-def test_the_client_names_itself() -> None:
+def test_requests_carry_the_client_id() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, connected(broker):
             (hello,) = broker.requests(ApiVersionsRequest)

@@ -1,4 +1,4 @@
-"""Reading partitions: positions, prefetch, and what to do when a fetch is refused."""
+"""Reading partitions: positions, prefetching, and refused fetches."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -92,7 +92,7 @@ def test_everything_is_read_in_order_from_the_beginning() -> None:
     run(scenario())
 
 
-def test_the_next_fetch_is_under_way_before_it_is_asked_for() -> None:
+def test_the_next_fetch_is_sent_before_the_next_poll() -> None:
     async def scenario() -> None:
         async with consuming(10) as (consumer, _, broker):
             await consumer.assign({T0: 0})
@@ -104,7 +104,7 @@ def test_the_next_fetch_is_under_way_before_it_is_asked_for() -> None:
     run(scenario())
 
 
-def test_a_poll_waits_for_new_records_and_no_longer_than_told() -> None:
+def test_a_poll_waits_for_new_records_up_to_its_timeout() -> None:
     async def scenario() -> None:
         async with consuming(0) as (consumer, log, _):
             await consumer.assign({T0: LATEST})
@@ -127,7 +127,7 @@ def test_a_position_is_an_offset_an_end_or_a_time(position: int | Since, first: 
     run(scenario())
 
 
-def test_what_was_fetched_for_another_position_is_thrown_away() -> None:
+def test_data_fetched_for_an_old_position_is_dropped() -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, _, _):
             await consumer.assign({T0: 0})
@@ -138,7 +138,7 @@ def test_what_was_fetched_for_another_position_is_thrown_away() -> None:
     run(scenario())
 
 
-def test_a_lost_position_is_reported_with_what_there_is() -> None:
+def test_a_position_out_of_range_is_reported_with_the_available_offsets() -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, log, _):
             log.start = 5
@@ -150,7 +150,7 @@ def test_a_lost_position_is_reported_with_what_there_is() -> None:
     run(scenario())
 
 
-def test_a_lost_position_may_be_reset() -> None:
+def test_a_position_out_of_range_can_be_reset() -> None:
     async def scenario() -> None:
         async with consuming(20, ConsumerSettings(reset=EARLIEST)) as (consumer, log, _):
             log.start = 15
@@ -160,7 +160,7 @@ def test_a_lost_position_may_be_reset() -> None:
     run(scenario())
 
 
-def test_a_refusal_that_passes_is_waited_out() -> None:
+def test_a_retriable_fetch_error_is_retried() -> None:
     async def scenario() -> None:
         async with consuming(5) as (consumer, log, broker):
             log.refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID]
@@ -171,7 +171,7 @@ def test_a_refusal_that_passes_is_waited_out() -> None:
     run(scenario())
 
 
-def test_a_refusal_that_stays_is_raised() -> None:
+def test_a_fatal_fetch_error_is_raised() -> None:
     async def scenario() -> None:
         async with consuming(5) as (consumer, log, _):
             log.refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 100
@@ -186,11 +186,11 @@ def test_a_refusal_that_stays_is_raised() -> None:
     run(scenario())
 
 
-def test_a_batch_that_says_it_is_longer_than_what_came_is_raised_and_not_asked_for_again() -> None:
+def test_a_batch_with_a_wrong_length_is_raised_and_not_fetched_again() -> None:
     async def scenario() -> None:
         async with consuming(5) as (consumer, _, broker):
             rotten = bytearray(build_batch([(1000, None, b"0", ())], base_offset=0))
-            rotten[9] ^= 0x80  # of its length: no checksum covers it
+            rotten[9] ^= 0x80  # a byte of the batch length, which no checksum covers
             broker.on[1] = lambda request, version: fetched(bytes(rotten), offset=5)
             await consumer.assign({T0: 0})
             with pytest.raises(KafkaError, match="offset 0 of t-0 came damaged"):
@@ -199,7 +199,7 @@ def test_a_batch_that_says_it_is_longer_than_what_came_is_raised_and_not_asked_f
     run(scenario())
 
 
-def test_the_isolation_level_is_passed_on() -> None:
+def test_fetches_carry_the_isolation_level() -> None:
     async def scenario() -> None:
         async with consuming(5, ConsumerSettings(isolation_level=READ_COMMITTED)) as (consumer, _, broker):
             await consumer.assign({T0: EARLIEST})
@@ -210,7 +210,7 @@ def test_the_isolation_level_is_passed_on() -> None:
     run(scenario())
 
 
-def test_a_partition_that_is_given_up_is_not_read() -> None:
+def test_an_unassigned_partition_is_not_read() -> None:
     async def scenario() -> None:
         async with consuming(5) as (consumer, _, _):
             await consumer.assign({T0: 0})
@@ -222,7 +222,7 @@ def test_a_partition_that_is_given_up_is_not_read() -> None:
     run(scenario())
 
 
-def test_a_fetch_follows_the_leader_that_a_refusal_names() -> None:
+def test_a_fetch_follows_the_leader_named_by_a_refusal() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             one.nodes = [one]

@@ -1,4 +1,4 @@
-"""The client on several brokers: leaders and coordinators move, nodes die, metadata is old."""
+"""The client with several brokers: leaders and coordinators move, nodes fail, metadata is outdated."""
 
 import asyncio
 from typing import Any
@@ -115,7 +115,7 @@ def test_a_refused_batch_goes_to_the_leader_that_metadata_names_with_the_same_by
     run(scenario())
 
 
-def test_a_node_that_was_lost_between_two_looks_is_no_final_failure() -> None:
+def test_a_node_missing_from_fresh_metadata_is_retried() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -132,7 +132,7 @@ def test_a_node_that_was_lost_between_two_looks_is_no_final_failure() -> None:
     run(scenario())
 
 
-def test_a_silent_bootstrap_address_does_not_hold_up_the_next() -> None:
+def test_a_silent_bootstrap_address_does_not_delay_the_next() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as silent, fake_broker(2) as broker:
             gate = asyncio.Event()
@@ -151,7 +151,7 @@ def test_a_silent_bootstrap_address_does_not_hold_up_the_next() -> None:
     run(scenario())
 
 
-def test_a_node_that_refuses_is_left_alone_for_a_moment_and_the_others_are_asked() -> None:
+def test_an_unreachable_node_is_skipped_for_a_while() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -167,7 +167,7 @@ def test_a_node_that_refuses_is_left_alone_for_a_moment_and_the_others_are_asked
     run(scenario())
 
 
-def test_metadata_goes_to_a_node_that_is_not_busy() -> None:
+def test_metadata_is_requested_from_an_idle_node() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -199,7 +199,7 @@ def answer(leader: int, epoch: int) -> MetadataResponse:
     )
 
 
-def test_an_older_leader_epoch_in_metadata_is_not_believed_unless_the_topic_is_another() -> None:
+def test_an_older_leader_epoch_in_metadata_is_ignored_unless_the_topic_was_recreated() -> None:
     cluster = Cluster()
     cluster.update(answer(2, 7))
     cluster.update(answer(1, 6))
@@ -212,7 +212,7 @@ def test_an_older_leader_epoch_in_metadata_is_not_believed_unless_the_topic_is_a
     assert cluster.leader("t", 0) == 2
 
 
-def test_a_partition_without_a_leader_does_not_keep_the_others_from_being_read() -> None:
+def test_a_partition_without_a_leader_does_not_block_the_others() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.leaders = {0: 1, 1: -1}
@@ -232,7 +232,7 @@ def diverging(end_offset: int) -> Message:
 
 
 @pytest.mark.parametrize("reset", [None, EARLIEST])
-def test_a_consumer_notices_that_what_it_read_was_truncated(reset: int | None) -> None:
+def test_a_consumer_detects_truncation_of_records_it_has_read(reset: int | None) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             records = [(0, None, bytes([each]), ()) for each in range(5)]
@@ -255,7 +255,7 @@ def test_a_consumer_notices_that_what_it_read_was_truncated(reset: int | None) -
     run(scenario())
 
 
-def test_a_transaction_goes_on_with_the_next_coordinator() -> None:
+def test_a_transaction_continues_with_the_next_coordinator() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -281,7 +281,7 @@ def test_a_transaction_goes_on_with_the_next_coordinator() -> None:
     run(scenario())
 
 
-def test_a_change_is_asked_for_again_while_there_is_no_controller() -> None:
+def test_a_change_is_retried_while_there_is_no_controller() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             codes = [ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER, ErrorCode.NONE]

@@ -1,4 +1,4 @@
-"""What a reader may see of the batches that a fetch brought."""
+"""The batches of a fetch that are visible to a reader."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_two_producers_abort_independently() -> None:
     assert offsets(log, 0, aborted((2, 1), (1, 0))) == [3]
 
 
-def test_a_cut_off_last_batch_is_left_for_the_next_fetch() -> None:
+def test_an_incomplete_last_batch_is_left_for_the_next_fetch() -> None:
     whole, cut = data(0, b"a"), data(1, b"b")
     batches, next_offset = visible_batches(memoryview(whole + cut[:-1]), 0)
     assert len(batches) == 1

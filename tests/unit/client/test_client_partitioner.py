@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own producer sends them."""
+"""Keys are mapped to partitions as by Kafka's own producer."""
 
 from random import Random
 
@@ -18,7 +18,7 @@ from penstock.client.partitioner import another_partition, murmur2, partition_fo
         (b"abc", 479470107),
     ],
 )
-def test_the_hash_is_kafkas(key: bytes, signed: int) -> None:
+def test_the_hash_equals_kafkas(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
     assert partition_for_key(key, 7) == (signed & 0x7FFFFFFF) % 7
 

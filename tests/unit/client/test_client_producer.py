@@ -1,4 +1,4 @@
-"""Records on their way to a broker that forgets, refuses, moves and hangs up."""
+"""Producing to a broker that loses state, refuses batches, moves leaders and closes connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ from penstock.records.record import read_records
 
 
 class Partitions:
-    """The produce side of a fake broker: a log of batches by partition, and codes to answer first."""
+    """The produce side of a fake broker: logs of batches by partition, and error codes to answer first."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.logs: dict[int, list[bytes]] = {}
@@ -97,7 +97,7 @@ def test_a_record_gets_its_offset_and_time() -> None:
     run(scenario())
 
 
-def test_records_are_gathered_into_few_batches_in_order() -> None:
+def test_records_are_gathered_into_batches_in_order() -> None:
     async def scenario() -> None:
         settings = ProducerSettings(linger_s=60, batch_bytes=1000)
         async with producing(settings) as (producer, logs, _):
@@ -116,7 +116,7 @@ def test_records_are_gathered_into_few_batches_in_order() -> None:
     run(scenario())
 
 
-def test_keys_decide_the_partition_and_the_rest_is_spread_by_batch() -> None:
+def test_keys_decide_the_partition_and_other_records_are_spread_by_batch() -> None:
     async def scenario() -> None:
         async with producing(partitions=3) as (producer, logs, _):
             for _ in range(3):
@@ -132,7 +132,7 @@ def test_keys_decide_the_partition_and_the_rest_is_spread_by_batch() -> None:
     run(scenario())
 
 
-def test_many_records_go_where_single_ones_would_and_look_for_a_place_once_a_batch(
+def test_send_many_chooses_the_same_partitions_as_send_and_once_per_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Any] = [(None, b"value %d" % each, (), 7) for each in range(1000)]
@@ -166,7 +166,7 @@ def test_many_records_go_where_single_ones_would_and_look_for_a_place_once_a_bat
     run(scenario())
 
 
-def test_a_repetition_is_the_same_bytes_and_keeps_the_order() -> None:
+def test_a_retry_sends_the_same_bytes_and_keeps_the_order() -> None:
     async def scenario() -> None:
         async with producing(ProducerSettings(linger_s=0.001, batch_bytes=200)) as (producer, logs, _):
             logs.refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS]
@@ -180,7 +180,7 @@ def test_a_repetition_is_the_same_bytes_and_keeps_the_order() -> None:
     run(scenario())
 
 
-def test_a_lost_connection_is_a_reason_to_repeat() -> None:
+def test_a_lost_connection_is_retried() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, broker):
             answer = broker.on[0]
@@ -198,7 +198,7 @@ def test_a_lost_connection_is_a_reason_to_repeat() -> None:
     run(scenario())
 
 
-def test_a_forgotten_producer_gets_a_new_id_and_starts_its_sequence_again() -> None:
+def test_an_unknown_producer_id_is_replaced_and_the_sequence_restarts() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, broker):
             await (await producer.send("t", b"one"))
@@ -235,7 +235,7 @@ def test_an_answered_duplicate_counts_as_written() -> None:
     run(scenario())
 
 
-def test_delivery_gives_up_when_its_time_is_over() -> None:
+def test_delivery_fails_after_its_timeout() -> None:
     async def scenario() -> None:
         settings = ProducerSettings(linger_s=0, delivery_timeout_s=0.02)
         async with producing(settings) as (producer, logs, _):
@@ -248,7 +248,7 @@ def test_delivery_gives_up_when_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_without_idempotence_no_producer_id_is_asked_for(acks: int) -> None:
+def test_without_idempotence_no_producer_id_is_requested(acks: int) -> None:
     async def scenario() -> None:
         async with producing(ProducerSettings(acks=acks, linger_s=0)) as (producer, logs, broker):
             sent = await producer.send("t", b"one")
@@ -261,7 +261,7 @@ def test_without_idempotence_no_producer_id_is_asked_for(acks: int) -> None:
     run(scenario())
 
 
-def test_sending_waits_for_room() -> None:
+def test_send_waits_for_buffer_space() -> None:
     async def scenario() -> None:
         settings = ProducerSettings(linger_s=60, buffer_bytes=3000, batch_bytes=1500)
         async with producing(settings) as (producer, logs, _):
@@ -280,7 +280,7 @@ def test_sending_waits_for_room() -> None:
 
 
 @pytest.mark.parametrize("compression", range(5))
-def test_batches_are_compressed_as_asked(compression: int) -> None:
+def test_batches_are_compressed_with_the_configured_codec(compression: int) -> None:
     async def scenario() -> None:
         async with producing(ProducerSettings(linger_s=0, compression=compression)) as (producer, logs, _):
             await (await producer.send("t", b"abc" * 100))
@@ -290,7 +290,7 @@ def test_batches_are_compressed_as_asked(compression: int) -> None:
     run(scenario())
 
 
-def test_closing_fails_what_is_not_settled() -> None:
+def test_closing_fails_undelivered_records() -> None:
     async def scenario() -> None:
         async with producing(ProducerSettings(linger_s=60)) as (producer, _, _):
             sent = await producer.send("t", b"one")
@@ -301,7 +301,7 @@ def test_closing_fails_what_is_not_settled() -> None:
     run(scenario())
 
 
-def test_what_nobody_answers_still_goes_out_when_the_client_closes() -> None:
+def test_closing_the_client_still_sends_records_with_acks_0() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             logs = Partitions(broker)
@@ -318,7 +318,7 @@ def test_what_nobody_answers_still_goes_out_when_the_client_closes() -> None:
     run(scenario())
 
 
-def test_a_refusal_that_names_the_new_leader_is_followed_without_asking() -> None:
+def test_a_new_leader_named_by_a_refusal_is_used_without_a_metadata_request() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             one.nodes = [one]

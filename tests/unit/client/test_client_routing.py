@@ -1,4 +1,4 @@
-"""Finding brokers, topics and leaders, and when to stop trying."""
+"""Finding brokers, topics and leaders, and the limits of retries."""
 
 import asyncio
 from random import Random
@@ -27,17 +27,17 @@ def test_bootstrap_addresses_are_hosts_and_ports() -> None:
         ("", "names no host"),
         (":1", "names no host"),
         ("a:", "names no port: write a:9092"),
-        ("a:b", "'b' is no port"),
-        ("a:0", "'0' is no port"),
-        ("a:70000", "'70000' is no port"),
-        ("::1", "stands in brackets"),
-        ("fe80::1:9092", "stands in brackets"),
+        ("a:b", "'b' is not a port"),
+        ("a:0", "'0' is not a port"),
+        ("a:70000", "'70000' is not a port"),
+        ("::1", "an IPv6 address in brackets"),
+        ("fe80::1:9092", "an IPv6 address in brackets"),
     ):
         with pytest.raises(ValueError, match=reason):
             parse_bootstrap(wrong)
 
 
-def test_pauses_double_up_to_the_longest_and_are_spread() -> None:
+def test_retry_pauses_double_up_to_the_longest_with_jitter() -> None:
     retry = Retry(first_pause_s=0.1, longest_pause_s=1.0)
     random = Random(3)
     for failures, expected in [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.8), (5, 1.0), (1000, 1.0)]:
@@ -112,7 +112,7 @@ def test_a_node_has_one_connection_per_channel() -> None:
             first = await client.connection(1)
             assert await client.connection(1) is first
             assert await client.connection(1, "fetch") is not first
-            with pytest.raises(KafkaError, match="no live node 9"):
+            with pytest.raises(KafkaError, match="Node 9 is not among the cluster's live brokers"):
                 await client.connection(9)
 
     run(scenario())
@@ -139,7 +139,7 @@ def test_requests_follow_the_leader_when_it_moves() -> None:
     run(scenario())
 
 
-def test_retries_end() -> None:
+def test_retries_are_limited() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.on[2] = lambda request, version: offset_answer(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -156,7 +156,7 @@ def test_retries_end() -> None:
     run(scenario())
 
 
-def test_an_old_broker_is_not_asked_for_what_it_would_take_for_a_time() -> None:
+def test_a_special_timestamp_is_not_sent_to_a_broker_that_would_read_it_as_a_time() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[2] = (1, 6)
@@ -167,7 +167,7 @@ def test_an_old_broker_is_not_asked_for_what_it_would_take_for_a_time() -> None:
     run(scenario())
 
 
-def test_a_topic_that_is_not_there_is_said_so_after_a_few_looks() -> None:
+def test_a_missing_topic_is_reported_after_a_few_metadata_requests() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.unknown_topics.add("nope")
@@ -181,7 +181,7 @@ def test_a_topic_that_is_not_there_is_said_so_after_a_few_looks() -> None:
     run(scenario())
 
 
-def test_a_partition_without_a_leader_is_waited_for() -> None:
+def test_the_client_waits_for_a_partitions_leader() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.leaders = {0: -1}
@@ -194,7 +194,7 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
     run(scenario())
 
 
-def test_a_nodes_configs_are_asked_of_that_node() -> None:
+def test_configs_of_a_node_are_requested_from_that_node() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             one.nodes = two.nodes = [one, two]
@@ -220,7 +220,7 @@ def test_an_error_code_of_a_newer_broker_is_an_error() -> None:
     run(scenario())
 
 
-def test_a_hint_about_the_new_leader_counts_only_if_it_is_newer() -> None:
+def test_a_leader_hint_is_used_only_if_it_is_newer() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             await client.topic("t")

@@ -1,4 +1,4 @@
-"""What a transactional producer tells its coordinator, in both generations of the protocol."""
+"""Requests of a transactional producer to its coordinator, in both versions of the protocol."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -106,7 +106,7 @@ async def producing(generation: int) -> AsyncIterator[tuple[Producer, Coordinate
 
 
 def batches(broker: FakeBroker) -> list[tuple[int, int]]:
-    """Epoch and sequence of what was produced."""
+    """Returns epoch and sequence of the produced batches."""
     found = []
     for request in broker.requests(ProduceRequest):
         assert request.transactional_id == "me"
@@ -148,7 +148,7 @@ def test_an_abort_starts_a_new_epoch(generation: int) -> None:
     run(scenario())
 
 
-def test_a_transaction_that_did_nothing_is_not_mentioned() -> None:
+def test_an_empty_transaction_sends_no_request() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, _, broker):
             producer.begin()
@@ -160,7 +160,7 @@ def test_a_transaction_that_did_nothing_is_not_mentioned() -> None:
     run(scenario())
 
 
-def test_a_lost_record_leaves_only_the_abort() -> None:
+def test_after_a_lost_record_only_abort_is_possible() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, coordinated, broker):
             coordinated.refusals[0] = [ErrorCode.MESSAGE_TOO_LARGE]
@@ -193,7 +193,7 @@ def test_offsets_of_a_group_join_the_transaction() -> None:
     run(scenario())
 
 
-def test_a_coordinator_that_moved_or_is_busy_is_asked_again() -> None:
+def test_requests_to_a_moved_or_busy_coordinator_are_retried() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, coordinated, broker):
             looked = len(broker.requests(FindCoordinatorRequest))
@@ -231,13 +231,13 @@ def test_records_need_an_open_transaction_and_transactions_an_id() -> None:
             with pytest.raises(KafkaError, match="is in a transaction"):
                 producer.begin()
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
-            with pytest.raises(KafkaError, match="Give the producer a transactional id"):
+            with pytest.raises(KafkaError, match="The producer has no transactional id"):
                 Producer(client, ManualClock()).begin()
 
     run(scenario())
 
 
-def test_a_coordinator_is_looked_up_once_also_of_an_old_broker() -> None:
+def test_a_coordinator_is_looked_up_once_with_old_brokers_too() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[10] = (0, 3)

@@ -43,19 +43,19 @@ def committed(client: Client, topic: str) -> list[bytes | None]:
 @pytest.mark.parametrize(
     ("text", "state"), [("4711:3", PreparedTxnState(4711, 3)), ("", NOTHING_PREPARED), ("0:0", PreparedTxnState(0, 0))]
 )
-def test_a_prepared_transaction_is_a_short_text(text: str, state: PreparedTxnState) -> None:
+def test_a_prepared_transaction_has_a_text_form(text: str, state: PreparedTxnState) -> None:
     assert str(state) == text
     assert PreparedTxnState.parse(text) == state
 
 
 @pytest.mark.parametrize("text", ["1", "1:", ":1", "-1:0", "a:b", "1:2:3"])
-def test_another_text_is_no_prepared_transaction(text: str) -> None:
-    with pytest.raises(ValueError, match="no prepared transaction"):
+def test_an_invalid_text_of_a_prepared_transaction_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a prepared transaction"):
         PreparedTxnState.parse(text)
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_a_new_producer_commits_what_was_decided_and_aborts_anything_else(client: Client, decided: bool) -> None:
+def test_a_new_producer_commits_the_given_transaction_and_aborts_any_other(client: Client, decided: bool) -> None:
     topic = f"decided-{decided}".lower()
     client.create_topic(topic, 1)
     first = producer(client, topic)
@@ -79,7 +79,7 @@ def test_a_new_producer_commits_what_was_decided_and_aborts_anything_else(client
     assert committed(client, topic) == ([b"first"] if decided else []) + [b"second"]
 
 
-def test_completing_again_does_nothing(client: Client) -> None:
+def test_completing_twice_is_a_no_op(client: Client) -> None:
     client.create_topic("again", 1)
     with producer(client, "again") as first:
         first.begin()
@@ -93,7 +93,7 @@ def test_completing_again_does_nothing(client: Client) -> None:
     assert committed(client, "again") == [b"once"]
 
 
-def test_preparing_is_for_producers_that_take_part(client: Client) -> None:
+def test_prepare_needs_a_two_phase_producer(client: Client) -> None:
     client.create_topic("alone", 1)
     with producer(client, "alone", two_phase=False) as one:
         one.begin()
@@ -103,7 +103,7 @@ def test_preparing_is_for_producers_that_take_part(client: Client) -> None:
         one.abort()
 
 
-def test_a_broker_that_takes_no_part_is_told_in_a_sentence() -> None:
+def test_a_broker_without_two_phase_commit_is_reported_in_a_sentence() -> None:
     with (
         Broker(config={"transaction.two.phase.commit.enable": "false"}) as off,
         Client(off.bootstrap) as client,

@@ -81,7 +81,7 @@ def test_nobody_waits_for_a_controller_that_stands_still_once_there_is_another(m
 def alive(ask: Any, directories: Any = lambda: Directories([], [], [])) -> Lifecycle:
     """A broker that is registered, as far as its heartbeats go."""
     image = SimpleNamespace(offset=5, brokers={}, features={METADATA_VERSION: 30})
-    metadata = SimpleNamespace(image=image, among_strangers=False)
+    metadata = SimpleNamespace(image=image, reaches_other_cluster=False)
     identity = Identity(1, "c", bytes(16), True, False, {}, {})
     channel = SimpleNamespace(ask=ask)
     return Lifecycle(identity, cast(Any, channel), cast(Any, metadata), Settings({"node.id": "1"}), directories)

@@ -1,4 +1,4 @@
-"""Topics that the cluster creates by itself: by auto-create, or for a coordinator's state."""
+"""Creates topics without a CreateTopics request: topics that auto.create.topics.enable allows, and internal topics."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import TopicImage
 
-SEEN_WITHIN_S = 5.0
+SEEN_WITHIN_S = 5.0  # after the controller created a topic, for this node's image to show it
 
 
 def topic_to_create(settings: Settings, name: str) -> CreatableTopic:
-    """The topic as its kind wants it: internal ones have counts and configs of their own."""
+    """Returns the topic to create. An internal topic gets its own counts and configs, any other topic the defaults."""
     if name == CONSUMER_OFFSETS:
         return _topic(
             name,
@@ -80,7 +80,7 @@ def topic_defaults(settings: Settings) -> TopicDefaults:
 
 
 class TopicCreator:
-    """Has the active controller create topics that a request or a coordinator needs."""
+    """Asks the active controller to create topics that a request or a coordinator needs."""
 
     def __init__(
         self, settings: Settings, metadata: MetadataLog, channel: ControllerChannel, lifecycle: Lifecycle
@@ -91,9 +91,9 @@ class TopicCreator:
         self._lifecycle = lifecycle
 
     async def create_missing(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """Creates the topics that don't exist yet and returns the refusals by name.
+        """Creates the topics that don't exist yet and returns the errors by topic name.
 
-        A topic that another request created first is not refused.
+        A topic that another request created first is no error.
         """
         topics = [topic_to_create(self._settings, name) for name in dict.fromkeys(names)]
         if not topics:
@@ -110,7 +110,7 @@ class TopicCreator:
         return refused
 
     async def ensure(self, name: str) -> TopicImage:
-        """Returns the topic, created first if it doesn't exist: a coordinator's topic, for instance."""
+        """Returns the topic, and creates it first if it doesn't exist."""
         found = self._metadata.image.topics.get(name)
         if found is None:
             refused = await self.create_missing([name])
@@ -118,5 +118,7 @@ class TopicCreator:
                 raise refused[name]
             found = self._metadata.image.topics.get(name)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' was deleted while it was created.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' was deleted right after its creation: try again."
+            )
         return found

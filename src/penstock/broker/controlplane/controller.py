@@ -1,10 +1,11 @@
-"""What the active controller does by itself: listens for brokers' heartbeats, fences who is gone, looks after leaders.
+"""The active controller: registers brokers, tracks their heartbeats, fences dead brokers and elects leaders.
 
-A broker that dies is noticed in two ways. A process that ends closes its connections: when the one it sent heartbeats
-over closes and its listener refuses a new one, it is fenced at once. A machine that falls silent is fenced when
-its session is over. A controller that takes over asks every broker in the first way, and gives each a whole session.
+A dead broker is detected in two ways. A process that ends closes its connections: when the connection with the
+broker's heartbeats closes and the broker's listener refuses a new connection, the broker is fenced at once. A machine
+that falls silent is fenced when its session times out. A new active controller probes every broker's listener and
+gives each broker a whole session.
 
-Every decision is a pure function in `penstock.metadata.controller`; here are only times, connections and timers.
+Every decision is a pure function in `penstock.metadata.controller`; this module adds times, connections and timers.
 """
 
 from __future__ import annotations
@@ -48,22 +49,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A process that dies closes its sockets one by one: its listener may be there a moment longer than its connections.
+#: Pauses before the probes of a suspected broker. A process that dies closes its sockets one by one: its listener may
+#: accept connections a moment longer than its own connections last.
 PROBES_AFTER_S = (0.0, 0.02, 0.1, 0.3, 1.0)
 PROBE_TIMEOUT_S = 1.0
-#: A timer that is later than this shows that the controller itself was held up. One goes off this often, to tell for
-#: how long: all of that time is lost to everybody, not only what is left of it after somebody's session.
-HELD_UP_MS = 500
-LOOK_EVERY_MS = 1000
-#: Between two looks at a broker that is silent, while its fencing is not committed.
+#: Sessions are checked at least this often, so that a pause of the controller is measured from its beginning: every
+#: broker's session is extended by the whole pause.
+CHECK_SESSIONS_EVERY_MS = 1000
+#: A check that runs later than this shows that the controller itself was paused.
+PAUSE_MS = 500
+#: Time between two checks of a silent broker while its fencing is not committed.
 RECHECK_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """A broker that was found gone, and when its partitions had other leaders. Times on the wall.
+    """One fencing of a broker: when it was detected, and when its partitions had new leaders. Times are wall clock.
 
-    Every node reads this from the metadata log; how and when it was noticed is known where the controller was.
+    Every node reads the fencing from the metadata log; only the node that decided it knows `how` and `detected_ms`.
     """
 
     broker_id: int
@@ -74,7 +77,7 @@ class Failover:
 
 
 def rules_of(settings: Settings) -> Rules:
-    """For topics about which the metadata says nothing."""
+    """Returns the rules for topics without configs of their own in the metadata."""
     return Rules(
         settings.int("min.insync.replicas"),
         settings.bool("unclean.leader.election.enable"),
@@ -84,7 +87,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 class Controller:
-    """Idle until this node is the active controller. `start` after the metadata log is, `close` before it."""
+    """Idle until this node is the active controller. Call `start` after the metadata log's, `close` before it."""
 
     def __init__(
         self, metadata: MetadataLog, settings: Settings, clock: Clock, network: Network, random: Random
@@ -98,7 +101,8 @@ class Controller:
         self.beats = Heartbeats(settings.int("broker.session.timeout.ms"))
         self.failovers: deque[Failover] = deque(maxlen=FENCINGS_MAX)
         self.failover_count = 0
-        self._noticed: dict[tuple[int, int], tuple[str, int]] = {}
+        #: How and when a failure was detected, by broker id and epoch, until the fencing is committed.
+        self._detected: dict[tuple[int, int], tuple[str, int]] = {}
         self.unclean_elections = 0
         self._watched: dict[int, tuple[RequestConnection, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -142,12 +146,12 @@ class Controller:
             )
         interval_s = settings.int("unclean.leader.election.interval.ms") / 1000
         self._every("unclean", interval_s, lambda: self._elect(elect_unclean))
-        await self._decide(lambda pending: Decision([], None))  # until all that was decided before is known to be
+        await self._decide(lambda pending: Decision([], None))  # waits until the earlier records are committed
         for broker_id, broker in sorted(self._metadata.image.brokers.items()):
             if not broker.fenced and broker_id != settings.node_id and self.active:
                 self._suspect(broker_id, broker.epoch, "refused a connection when a new controller took over")
 
-    # --- what brokers ask -------------------------------------------------------------------------------
+    # --- requests of brokers ----------------------------------------------------------------------------
 
     async def register(self, request: BrokerRegistrationRequest, cluster_id: str) -> BrokerRegistrationResponse:
         check_cluster(cluster_id, request.cluster_id, request.broker_id)
@@ -167,7 +171,7 @@ class Controller:
 
         answer = await self._metadata.submit(decide)
         if not answer.error_code:
-            logger.info("broker %d is registered with epoch %d", request.broker_id, answer.broker_epoch)
+            logger.info("broker %d registered and got broker epoch %d", request.broker_id, answer.broker_epoch)
         return answer
 
     async def heartbeat(self, request: BrokerHeartbeatRequest, ctx: RequestContext) -> BrokerHeartbeatResponse:
@@ -205,7 +209,7 @@ class Controller:
         elif reply.shutdown_offset is not None:
             session.shutdown_offset = reply.shutdown_offset
         if decision.records:
-            logger.info("broker %d is now in state: %s", broker_id, reply.state.value)
+            logger.info("broker %d changed to state %s", broker_id, reply.state.value)
         return decision
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
@@ -227,10 +231,10 @@ class Controller:
 
         await self._metadata.submit(decide)
 
-    # --- brokers that go --------------------------------------------------------------------------------
+    # --- failure detection ------------------------------------------------------------------------------
 
     def _watch(self, broker_id: int, epoch: int, connection: RequestConnection) -> None:
-        """The connection that a broker's heartbeats come over tells of its end."""
+        """Suspects the broker as soon as the connection with its heartbeats closes."""
         watched = self._watched.get(broker_id)
         if watched is not None and watched == (connection, epoch):
             return
@@ -239,7 +243,7 @@ class Controller:
 
     def _connection_closed(self, broker_id: int, epoch: int, connection: RequestConnection) -> None:
         if self._watched.get(broker_id) != (connection, epoch):
-            return  # it has moved to another connection since
+            return  # the broker's heartbeats have moved to another connection
         del self._watched[broker_id]
         self.beats.disconnected(broker_id, epoch)
         if self.active:
@@ -249,22 +253,22 @@ class Controller:
         self._tasks.start(self._probe(broker_id, epoch, how), f"probe-broker-{broker_id}")
 
     async def _probe(self, broker_id: int, epoch: int, how: str) -> None:
-        """Fences the broker if its listener refuses connections, unless it is heard of again."""
+        """Fences the broker if its listener refuses connections and no heartbeat arrives meanwhile."""
         began_ms, detected_ms = self._now_ms(), self._clock.wall_ms()
         for pause_s in PROBES_AFTER_S:
             if pause_s:
                 await asyncio.sleep(pause_s)
-            endpoints = self._suspected(broker_id, epoch, began_ms)
+            endpoints = self._endpoints_to_probe(broker_id, epoch, began_ms)
             if not endpoints:
                 return
             if all([await self._refuses(endpoint) for endpoint in endpoints]):
                 await self._fence(broker_id, epoch, how, detected_ms, heard_before_ms=began_ms)
                 return
 
-    def _suspected(self, broker_id: int, epoch: int, began_ms: int) -> list[Endpoint]:
-        """Where to look for the broker; nowhere when there is no reason to any more.
+    def _endpoints_to_probe(self, broker_id: int, epoch: int, began_ms: int) -> list[Endpoint]:
+        """Returns the endpoints at which to probe the broker; none if the broker is no longer suspected.
 
-        Where brokers reach each other: the address that a listener tells clients may be another machine from here.
+        The inter-broker listener is preferred: the address advertised to clients may lead to another machine.
         """
         broker = self._metadata.image.brokers.get(broker_id)
         if not self.active or broker is None or broker.epoch != epoch or broker.fenced:
@@ -273,11 +277,11 @@ class Controller:
             return []
         settings = self._settings
         name = settings.optional_str("inter.broker.listener.name") or settings.str("security.inter.broker.protocol")
-        among_brokers = broker.endpoints.get(name.upper())
-        return list(broker.endpoints.values()) if among_brokers is None else [among_brokers]
+        inter_broker = broker.endpoints.get(name.upper())
+        return list(broker.endpoints.values()) if inter_broker is None else [inter_broker]
 
     async def _refuses(self, endpoint: Endpoint) -> bool:
-        """Whether nobody listens there. Silence is no answer: the network may be what is broken."""
+        """Returns True if the endpoint refuses a connection. A timeout is no refusal: the network may be broken."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await self._network.connect(endpoint.host, endpoint.port, _Probe)
@@ -303,39 +307,40 @@ class Controller:
             decision = fence_broker(image, broker_id, rules)
             if decision.records:
                 self.failover_count += 1
-                self._noticed[broker_id, epoch] = (how, detected_ms)
+                self._detected[broker_id, epoch] = (how, detected_ms)
                 logger.warning("broker %d is fenced: it %s", broker_id, how)
             return decision
 
         await self._decide(decide)
-        self._noticed.pop((broker_id, epoch), None)
+        self._detected.pop((broker_id, epoch), None)
 
     def _list_failovers(self, image: MetadataImage) -> None:
         for each in image.changes.fencings:
-            noticed = self._noticed.get((each.broker_id, each.broker_epoch))
-            if noticed is None:
+            detected = self._detected.get((each.broker_id, each.broker_epoch))
+            if detected is None:
                 self.failovers.append(Failover(each.broker_id, each.timestamp_ms, each.partitions))
             else:
-                self.failovers.append(Failover(each.broker_id, self._clock.wall_ms(), each.partitions, *noticed))
+                self.failovers.append(Failover(each.broker_id, self._clock.wall_ms(), each.partitions, *detected))
 
     # --- sessions ---------------------------------------------------------------------------------------
 
     def _check_sessions_later(self) -> None:
         now_ms = self._now_ms()
         due_ms = self.beats.next_check_ms(self._metadata.image, now_ms)
-        self._at("sessions", max(min(due_ms, now_ms + LOOK_EVERY_MS), now_ms + RECHECK_MS), self._check_sessions)
+        due_ms = max(min(due_ms, now_ms + CHECK_SESSIONS_EVERY_MS), now_ms + RECHECK_MS)
+        self._at("sessions", due_ms, self._check_sessions)
 
     def _check_sessions(self, due_ms: int) -> None:
         now_ms = self._now_ms()
-        if now_ms - due_ms > HELD_UP_MS:
-            logger.warning("the controller was held up for %d ms: no broker is blamed for them", now_ms - due_ms)
+        if now_ms - due_ms > PAUSE_MS:
+            logger.warning("the controller was paused for %d ms: broker sessions are extended", now_ms - due_ms)
             self.beats.forgive(now_ms - due_ms, now_ms)
         elif self.beats.stale(self._metadata.image, now_ms):
             self._tasks.start(self._fence_silent(now_ms), "fence-silent-brokers")
         self._check_sessions_later()
 
     async def _fence_silent(self, now_ms: int) -> None:
-        """One after the other, so that the leaderships of the first don't go to the second."""
+        """Fences the silent brokers one by one, so that the leaderships of the first don't go to the second."""
         image = self._metadata.image
         for broker_id in self.beats.stale(image, now_ms):
             how = f"was silent for {self.beats.session_timeout_ms} ms"
@@ -346,7 +351,7 @@ class Controller:
     # --- leaders ----------------------------------------------------------------------------------------
 
     async def _elect(self, decide: Callable[[MetadataImage, Rules], Decision[bool]]) -> None:
-        """In portions, so that requests get their turn between them."""
+        """Elects leaders in portions, so that requests are served between two portions."""
         more: bool | None = True
         while more and self.active:
             rules = self.rules
@@ -368,11 +373,11 @@ class Controller:
     # --- timers and tasks -------------------------------------------------------------------------------
 
     async def _decide(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
-        """The reply; None when this node isn't the active controller any more: then another one will decide."""
+        """Returns the reply; None if this node is no longer the active controller: its successor will decide."""
         try:
             return await self._metadata.submit(decide)
         except KafkaError as error:
-            logger.info("nothing was decided: %s", error.message)
+            logger.info("the controller's own decision was not committed: %s", error.message)
             return None
 
     def _now_ms(self) -> int:
@@ -384,7 +389,7 @@ class Controller:
         if previous is not None:
             previous.cancel()
         if self.active:
-            # In the middle of the millisecond: at its beginning the clock may still round down to the one before.
+            # Half a millisecond late: at the exact time the clock may still round down to the millisecond before.
             self._timers[name] = loop.call_at((when_ms + 0.5) / 1000, callback, when_ms)
 
     def _every(self, name: str, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -396,7 +401,7 @@ class Controller:
 
 
 class _Probe(asyncio.Protocol):
-    """A connection that is wanted only to see that it can be had."""
+    """Closes its connection at once: a probe only tests whether the listener accepts."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

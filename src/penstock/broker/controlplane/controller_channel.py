@@ -1,7 +1,7 @@
-"""The way to the active controller: a function call if it is this node, a request over the network if it is another.
+"""Sends requests to the active controller: by a function call on this node, over the network to any other node.
 
-Another node may become the active controller while a request is under way. Then the request is sent again, to the new
-one, until its time is up. So the controller may get a request twice, as it may from a client that retries.
+Another node may become the active controller while a request is in flight. The request is then sent again, to the new
+controller, until its timeout. So the controller may get a request twice, as from a client that retries.
 """
 
 from __future__ import annotations
@@ -28,39 +28,42 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_MS = 30_000
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 0.1
-#: Errors after which another try, perhaps at another node, may well succeed.
-TRY_AGAIN = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE})
+#: Errors after which a retry may succeed, perhaps at another node.
+RETRIABLE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE})
 
 
 class ActiveController(Protocol):
     """Answers requests on this node while it is the active controller."""
 
     async def answer(self, request: Message) -> Any:
-        """The response to a request of this node's own. A refusal is a response with its error code."""
+        """Returns the response to a request of this node itself. A refusal is a response with an error code."""
         ...
 
     async def answer_client(self, ctx: RequestContext, request: Message) -> Any:
-        """The response to a request that a client sent to this node. Raises KafkaError."""
+        """Returns the response to a request that a client sent to this node. Raises KafkaError."""
         ...
 
 
 class ControllerChannel:
     def __init__(self, network: Network, node_id: int, metadata: MetadataLog, local: ActiveController) -> None:
-        """`local` is asked while `metadata` says that this node is the active controller."""
+        """Requests go to `local` while this node is the active controller according to `metadata`."""
         self._links = Links(network, f"broker-{node_id}-to-controller")
         self._metadata = metadata
         self._local = local
 
     def controller_changed(self, node_id: int) -> None:
-        """Gives up requests to controllers before this one: a controller that hangs never says that it is deposed."""
+        """Drops requests to all other nodes: a deposed controller that hangs never answers NOT_CONTROLLER."""
         self._links.keep_only(node_id)
 
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:
-        """The active controller's answer, its other error codes unread. KafkaError(REQUEST_TIMED_OUT) without any."""
-        return await self._until_answered(lambda left_s: self._once(request, lane, left_s), timeout_ms, request)
+        """Returns the active controller's answer; the caller checks its error codes.
+
+        Raises KafkaError(REQUEST_TIMED_OUT) if no active controller answers in time.
+        """
+        return await self._until_answered(lambda left_s: self._try_once(request, lane, left_s), timeout_ms, request)
 
     async def forward(self, ctx: RequestContext, request: Message) -> Any:
-        """A client's request in an envelope: the active controller does it in the client's name."""
+        """Forwards a client's request in an envelope: the active controller acts for the client's principal."""
         header = RequestHeader(
             request_api_key=ctx.api_key,
             request_api_version=ctx.api_version,
@@ -77,35 +80,35 @@ class ControllerChannel:
             client_host_address=host_bytes(ctx.connection.peer_host),
         )
 
-        async def once(left_s: float) -> Any:
-            if self._metadata.leading:  # it became so while this waited
+        async def try_once(left_s: float) -> Any:
+            if self._metadata.leading:  # this node became the active controller meanwhile
                 return await self._local.answer_client(ctx, request)
-            return _unpacked(await self._elsewhere(envelope, "forward", left_s), ctx)
+            return _response_in(await self._request_remote(envelope, "forward", left_s), ctx)
 
         timeout_ms = getattr(request, "timeout_ms", 0)
-        return await self._until_answered(once, timeout_ms if timeout_ms > 0 else None, request)
+        return await self._until_answered(try_once, timeout_ms if timeout_ms > 0 else None, request)
 
     def close(self) -> None:
         self._links.close()
 
     async def _until_answered(
-        self, once: Callable[[float], Awaitable[Any]], timeout_ms: int | None, request: Message
+        self, try_once: Callable[[float], Awaitable[Any]], timeout_ms: int | None, request: Message
     ) -> Any:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000
         pause_s = FIRST_PAUSE_S
-        why = "there is none"
+        why = "no node was asked before the timeout"
         while (left_s := deadline - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left_s):
-                    answer = await once(left_s)
+                    answer = await try_once(left_s)
                 if not says_not_controller(answer):
                     return answer
-                why = "who was asked is not it"
+                why = "the node that was asked is not the active controller"
             except TimeoutError:
-                why = "it did not answer in time"
+                why = "the controller did not answer in time"
             except KafkaError as error:
-                if error.code is not ErrorCode.REQUEST_TIMED_OUT and error.code not in TRY_AGAIN:
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT and error.code not in RETRIABLE:
                     raise
                 why = error.message or error.code.name
             await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
@@ -115,34 +118,38 @@ class ControllerChannel:
             f"{APIS[request.API_KEY].name} got no answer from the active controller: {why.rstrip('.')}. Try again.",
         )
 
-    async def _once(self, request: Message, lane: str, left_s: float) -> Any:
+    async def _try_once(self, request: Message, lane: str, left_s: float) -> Any:
         if self._metadata.leading:
             return await self._local.answer(request)
-        return await self._elsewhere(request, lane, left_s)
+        return await self._request_remote(request, lane, left_s)
 
-    async def _elsewhere(self, request: Message, lane: str, left_s: float) -> Any:
+    async def _request_remote(self, request: Message, lane: str, left_s: float) -> Any:
         node_id, address = self._metadata.active_controller()
         if address is None:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The quorum has no leader now.")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The metadata quorum has no leader now.")
         return await self._links.request((node_id, lane), address, request, left_s)
 
 
-def _unpacked(envelope: EnvelopeResponse, ctx: RequestContext) -> Any:
+def _response_in(envelope: EnvelopeResponse, ctx: RequestContext) -> Any:
     code = ErrorCode(envelope.error_code)
     if code or envelope.response_data is None:
-        raise KafkaError(code or ErrorCode.UNKNOWN_SERVER_ERROR, "The active controller refused a forwarded request.")
+        raise KafkaError(
+            code or ErrorCode.UNKNOWN_SERVER_ERROR,
+            "The active controller refused the forwarded request: see the controller's log.",
+        )
     data = envelope.response_data
     try:
         _, start = decode_prefix(ResponseHeader, response_header_version(ctx.api_key, ctx.api_version), data)
         return decode(response_class(ctx.api_key), ctx.api_version, data, start)
     except DecodeError as error:
         raise KafkaError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"The active controller's answer can't be read: {error}."
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"The active controller's answer can't be decoded ({error}): check that both nodes run the same version.",
         ) from None
 
 
 def says_not_controller(answer: Any) -> bool:
-    """Whether an answer says so at the top, or of the first of what was asked: then it says it of all."""
+    """Returns True if the answer, or the first entry of one of its arrays, has the error code NOT_CONTROLLER."""
     if not isinstance(answer, Struct):
         return False
     for field in type(answer).FIELDS:
@@ -155,7 +162,7 @@ def says_not_controller(answer: Any) -> bool:
 
 
 def principal_data(principal: str) -> bytes:
-    """Kafka's form of a principal: type and name, in version 0 of DefaultPrincipalData."""
+    """Encodes a principal as Kafka does: type and name, in version 0 of DefaultPrincipalData."""
     from penstock.protocol.messages.default_principal_data import DefaultPrincipalData
 
     kind, _, name = principal.partition(":")

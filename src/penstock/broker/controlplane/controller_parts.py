@@ -1,7 +1,7 @@
-"""What the handlers of the active controller work with.
+"""The parts of a node that the active controller's handlers use.
 
-It is a part of the `Broker`, and all of it exists before the way to the controller does. So a node that is the active
-controller itself answers its own requests without a detour through the `Broker`.
+They are a subset of the `Broker`'s parts, and all of them are built before the `ControllerChannel`. So a node that is
+the active controller answers its own requests without a `Broker`.
 """
 
 from __future__ import annotations

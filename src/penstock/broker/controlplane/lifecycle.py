@@ -1,10 +1,10 @@
-"""A broker's standing with the active controller: registered, then unfenced by heartbeats, and handed over at the end.
+"""A broker's registration with the active controller, its heartbeats, and its controlled shutdown.
 
-    start ──register──► registered, fenced ──heartbeat, caught up──► unfenced ──stop──► leaderships moved ──► gone
+    start ──register──► registered, fenced ──heartbeat, caught up──► unfenced ──stop──► leaderships moved ──► stopped
                             ▲                                            │
-                            └──────── the controller doesn't know it ◄───┘
+                            └───── registration unknown or stale ◄───────┘
 
-Everything goes through the channel: on a node that is the active controller itself no byte leaves the process.
+All requests go through the `ControllerChannel`: on the active controller's own node they are function calls.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ logger = logging.getLogger(__name__)
 LANE = "heartbeat"
 REGISTRATION_TRY_MS = 3_000
 MEMBERSHIP_TRY_MS = 10_000
-#: Pauses between two tries while something is being waited for.
+#: Pauses between two tries: short while the next answer is expected at once, longer after an error.
 SOON_S = 0.02
 AGAIN_S = 0.1
-SILENCE_S = 1.5  # no controller for that long while this broker stops: the others stop, too
-NOT_KNOWN = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
-#: What no later try changes, and what to do about it.
+SILENCE_S = 1.5  # without a controller's answer during shutdown: the controllers are probably stopping, too
+NOT_REGISTERED = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
+#: Error codes that a retry can't change, with cause and remedy.
 REFUSALS = {
-    ErrorCode.INCONSISTENT_CLUSTER_ID: "the controllers it reaches belong to another cluster: give it the addresses of "
-    "its own cluster, or directories formatted with the id of theirs",
-    ErrorCode.UNSUPPORTED_VERSION: "it is too old for the cluster's features: upgrade it first",
-    ErrorCode.INVALID_REGISTRATION: "the controller finds its listeners or directories wrong: compare them with those "
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "the controllers at the configured addresses belong to another cluster: "
+    "configure the controllers of this cluster, or format the directories with the other cluster's id",
+    ErrorCode.UNSUPPORTED_VERSION: "its version doesn't support the cluster's finalized features: upgrade it first",
+    ErrorCode.INVALID_REGISTRATION: "the controller rejected its listeners or log directories: compare them with those "
     "of the other brokers",
 }
-DUPLICATE = "another broker with the same node.id is running: give this one an id of its own"
+DUPLICATE = "another broker with the same node.id is running: set a node.id that no other broker has"
 
 
 class RefusedError(StorageError):
-    """The cluster doesn't take this node in. The message says why and what to do."""
+    """The cluster refused this node's registration. The message has cause and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this node is in this life."""
+    """This incarnation of the node as it registers: ids, endpoints, and state left by the incarnation before."""
 
     node_id: int
     cluster_id: str
@@ -79,7 +79,7 @@ class Identity:
 
 
 class Directories(NamedTuple):
-    """Ids of log directories: those in use, those that failed, and those that take nothing new."""
+    """Ids of the log directories in use, of the failed ones, and of the cordoned ones, which get no new replicas."""
 
     online: list[bytes]
     offline: list[bytes]
@@ -105,21 +105,24 @@ class Lifecycle:
         self._directories = directories
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
-        self._news = asyncio.Event()
+        self._image_changed = asyncio.Event()
         self._wants_shut_down = False
-        self._heard_at = 0.0
+        self._answered_at = 0.0
         self._may_shut_down = asyncio.Event()
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
         """Wakes the tasks that wait for an image, and the heartbeat if a broker begins to shut down."""
-        self._news.set()
-        if new.brokers is not old.brokers and _leaving(new) - _leaving(old):
-            self._wake.set()  # a broker that shuts down waits until all the others have heard of it
+        self._image_changed.set()
+        if new.brokers is not old.brokers and _shutting_down(new) - _shutting_down(old):
+            self._wake.set()  # that broker waits until every other broker's heartbeat shows the new metadata offset
 
-    # --- coming ---------------------------------------------------------------------------------------------
+    # --- registration ---------------------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """Registered, and everything that was decided before that is in the image. Raises RefusedError."""
+        """Registers this node and waits until the image has every record before the registration.
+
+        Raises RefusedError.
+        """
         if self.identity.is_controller:
             self._start(self._register_controller(), "controller-registration")
             self._start(self._join_quorum(), "quorum-membership")
@@ -128,7 +131,7 @@ class Lifecycle:
             await self._until(lambda image: image.offset >= self.broker_epoch)
 
     async def unfence(self) -> None:
-        """Heartbeats from now on. Returns when the cluster counts on this broker."""
+        """Starts the heartbeats and returns when the controller has unfenced this broker."""
         if not self.identity.is_broker:
             return
         self._start(self._beat(), "broker-heartbeat")
@@ -139,7 +142,7 @@ class Lifecycle:
         return broker is not None and broker.epoch == self.broker_epoch and not broker.fenced
 
     async def sees(self, condition: Callable[[MetadataImage], bool], limit_s: float) -> bool:
-        """Whether the condition holds of this node's image, now or within the limit."""
+        """Waits until the condition holds for this node's image. Returns False if it doesn't within the limit."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._until(condition)
@@ -149,14 +152,15 @@ class Lifecycle:
 
     async def _until(self, condition: Callable[[MetadataImage], bool]) -> None:
         while not condition(self._metadata.image):
-            self._news.clear()
-            await self._news.wait()
+            self._image_changed.clear()
+            await self._image_changed.wait()
 
     async def _register_broker(self, began_s: float) -> None:
-        """A controller that can't be reached is waited for; one that refuses is believed after a while.
+        """Registers this broker: waits for a controller without limit, and retries refusals for a limited time.
 
-        First it is noted who asks: should the process die before it hears, the next one asks under the same name, and
-        nobody holds the registration that was made meanwhile for a life that ended without a word.
+        The incarnation id is stored before the first try. If the process dies before the answer, the next process
+        registers with the same incarnation id, so the controller doesn't take the registration made meanwhile for
+        another running broker.
         """
         me = self.identity
         self._note_incarnation(
@@ -164,14 +168,14 @@ class Lifecycle:
         )
         patience_s = self._settings.int("initial.broker.registration.timeout.ms") / 1000
         loop = asyncio.get_running_loop()
-        said: ErrorCode | None = None
+        logged: ErrorCode | None = None
         ended_epoch = -1
         while True:
             try:
                 request = self._registration(ended_epoch)
                 answer = await self._channel.ask(request, timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
             except KafkaError as error:
-                if self._metadata.among_strangers:
+                if self._metadata.reaches_other_cluster:
                     raise RefusedError(self._refusal(ErrorCode.INCONSISTENT_CLUSTER_ID)) from None
                 logger.warning("broker %d is not registered yet: %s", self.identity.node_id, error.message)
                 began_s = loop.time()
@@ -184,21 +188,21 @@ class Lifecycle:
                 return
             if code in REFUSALS or loop.time() - began_s >= patience_s:
                 raise RefusedError(self._refusal(code))
-            if code is ErrorCode.BROKER_ID_NOT_REGISTERED:  # only a process that runs can name the epoch it is told
+            if code is ErrorCode.BROKER_ID_NOT_REGISTERED:  # repeating the epoch proves that this process is running
                 ended_epoch = answer.broker_epoch
                 await asyncio.sleep(SOON_S)
                 continue
-            if code is not said:  # once, not ten times a second: a life before this one may just not be over yet
-                said = code
-                logger.warning("%s It goes on asking for up to %.0f s.", self._refusal(code), patience_s)
+            if code is not logged:  # once, not at every try: the previous incarnation's session may not have ended yet
+                logged = code
+                logger.warning("%s The broker retries for up to %.0f s.", self._refusal(code), patience_s)
             await asyncio.sleep(AGAIN_S)
 
     def _refusal(self, code: ErrorCode) -> str:
         duplicate = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-        why = REFUSALS.get(code, DUPLICATE if duplicate else f"the controller says {code.name}: see its log")
+        why = REFUSALS.get(code, DUPLICATE if duplicate else f"the controller answered {code.name}: see its log")
         me = self.identity
         kind = "Broker" if me.is_broker else "Controller"
-        return f"{kind} {me.node_id} with directories of cluster {me.cluster_id} stays out: {why}."
+        return f"{kind} {me.node_id} with directories of cluster {me.cluster_id} was refused: {why}."
 
     def _registration(self, ended_epoch: int) -> api_62.BrokerRegistrationRequest:
         me = self.identity
@@ -226,61 +230,63 @@ class Lifecycle:
             listeners=_listeners(api_70.Listener, me.controller_endpoints),
             features=_features(api_70.Feature),
         )
-        told = False
+        logged = False
         while True:
             try:
                 answer = await self._channel.ask(request, timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
             except KafkaError as error:
-                if self._metadata.among_strangers and not told:
-                    told = True
+                if self._metadata.reaches_other_cluster and not logged:
+                    logged = True
                     logger.error("%s", self._refusal(ErrorCode.INCONSISTENT_CLUSTER_ID))
                 logger.info("controller %d is not registered yet: %s", me.node_id, error.message)
                 continue
             if not answer.error_code:
                 return
-            logger.warning("controller %d is not registered: %s", me.node_id, ErrorCode(answer.error_code).name)
+            code = ErrorCode(answer.error_code).name
+            logger.warning("controller %d is not registered yet: the controller answered %s", me.node_id, code)
             if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
                 await self._until(lambda image: image.features.get(METADATA_VERSION, 0) >= CONTROLLERS_REGISTER_SINCE)
             await asyncio.sleep(1.0)
 
     async def _join_quorum(self) -> None:
-        """A controller that doesn't vote says so, or asks to vote where it may (KIP-853)."""
+        """Logs a warning while this controller is no voter, and has it added as one if auto-join is on (KIP-853)."""
         await self._until(lambda image: image.offset >= 0)
         joins = self._settings.bool("controller.quorum.auto.join.enable")
-        told = False
+        logged = False
         while True:
-            sentence, request = self._membership()
-            if sentence is None:
+            problem, request = self._membership()
+            if problem is None:
                 return
-            if not told:
-                logger.warning("%s", sentence)
-                told = True
+            if not logged:
+                logger.warning("%s", problem)
+                logged = True
             if joins and request is not None:
                 try:
                     answer = await self._channel.ask(request, timeout_ms=MEMBERSHIP_TRY_MS)
-                    logger.info("the quorum's voters: %s", answer.error_message or ErrorCode(answer.error_code).name)
+                    result = answer.error_message or ErrorCode(answer.error_code).name
+                    logger.info("the request to change the quorum's voters was answered: %s", result)
                 except KafkaError as error:
                     logger.info("the quorum's voters could not be changed: %s", error.message)
             await asyncio.sleep(1.0)
 
     def _membership(self) -> tuple[str | None, Any]:
-        """What is wrong with this controller's vote, and the request that brings it nearer to one."""
+        """Returns why this controller is no voter and the request that helps; (None, None) if it is a voter."""
         me, view = self._metadata.voter, self._metadata.quorum()
         listed = next((voter for voter in view.voters if voter.node_id == me.node_id), None)
         if not view.voters or (listed is not None and listed.directory_id in (ZERO_UUID, me.directory_id)):
             return None, None
         cluster_id = self.identity.cluster_id
         if listed is not None:
-            sentence = (
-                f"Node {me.node_id} has another disk than the one that votes as node {me.node_id}, and doesn't vote: "
-                "remove that voter from the quorum, then add this one."
+            problem = (
+                f"Controller {me.node_id} is no voter: the quorum lists voter {me.node_id} with another directory id. "
+                "Remove that voter from the quorum, then add this controller."
             )
-            return sentence, api_81.RemoveRaftVoterRequest(
+            return problem, api_81.RemoveRaftVoterRequest(
                 cluster_id=cluster_id, voter_id=me.node_id, voter_directory_id=listed.directory_id
             )
-        sentence = f"Controller {me.node_id} doesn't vote yet: add it to the quorum's voters."
+        problem = f"Controller {me.node_id} is no voter yet: add it to the quorum's voters."
         listeners = [api_80.Listener(name=name, host=host, port=port) for name, host, port in me.endpoints]
-        return sentence, api_80.AddRaftVoterRequest(
+        return problem, api_80.AddRaftVoterRequest(
             cluster_id=cluster_id,
             timeout_ms=MEMBERSHIP_TRY_MS,
             voter_id=me.node_id,
@@ -288,73 +294,73 @@ class Lifecycle:
             listeners=listeners,
         )
 
-    # --- being there ----------------------------------------------------------------------------------------
+    # --- heartbeats -----------------------------------------------------------------------------------------
 
     def beat_now(self) -> None:
-        """Something changed that the controller should hear of at once, as a directory that failed."""
+        """Sends a heartbeat at once: the controller should know of a change, such as a failed directory."""
         self._wake.set()
 
     async def _beat(self) -> None:
         interval_s = self._settings.int("broker.heartbeat.interval.ms") / 1000
-        # One that is lost on its way, on a connection that leads nowhere any more, leaves time for another.
+        # If a heartbeat is lost on a dead connection, there is time for another within the session.
         timeout_ms = self._settings.int("broker.session.timeout.ms") // 2
         while True:
             pause_s = AGAIN_S
-            self._wake.clear()  # before it is said how things are: what changes while it is on its way is told at once
+            self._wake.clear()  # before the heartbeat is built: a change while it is in flight causes another at once
             try:
                 answer = await self._channel.ask(self._heartbeat(), timeout_ms=timeout_ms, lane=LANE)
-                pause_s = await self._heard(answer, interval_s)
+                pause_s = await self._handle_answer(answer, interval_s)
             except KafkaError as error:
                 logger.warning("broker %d can't reach the controller: %s", self.identity.node_id, error.message)
             except RefusedError as error:
                 logger.critical("%s", error)
-            except Exception:  # without heartbeats this broker would be fenced, and never come back
-                logger.exception("a heartbeat of broker %d failed: once more", self.identity.node_id)
+            except Exception:  # without heartbeats this broker would be fenced for good
+                logger.exception("a heartbeat of broker %d failed and is repeated", self.identity.node_id)
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
 
-    async def _heard(self, answer: Any, interval_s: float) -> float:
-        """How long to wait until the next heartbeat."""
-        self._heard_at = asyncio.get_running_loop().time()
+    async def _handle_answer(self, answer: Any, interval_s: float) -> float:
+        """Acts on the answer to a heartbeat and returns the pause until the next."""
+        self._answered_at = asyncio.get_running_loop().time()
         code = ErrorCode(answer.error_code)
-        if code in NOT_KNOWN:
-            logger.warning("broker %d registers again: %s", self.identity.node_id, code.name)
+        if code in NOT_REGISTERED:
+            logger.warning("broker %d registers again: its heartbeat got %s", self.identity.node_id, code.name)
             await self._register_broker(asyncio.get_running_loop().time())
             return 0.0
         if code:
-            logger.warning("the controller answers broker %d's heartbeat with %s", self.identity.node_id, code.name)
+            logger.warning("the controller answered broker %d's heartbeat with %s", self.identity.node_id, code.name)
             return AGAIN_S
         if answer.should_shut_down:
             self._may_shut_down.set()
-        if self._directories_untold():
-            await self._tell_directories()
+        if self._directories_unregistered():
+            await self._register_directories()
         if self._wants_shut_down or answer.is_fenced:
             return SOON_S
         return interval_s
 
-    def _directories_untold(self) -> bool:
-        """True if this broker registered before the metadata.version was raised to one with directories."""
+    def _directories_unregistered(self) -> bool:
+        """True if this broker registered before metadata.version supported directory ids."""
         image = self._metadata.image
         broker = image.brokers.get(self.identity.node_id)
         is_mine = broker is not None and broker.epoch == self.broker_epoch
         return broker is not None and is_mine and not broker.log_dirs and has_directories(image)
 
-    async def _tell_directories(self) -> None:
-        """The same registration once more; should it fail, the next heartbeat is followed by another.
+    async def _register_directories(self) -> None:
+        """Repeats the registration, now with directory ids. If it fails, the next heartbeat leads to another try.
 
-        It is not noted that this process asks: a later one must not take over this one's name and epoch.
+        The incarnation id is not stored as in `_register_broker`: a later process must not reuse this incarnation.
         """
         answer = await self._channel.ask(self._registration(-1), timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
         if answer.error_code:
             code = ErrorCode(answer.error_code).name
-            logger.warning("the controller was not told of broker %d's directories: %s", self.identity.node_id, code)
+            logger.warning("the directories of broker %d could not be registered: %s", self.identity.node_id, code)
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         directories = self._directories()
-        # A controller of an older version of the metadata doesn't take the question.
+        # Below that metadata.version the controller rejects the field.
         may_cordon = self._metadata.image.features.get(METADATA_VERSION, 0) >= CORDONED_SINCE
         return BrokerHeartbeatRequest(
             broker_id=self.identity.node_id,
@@ -366,22 +372,25 @@ class Lifecycle:
             cordoned_log_dirs=directories.cordoned if may_cordon else None,
         )
 
-    # --- going ----------------------------------------------------------------------------------------------
+    # --- controlled shutdown --------------------------------------------------------------------------------
 
     async def hand_over(self, limit_s: float) -> None:
-        """Controlled shutdown: others lead what this broker led, before it goes. Alone there is nobody to ask."""
+        """Has the controller move this broker's leaderships to other brokers (controlled shutdown).
+
+        Returns at once if no other broker could lead.
+        """
         image, me = self._metadata.image, self.identity.node_id
-        others = [one for one in image.brokers.values() if one.broker_id != me and one.usable]
+        others = [broker for broker in image.brokers.values() if broker.broker_id != me and broker.usable]
         enabled = self._settings.bool("controlled.shutdown.enable")
         if not self.identity.is_broker or not others or not enabled or not self._is_unfenced(image):
             return
         self._wants_shut_down = True
         self._wake.set()
         loop = asyncio.get_running_loop()
-        began = self._heard_at = loop.time()
+        began = self._answered_at = loop.time()
         while not self._may_shut_down.is_set():
-            if loop.time() - began > limit_s or loop.time() - self._heard_at > SILENCE_S:
-                logger.warning("broker %d stops with leaderships that could not be moved", me)
+            if loop.time() - began > limit_s or loop.time() - self._answered_at > SILENCE_S:
+                logger.warning("broker %d stops before the controller has moved all its leaderships", me)
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
@@ -398,8 +407,8 @@ class Lifecycle:
         self._tasks.append(asyncio.get_running_loop().create_task(work, name=name))
 
 
-def _leaving(image: MetadataImage) -> set[int]:
-    return {broker_id for broker_id, one in image.brokers.items() if one.in_controlled_shutdown and not one.fenced}
+def _shutting_down(image: MetadataImage) -> set[int]:
+    return {id_ for id_, broker in image.brokers.items() if broker.in_controlled_shutdown and not broker.fenced}
 
 
 def _listeners(kind: Any, endpoints: Mapping[str, Endpoint]) -> list[Any]:

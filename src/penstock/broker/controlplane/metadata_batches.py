@@ -1,4 +1,4 @@
-"""The batches that a decision's records are written in, and the first ones of all."""
+"""Splits a decision's records into batches, and builds the records that an empty metadata log starts with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ELR_VERSION = "eligible.leader.replicas.version"
 
 
 def metadata_version(image: MetadataImage, records: Sequence[Any]) -> int:
-    """The version to write records in: the cluster's, or the one that these records are about to set."""
+    """Returns the metadata.version to encode the records with: the one that they set, else the image's."""
     for record in records:
         if type(record).__name__ == "FeatureLevelRecord" and record.name == METADATA_VERSION:
             return int(record.feature_level)
@@ -22,10 +22,11 @@ def metadata_version(image: MetadataImage, records: Sequence[Any]) -> int:
 
 
 def split(values: Sequence[bytes]) -> list[list[bytes]]:
+    """Groups encoded records into batches of at most MAX_BATCH_BYTES; a larger record gets a batch of its own."""
     groups: list[list[bytes]] = [[]]
     size = 0
     for value in values:
-        size += len(value) + 32  # its share of lengths, deltas and the header
+        size += len(value) + 32  # its lengths, its deltas and its share of the batch header
         if size > MAX_BATCH_BYTES and groups[-1]:
             groups.append([])
             size = len(value) + 32
@@ -34,11 +35,11 @@ def split(values: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def first_records(bootstrap: Sequence[Any], min_insync_replicas: int) -> list[Any]:
-    """What an empty log starts with: the features it was formatted with, in a transaction of their own."""
+    """Returns the records of an empty log: the features that it was formatted with, inside one transaction."""
     records = list(bootstrap)
     levels = {record.name: record.feature_level for record in records if type(record).__name__ == "FeatureLevelRecord"}
     if levels.get(ELR_VERSION, 0) >= 1:
-        # With eligible leader replicas the bound must be the cluster's, not each broker's own.
+        # With eligible leader replicas min.insync.replicas must be a cluster config, not each broker's own.
         config = record_class(4)
         records.append(
             config(

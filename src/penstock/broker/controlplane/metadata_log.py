@@ -1,13 +1,13 @@
-"""`__cluster_metadata-0`: the log that all metadata comes from, agreed on by the `Quorum` behind it.
+"""`__cluster_metadata-0`: the log with all metadata of the cluster, replicated by the `Quorum`.
 
     submit(decide)   decide on the image with every record appended so far → append → committed → publish → reply
 
-Committed is what a majority of the voters has fsynced; a node alone is a quorum of one. Only its leader decides, and
-every node publishes what is committed, in the order of the log.
+A record is committed when a majority of the voters has fsynced it; a single node is a quorum of one. Only the quorum's
+leader decides, and every node publishes committed records in the order of the log.
 
-Two images are kept: `_pending` has every appended record and is what decisions read, so that two requests under way
-can't both create a topic; `image` has what is committed and is what everyone else reads. A refusal, too, waits until
-what it was based on is committed. The records of a decision become visible together.
+There are two images. `_pending` has every appended record; decisions read it, so that two concurrent requests can't
+both create a topic. `image` has the committed records; all other code reads it. A refusal, too, waits until the records
+that it is based on are committed. The records of a decision become visible together.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Listener = Callable[[MetadataImage, MetadataImage], None]
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """What DescribeQuorum tells. Only a leader of several knows how far they are, by times on the wall."""
+    """The answer to DescribeQuorum. Only a leader knows the replicas' progress. Times are wall clock."""
 
     leader_id: int
     leader_epoch: int
@@ -65,10 +65,10 @@ class QuorumView:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """When the log is cut: after so many bytes of records, or so long after the first one.
+    """When to write a snapshot and truncate the log below it: after a number of bytes, or after an interval.
 
-    Kafka waits for `bytes_between`. Here the log may grow to the size of the last snapshot, so that a start replays at
-    most about twice what there is to know, but never less than `bytes_at_least`.
+    Kafka waits for `bytes_between`. Here the log may grow to the size of the last snapshot, but at least to
+    `bytes_at_least`: a start reads at most about twice the bytes of a snapshot.
     """
 
     bytes_between: int = 20 * 1024 * 1024
@@ -80,7 +80,7 @@ class SnapshotPolicy:
 
 
 class MetadataLog:
-    """Open with `start`. `answers` is a cache for handlers: emptied whenever the image changes."""
+    """Call `start` first. `answers` is a cache for handlers: it is emptied whenever the image changes."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class MetadataLog:
         self._quorum = quorum
         self._leading = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._first: Callable[[], list[Any]] = list
+        self._first_records: Callable[[], list[Any]] = list
         self.answers: dict[Any, Any] = {}
         self._log = log
         self._disk = disk
@@ -120,52 +120,54 @@ class MetadataLog:
     # --- start and stop -------------------------------------------------------------------------------
 
     async def start(self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1) -> None:
-        """Begin with the newest snapshot; the rest comes as the quorum commits it. StorageError where that can't be.
+        """Loads the newest snapshot and starts the quorum, which delivers later records as they are committed.
 
-        An empty log gets its first records from the node that leads it first.
+        An empty log gets its first records from the quorum's first leader. Raises StorageError for unusable files.
         """
         read = partial(read_bootstrap, self._disk, bootstrap_path)
         if self._log.log_end_offset == 0:
-            read()  # a file that can't be used is refused here, not when this node is elected
-        self._first = lambda: first_records(read(), min_insync_replicas)
+            read()  # an unusable file is refused here, not when this node is elected
+        self._first_records = lambda: first_records(read(), min_insync_replicas)
         self.image = self._pending = self._snapshots.latest()
         self._quorum.start(self)
 
-    def _append_first(self) -> None:
-        """What a new leader finds missing."""
+    def _append_as_new_leader(self) -> None:
+        """Aborts a transaction that the previous leader left open, and fills an empty log with its first records."""
         if self._pending.open_transaction is not None:
-            # A leader before this one died inside it; nobody will end it now.
             self._append([record_class(25)(reason="the leader that began it is gone")])
         if METADATA_VERSION not in self._pending.features:
-            self._append(self._first())
+            self._append(self._first_records())
 
     async def hand_over(self) -> None:
-        """If this node leads others, one of them does when this returns, or soon after."""
+        """Hands the quorum's leadership to another voter, if this node leads and there is another voter."""
         if self._leading and len(self._quorum.describe().voter_set) > 1:
             await self._quorum.hand_over()
 
     async def abandon(self) -> None:
-        """Stop as a crash does."""
+        """Stops as in a crash: nothing is flushed or handed over."""
         if self._snapshot_task is not None:
             self._snapshot_task.cancel()
         await self._quorum.abandon()
 
     async def close(self) -> None:
-        """Nothing is left half-written: what was submitted is on disk, a snapshot under way has ended."""
+        """Stops the quorum, flushes the log and closes it. A snapshot that is being written is finished first."""
         if self._snapshot_task is not None:
             await asyncio.wait([self._snapshot_task])
         await self._quorum.close()
         if self._failure is None:
             try:
                 await self._log.flush()
-            except KafkaError as error:  # everything committed is on disk; a start without its indexes makes them anew
-                logger.error("the metadata log could not be flushed once more: %s", error)
+            except KafkaError as error:  # every committed record is on disk; the next start rebuilds the indexes
+                logger.error("the metadata log could not be flushed at the stop (no record is lost): %s", error)
         self._log.close()
 
     # --- changes ----------------------------------------------------------------------------------------
 
     async def submit(self, decide: Callable[[MetadataImage], Decision[R]]) -> R:
-        """The reply, once everything it says is committed. KafkaError from `decide` comes out after the same wait."""
+        """Appends the decision's records and returns its reply once they are committed.
+
+        A KafkaError of `decide` is raised after the same wait.
+        """
         if self._failure is not None:
             raise self._failure
         if not self._leading:
@@ -181,51 +183,51 @@ class MetadataLog:
         return decision.reply
 
     def subscribe(self, listener: Listener) -> None:
-        """Has the listener called with the image before and after each change, before the submitter gets its reply.
+        """Calls the listener with the old and the new image at each change, before the submitter gets its reply.
 
-        Listeners are called in the order in which they subscribed; one that fails keeps no other from being called.
+        Listeners are called in the order of their subscription, also if an earlier listener fails.
         """
         self._listeners.append(listener)
 
     @property
     def log(self) -> Log:
-        """What it is kept in, for those who look at it from outside."""
+        """The log that holds the records, for tools and checks that read it directly."""
         return self._log
 
     @property
     def leading(self) -> bool:
-        """Whether this node is the active controller."""
+        """True while this node is the active controller."""
         return self._leading
 
     def watch_leadership(self, listener: Callable[[bool], None]) -> None:
-        """Called with True once this node leads and can decide, and with False when that is over."""
+        """Calls the listener with True once this node leads and can decide, and with False when it leads no more."""
         self._leadership.append(listener)
         if self._leading:
             listener(True)
 
     def watch_controller(self, listener: Callable[[int], None]) -> None:
-        """Called with the id of the active controller whenever this node hears of one."""
+        """Calls the listener with the id of the active controller whenever this node learns of a new one."""
         self._controller.append(listener)
 
     def active_controller(self) -> tuple[int, tuple[str, int] | None]:
-        """Its id, -1 while there is none, and where it can be asked."""
+        """Returns the active controller's id, -1 while it is unknown, and its address, None if unknown or this node."""
         return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
 
     @property
-    def among_strangers(self) -> bool:
-        """Whether whoever answers says that it is another cluster."""
-        return bool(self._quorum.strangers)
+    def reaches_other_cluster(self) -> bool:
+        """True if peers refused this node's cluster id since the last answer of a peer that took it."""
+        return bool(self._quorum.other_cluster_peers)
 
     async def answer_peer(self, request: Any) -> Any:
-        """What another replica of the quorum, or somebody about its voters, gets for an answer."""
+        """Answers a request of another replica of the quorum, or a client's request about the voters."""
         return await self._quorum.answer(request)
 
-    def _tell_leadership(self) -> None:
+    def _notify_leadership(self) -> None:
         for listener in self._leadership:
             try:
                 listener(self._leading)
             except Exception:
-                logger.exception("a listener failed when this node's leadership changed")
+                logger.exception("a listener of the quorum's leadership failed")
 
     def quorum(self) -> QuorumView:
         view = self._quorum.describe()
@@ -235,18 +237,18 @@ class MetadataLog:
             view.high_watermark,
             self._log.log_end_offset,
             view.voter_set.voters,
-            tuple(map(self._on_the_wall, view.voters)),
-            tuple(map(self._on_the_wall, view.observers)),
+            tuple(map(self._with_wall_times, view.voters)),
+            tuple(map(self._with_wall_times, view.observers)),
         )
 
-    def _on_the_wall(self, view: ReplicaView) -> ReplicaView:
-        """The quorum's times are the loop's."""
+    def _with_wall_times(self, view: ReplicaView) -> ReplicaView:
+        """Converts the view's times from the event loop's clock to wall time."""
         shift = self._clock.wall_ms() - int(asyncio.get_running_loop().time() * 1000)
         fetch_ms, caught_up_ms = (t + shift if t >= 0 else -1 for t in (view.last_fetch_ms, view.last_caught_up_ms))
         return replace(view, last_fetch_ms=fetch_ms, last_caught_up_ms=caught_up_ms)
 
     def _append(self, records: Sequence[Any]) -> None:
-        """All of a decision's records. Applied first: what can't be applied must not get into the log."""
+        """Appends a decision's records. They are applied first: a record that can't be applied stays out of the log."""
         version = metadata_version(self._pending, records)
         values = [encode_record(record, version) for record in records]
         groups = split(values)
@@ -262,12 +264,12 @@ class MetadataLog:
         counted = [(len(group), batch) for group, batch in zip(groups, batches)]
         last_offset = self._quorum.propose(epoch, counted) - 1
         self._bytes_since_snapshot += sum(map(len, batches))
-        check(last_offset == new.offset, "metadata records stand at the offsets that their image says")
+        check(last_offset == new.offset, "metadata records get the offsets that their image was built with")
         self._pending = new
         self._unpublished.append(new)
 
     async def _commit(self) -> None:
-        """Until what is pending now is committed and published. Those who wait share an fsync."""
+        """Waits until all records appended so far are committed and published. Concurrent waiters share an fsync."""
         goal = self._pending.offset
         if goal > self.image.offset:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -276,7 +278,7 @@ class MetadataLog:
 
     def _publish(self, offset: int) -> None:
         if not self._unpublished or self._unpublished[0].offset > offset:
-            return  # whoever shared the fsync has done it
+            return  # an earlier call has published up to here
         changes = ImageChanges(self.image.version)
         new = self.image
         while self._unpublished and self._unpublished[0].offset <= offset:
@@ -296,7 +298,7 @@ class MetadataLog:
         self._consider_snapshot()
 
     def _fatal(self, error: KafkaError) -> KafkaError:
-        """Without its metadata log a node can't decide anything: it says so once, and refuses from then on."""
+        """Reports the failure once and returns the error with which all later submissions are refused."""
         if self._failure is None:
             self._failure = KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed ({error.message}): restart the node."
@@ -306,10 +308,13 @@ class MetadataLog:
                 self._on_fatal(error)
         return self._failure
 
-    # --- what the quorum tells ------------------------------------------------------------------------------
+    # --- calls of the quorum --------------------------------------------------------------------------------
 
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None:
-        """A leader decides on everything in its log, committed or not: it will be, or this node won't lead."""
+        """Starts or ends this node's leadership.
+
+        A new leader's decisions build on its whole log: the uncommitted records are committed unless it is deposed.
+        """
         if self._leading:
             self._step_down()
         for listener in self._controller if leader_id >= 0 else ():
@@ -320,16 +325,19 @@ class MetadataLog:
         try:
             self._pending = replay(self._log, self.image, self._log.log_end_offset).image
             self._unpublished.append(self._pending)
-            self._append_first()
+            self._append_as_new_leader()
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 raise
-            logger.info("led epoch %d too shortly to decide anything", epoch)
+            logger.info("this node lost the quorum's leadership of epoch %d before its first decision", epoch)
             return
-        self._tell_leadership()
+        self._notify_leadership()
 
     def _step_down(self) -> None:
-        """Whoever waits can't know whether its change will be committed: it has to look, at the next leader."""
+        """Ends this node's leadership and fails waiting submissions.
+
+        The outcome of their records is unknown: the callers have to ask the next leader.
+        """
         led, self._leading = self._leading, False
         self._unpublished.clear()
         self._pending = self.image
@@ -338,12 +346,12 @@ class MetadataLog:
             if not future.done():
                 future.set_exception(self._not_controller())
         if led:
-            self._tell_leadership()
+            self._notify_leadership()
 
     def _not_controller(self) -> KafkaError:
         leader_id = self._quorum.leader_id
-        where = f"Node {leader_id} is: ask it." if leader_id >= 0 else "There is none yet: ask again."
-        return KafkaError(ErrorCode.NOT_CONTROLLER, f"This node is not the active controller. {where}")
+        remedy = f"Send the request to node {leader_id}." if leader_id >= 0 else "None is elected yet: try again."
+        return KafkaError(ErrorCode.NOT_CONTROLLER, f"This node is not the active controller. {remedy}")
 
     def committed(self, high_watermark: int) -> None:
         if self._unpublished and self._leading:
@@ -361,7 +369,7 @@ class MetadataLog:
                 future.set_result(None)
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        """The log was too far ahead to be followed record by record. Everything may differ."""
+        """Replaces the image with the leader's snapshot, and reports every topic, config and broker as changed."""
         old, new = self.image, self._snapshots.latest()
         check(new.offset == snapshot.offset - 1, "the snapshot that was installed is the newest")
         changes = ImageChanges(
@@ -378,7 +386,7 @@ class MetadataLog:
         self._show(self._pending)
 
     def snapshot_damaged(self) -> None:
-        """Peers get a new one: what it holds is in memory."""
+        """Writes a new snapshot for the peers from the image in memory."""
         self._start_snapshot()
 
     def failed(self, error: Exception) -> None:
@@ -405,21 +413,21 @@ class MetadataLog:
         try:
             await self.snapshot()
         except (OSError, KafkaError, InvariantError) as error:
-            logger.error("the metadata log could not be snapshotted and keeps growing: %s", error)
+            logger.error("the metadata snapshot could not be written, so the metadata log keeps growing: %s", error)
         finally:
             self._snapshot_task = None
 
     async def snapshot(self) -> str:
-        """Write the committed image to a checkpoint and drop the log below it. Returns the file's name."""
+        """Writes the committed image to a checkpoint, deletes the log below it, and returns the file's name."""
         image = self.image
         self._bytes_since_snapshot = 0
         self._snapshot_due_ms = self._clock.wall_ms() + self._policy.interval_ms
         if self._log.segments.active.size:
-            self._log.roll()  # before anything else is appended, so that all of the old segment is in the snapshot
+            self._log.roll()  # before the next append, so that the snapshot covers all of the old segment
         end_offset = image.offset + 1
         name = await self._snapshots.write(image, self._quorum.voters_before(end_offset), self._clock.wall_ms())
         if end_offset < self._log.log_start_offset:
-            return name  # the leader's, which came meanwhile, is newer
+            return name  # a newer snapshot of the leader was installed meanwhile
         self._log.advance_log_start_offset(end_offset)
         self._quorum.snapshot_taken(OffsetAndEpoch(end_offset, image.epoch), self._log.log_start_offset)
         self._log.delete_old_segments(self._clock.wall_ms())

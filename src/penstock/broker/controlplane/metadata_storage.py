@@ -49,7 +49,7 @@ PART_SUFFIX = ".part"
 
 
 class StorageError(Exception):
-    """What is on disk can't be started from. The message says in one line what is wrong and what to do."""
+    """The node can't start from the files on its disk. The message has cause and remedy in one line."""
 
 
 class Loaded(NamedTuple):
@@ -66,9 +66,9 @@ def open_metadata_log(
     segment_bytes: int = 1 << 30,
     segment_ms: int = 604_800_000,
 ) -> Log:
-    """The log in `<log_dir>/__cluster_metadata-0`, made if it isn't there.
+    """Opens the log in `<log_dir>/__cluster_metadata-0`, and creates it if it doesn't exist.
 
-    Every batch is checked: a quorum's log is short, because snapshots cut it, and all else stands on it.
+    Every batch is checked: the log is short, because snapshots replace its beginning, and all metadata depends on it.
     """
     path = f"{log_dir}/{DIRECTORY}"
     disk.mkdir(path)
@@ -89,21 +89,21 @@ def open_metadata_log(
 
 
 def _remove(log: Log, segments: list[Segment]) -> None:
-    """Nobody else reads this log's files: they go at once."""
+    """Deletes the segments' files at once, without a delay: no other reader has them open."""
     for segment in segments:
         segment.remove_files()
 
 
 class SnapshotStore:
-    """`<end offset>-<epoch>.checkpoint` files beside the segments."""
+    """Reads and writes the `<end offset>-<epoch>.checkpoint` files in the log's directory."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self.last_bytes = 0  # size of the newest one
+        self.last_bytes = 0  # size of the newest snapshot
 
     def names(self) -> list[tuple[int, int, str]]:
-        """(end offset, epoch, file name), oldest first."""
+        """Returns (end offset, epoch, file name) of every snapshot, oldest first."""
         found = []
         for name in self._disk.listdir(self._path):
             parsed = parse_checkpoint_name(name)
@@ -112,13 +112,13 @@ class SnapshotStore:
         return sorted(found)
 
     def latest(self) -> MetadataImage:
-        """The newest one that is whole; the empty image when there is none."""
+        """Returns the image of the newest undamaged snapshot; the empty image if there is no snapshot."""
         for end_offset, epoch, name in reversed(self.names()):
             data = self._disk.read_bytes(f"{self._path}/{name}")
             try:
                 content = read_checkpoint(data)
             except CheckpointError as error:
-                logger.error("snapshot %s/%s is passed over: %s", self._path, name, error)
+                logger.error("snapshot %s/%s is damaged, the one before it is tried: %s", self._path, name, error)
                 continue
             self.last_bytes = len(data)
             image = advance(EMPTY_IMAGE, offset=-1, epoch=epoch, kraft_version=content.kraft_version)
@@ -137,7 +137,7 @@ class SnapshotStore:
             voters=voters,
         ):
             parts.append(batch)
-            await asyncio.sleep(0)  # requests go on between the batches of a big image
+            await asyncio.sleep(0)  # requests are served between the batches of a big image
         name = checkpoint_name(image.offset + 1, image.epoch)
         data = b"".join(parts)
         await self._disk.run(self._disk.write_atomic, f"{self._path}/{name}", data)
@@ -159,9 +159,9 @@ class SnapshotStore:
 
 
 def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
-    """The image after every batch behind it and below `end_offset`, and the bytes that they have.
+    """Applies the batches from the image's offset up to `end_offset`; returns the new image and the batches' bytes.
 
-    All records are applied in one go: copying the image for each of a hundred thousand batches would take minutes.
+    All records are applied in one call: copying the image for each of a hundred thousand batches would take minutes.
     """
     start = image.offset + 1
     offset, epoch, size = start, image.epoch, 0
@@ -172,7 +172,7 @@ def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
         before = offset
         for header, batch in iter_batches(data, allow_partial=True):
             if header.next_offset <= offset:
-                continue  # the snapshot holds it
+                continue  # the image already has this batch
             if header.is_control:
                 for kind, message in filter(None, map(parse_control, read_records(batch))):
                     if kind is ControlType.KRAFT_VERSION:
@@ -193,7 +193,7 @@ def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
 
 
 def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:
-    """The records that a formatted directory starts with; Kafka 4.3's own for a directory without any."""
+    """Returns the records that a directory was formatted with; the features of Kafka 4.3 if it has no such file."""
     if path is not None and disk.exists(path):
         try:
             return read_checkpoint(disk.read_bytes(path)).records
@@ -203,7 +203,7 @@ def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:
 
 
 def bootstrap_records(features: dict[str, int]) -> list[Any]:
-    """Finalized features as records, metadata.version first. The quorum's own version is no record."""
+    """Returns the finalized features as records, metadata.version first; kraft.version is no such record."""
     feature_level = record_class(12)
     names = [METADATA_VERSION, *sorted(features.keys() - {METADATA_VERSION, KRAFT_VERSION})]
     return [feature_level(name=name, feature_level=features[name]) for name in names if features.get(name)]

@@ -1,11 +1,11 @@
-"""Producer ids for this node, taken from the controller a block at a time."""
+"""Assigns producer ids on this node from blocks that the controller allocates."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-Block = tuple[int, int]  # first id, how many
+Block = tuple[int, int]  # first id, number of ids
 
 
 class ProducerIds:
@@ -22,15 +22,15 @@ class ProducerIds:
         return producer_id
 
     async def ready(self) -> None:
-        """Returns when `take` has an id to give; no wait while the block lasts."""
+        """Waits until `take` can return an id: allocates a new block if the current one is used up."""
         while self._next == self._end:
             async with self._refill:
-                if self._next == self._end:  # the first of several waiters refilled
+                if self._next == self._end:  # false if another waiter has allocated a block
                     first, count = await self._allocate()
                     self._next, self._end = first, first + count
 
     def take(self) -> int | None:
-        """An id at once, if the block has one left."""
+        """Returns the next id of the block; None if the block is used up."""
         if self._next == self._end:
             return None
         self._next += 1

@@ -1,8 +1,9 @@
-"""The metadata quorum with real disks and peers: carries out what `raft` decides.
+"""Drives the metadata quorum: passes events to `raft` and carries out the effects on disk and network.
 
-One step at a time, on the loop: an event goes in, its effects are done in order, the next event follows. The vote is
-written on the spot, because nothing may happen before it is on disk; the log is flushed in a thread, shared by all that
-wait. Requests to peers are tasks: fetches have a connection of their own, for they wait long at the other end.
+Steps run one at a time on the event loop: `raft` takes one event, its effects are carried out in order, then the next
+event follows. A vote is written synchronously, because no later effect may run before it is on disk. The log is flushed
+in a thread; all waiting appends share the flush. Requests to peers are tasks; fetches use a connection of their own,
+because the leader parks them.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ logger = logging.getLogger(__name__)
 HAND_OVER_SECONDS = 2.0
 
 
-class Follower(Protocol):
-    """Who uses what is committed. Called between steps, in the order of the log."""
+class QuorumListener(Protocol):
+    """Uses the committed records. The quorum calls it between steps, in the order of the log."""
 
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None: ...
 
@@ -86,7 +87,7 @@ class Follower(Protocol):
 
 
 class Quorum:
-    """`start()`, then `propose` where this node leads, and `answer` for what peers ask; `close()` hands over."""
+    """Call `start` first; then `propose` while this node leads, `answer` for peers' requests, `close` to hand over."""
 
     def __init__(
         self,
@@ -106,12 +107,13 @@ class Quorum:
         self._random = random
         self._config = config
         self._observer = observer
-        self._follower: Follower
+        self._listener: QuorumListener
         self._bootstrap = dict(bootstrap or {})
         self._peers = QuorumPeers(network, me, cluster_id, config, self._bootstrap)
         self._raft: Raft
         self._inbox: deque[Event] = deque()
-        self._news: deque[Callable[[], None]] = deque()
+        #: Calls of the listener that wait for the end of the current step.
+        self._notifications: deque[Callable[[], None]] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
@@ -123,11 +125,11 @@ class Quorum:
         self._handed_over = asyncio.Event()
         self._failure: Exception | None = None
         self._closed = False
-        #: Peers that say they are another cluster.
-        self.strangers: set[int] = set()
+        #: Peers that answered INCONSISTENT_CLUSTER_ID: they belong to another cluster.
+        self.other_cluster_peers: set[int] = set()
 
-    def start(self, follower: Follower) -> None:
-        self._follower = follower
+    def start(self, listener: QuorumListener) -> None:
+        self._listener = listener
         state = self._files.read_state()
         view, voters = self._files.view()
         self._raft = Raft(
@@ -146,14 +148,14 @@ class Quorum:
     def _now_ms() -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
-    # --- what others ask --------------------------------------------------------------------------------
+    # --- state and requests -----------------------------------------------------------------------------
 
     @property
     def leader_id(self) -> int:
         return self._raft.core.state.leader_id
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Where a controller listens, as far as anybody has said."""
+        """Returns the address of another controller; None if unknown or for this node itself."""
         if node_id in (NO_NODE, self.me.node_id):
             return None
         return self._peers.address_of(node_id, self._raft.core.voters.latest)
@@ -171,45 +173,52 @@ class Quorum:
         return self._raft.core.high_watermark
 
     def voters_before(self, end_offset: int) -> tuple[Voter, ...]:
-        """For a snapshot that ends there."""
+        """Returns the voters as of `end_offset`, for a snapshot that ends there."""
         return self._raft.core.voters.before(end_offset).voters
 
     def describe(self) -> QuorumView:
         return describe(self._raft.core)
 
     def propose(self, epoch: int, batches: list[tuple[int, bytes]]) -> int:
-        """Append batches (number of records, bytes) as leader of `epoch`. Returns the end offset; raises KafkaError."""
+        """Appends batches (number of records, bytes) as leader of `epoch` and returns the log's end offset.
+
+        Raises KafkaError if this node does not lead that epoch or has left the quorum.
+        """
         check(not self._stepping, "proposals are made between steps")
         self._next_proposal += 1
         self.step(Propose(self._next_proposal, epoch, tuple(batches)))
         if self._failure is not None or self._closed:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "This node takes no part in the quorum: restart it.")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, "This node has left the quorum after a failure or stop: restart it."
+            )
         refused = self._refusals.pop(self._next_proposal, None)
         if refused is not None:
             code = ErrorCode.NOT_CONTROLLER if refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER else refused.error
-            raise KafkaError(code, f"Node {refused.leader_id} leads the quorum: ask it.")
+            raise KafkaError(code, f"Node {refused.leader_id} leads the quorum: send the request there.")
         return self._raft.core.log.end_offset
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start_offset: int) -> None:
         self.step(SnapshotTaken(snapshot, start_offset))
 
     async def answer(self, message: Any) -> Any:
-        """Kafka's answer to a peer's or a client's request. Raises KafkaError for one that can't be meant for us."""
+        """Answers a peer's or a client's request. Raises KafkaError for a request of another cluster."""
         self._check_cluster(message)
         if self._closed or self._failure is not None:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node takes no part in the quorum any more.")
+            raise KafkaError(
+                ErrorCode.BROKER_NOT_AVAILABLE, "This node has left the quorum: send the request to another controller."
+            )
         request = request_from_wire(message, self.me.key)
         self._next_ticket += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._next_ticket] = (request, future)
         self.step(Received(self._next_ticket, request))
         endpoints = endpoints_in(message)
-        if self.leader_id in endpoints:  # of a leader that was believed
+        if self.leader_id in endpoints:  # `raft` has accepted the request's leader
             self._peers.learn({self.leader_id: endpoints[self.leader_id]})
         return await future
 
     def _check_cluster(self, message: Any) -> None:
-        """Replicas always name their cluster. Administrators and readers that are no replica may leave it out."""
+        """Raises KafkaError for another cluster's id. Only requests of clients may leave the cluster id out."""
         if message.cluster_id == self.cluster_id:
             return
         may_leave_out = isinstance(message, AddRaftVoterRequest | RemoveRaftVoterRequest) or (
@@ -217,9 +226,10 @@ class Quorum:
         )
         if message.cluster_id is None and may_leave_out:
             return
-        named = f"{message.cluster_id} is another one" if message.cluster_id is not None else "the request names none"
+        named = "no cluster id" if message.cluster_id is None else f"cluster id {message.cluster_id}"
         raise KafkaError(
-            ErrorCode.INCONSISTENT_CLUSTER_ID, f"This is cluster {self.cluster_id}: {named}, check the addresses."
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"The request names {named}, but this is cluster {self.cluster_id}: check the controllers' addresses.",
         )
 
     # --- steps ------------------------------------------------------------------------------------------
@@ -239,19 +249,22 @@ class Quorum:
             self._fail(error)
         finally:
             self._stepping = False
-        self._tell()
+        self._notify()
         self._set_timer()
 
-    def _tell(self) -> None:
-        """What callers do with the news may lead to more steps, so it comes after the one that made them."""
-        while self._news and not self._stepping:
+    def _notify(self) -> None:
+        """Calls the listener after the step that caused the call, because the listener may start further steps."""
+        while self._notifications and not self._stepping:
             try:
-                self._news.popleft()()
+                self._notifications.popleft()()
             except Exception as error:
-                self._fail(error)  # what is committed can't be used: this node must not go on as if it were
+                self._fail(error)  # the listener could not use a committed record: this node must not go on without it
 
     def _set_timer(self) -> None:
-        """Most steps move the deadline away: a timer that is early finds nothing to do and is set again."""
+        """Sets the timer to the deadline, unless it is already set earlier.
+
+        Most steps only postpone the deadline: a timer that fires early is set again.
+        """
         deadline_ms = self._raft.deadline()
         if deadline_ms >= NEVER or self._failure is not None or self._closed:
             return
@@ -278,7 +291,7 @@ class Quorum:
                 self._files.append(batches, self._raft.core.epoch)
                 self._flush()
             case Truncate(offset):
-                logger.info("the metadata log is cut at offset %d, where the leader's differs", offset)
+                logger.info("the metadata log is truncated to offset %d, where it diverges from the leader's", offset)
                 self._files.truncate(offset)
             case Send():
                 self._tasks.start(self._ask(effect), "quorum")
@@ -288,10 +301,10 @@ class Quorum:
                 self._refusals[proposal] = effect
             case Committed(high_watermark):
                 self._files.committed(high_watermark)
-                self._news.append(lambda: self._follower.committed(high_watermark))
+                self._notifications.append(lambda: self._listener.committed(high_watermark))
             case RoleChanged(role, epoch, leader_id):
                 self._observer(QuorumRoleChanged(self.me.node_id, role, epoch, leader_id))
-                self._news.append(lambda: self._follower.role_changed(role, epoch, leader_id))
+                self._notifications.append(lambda: self._listener.role_changed(role, epoch, leader_id))
             case WriteSnapshot(snapshot, position, data):
                 self._files.write_snapshot(snapshot, position, data)
             case InstallSnapshot(snapshot):
@@ -300,15 +313,16 @@ class Quorum:
                 self._handed_over.set()
 
     def _install(self, snapshot: OffsetAndEpoch) -> None:
-        """What is wrong with the leader's disk, or with the way here, is no reason to leave the quorum."""
+        """Installs the downloaded snapshot; rejects a damaged one, so that it is fetched again."""
         try:
             voters = self._files.install_snapshot(snapshot)
         except DamagedSnapshotError as error:
-            logger.error("the leader's snapshot %s is damaged and fetched again: %s", checkpoint_name(*snapshot), error)
+            name = checkpoint_name(*snapshot)
+            logger.error("snapshot %s of the leader arrived damaged and is fetched again: %s", name, error)
             self._inbox.append(SnapshotRejected(snapshot))
             return
         self._inbox.append(SnapshotInstalled(snapshot, voters))
-        self._news.append(lambda: self._follower.snapshot_installed(snapshot))
+        self._notifications.append(lambda: self._listener.snapshot_installed(snapshot))
 
     # --- disk -------------------------------------------------------------------------------------------
 
@@ -318,7 +332,7 @@ class Quorum:
             self._tasks.start(self._flush_all(), "quorum")
 
     async def _flush_all(self) -> None:
-        """One at a time; what is appended meanwhile is covered by the next."""
+        """Flushes until the whole log is on disk; appends during a flush are covered by the next flush."""
         try:
             while True:
                 await self._files.flush()
@@ -331,14 +345,14 @@ class Quorum:
             self._flushing = False
 
     def _fail(self, error: Exception) -> None:
-        """A replica that doesn't know what its disk has must not vote or lead: it falls silent."""
+        """Leaves the quorum: a replica whose disk has an unknown state must not vote or lead."""
         if self._failure is None:
             self._failure = error
-            # A disk that fails is no riddle: only what nobody expected comes with its stack.
+            # A failed disk needs no stack trace; an unexpected error does.
             expected = isinstance(error, OSError | KafkaError)
             logger.critical("this node leaves the quorum: %s", error, exc_info=None if expected else error)
             self._stop_everything()
-            self._follower.failed(error)
+            self._listener.failed(error)
 
     # --- peers ------------------------------------------------------------------------------------------
 
@@ -346,32 +360,32 @@ class Quorum:
         try:
             answer, from_known = await self._peers.ask(effect.to, self._raft.core.voters.latest, effect.request)
         except KafkaError as error:
-            logger.debug("node %d doesn't answer %s: %s", effect.to, type(effect.request).__name__, error)
+            logger.debug("node %d did not answer %s: %s", effect.to, type(effect.request).__name__, error)
             if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
-                self.strangers.add(effect.to)
+                self.other_cluster_peers.add(effect.to)
             self.step(SendFailed(effect.send_id, closed=error.code is ErrorCode.NETWORK_EXCEPTION))
         else:
-            self.strangers.clear()
+            self.other_cluster_peers.clear()
             self.step(Answered(effect.send_id, answer, from_known))
 
     def _reply(self, ticket: int, answer: Answer) -> None:
         request, future = self._waiting.pop(ticket)
-        answer, records = self._files.fill(answer, lambda: self._news.append(self._follower.snapshot_damaged))
+        answer, records = self._files.fill(answer, lambda: self._notifications.append(self._listener.snapshot_damaged))
         leader = self._raft.core.voters.latest.find(answer.leader_id)
         if answer.leader_id == self.me.node_id:
             leader = self.me
         if not future.done():
             future.set_result(answer_to_wire(request, answer, records, leader))
 
-    # --- the end ----------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Hand the leadership over, then stop. What others asked is left unanswered: their connections close."""
+        """Hands the leadership over and stops. Waiting requests of peers fail with BROKER_NOT_AVAILABLE."""
         await self.hand_over()
         await self.abandon()
 
     async def hand_over(self) -> None:
-        """Lead no more, and never again in this life."""
+        """Resigns and waits for a new leader. This incarnation of the node never leads again."""
         if self._failure is not None or self._closed:
             return
         self.step(Resign())
@@ -379,10 +393,10 @@ class Quorum:
             async with asyncio.timeout(HAND_OVER_SECONDS):
                 await self._handed_over.wait()
         except TimeoutError:
-            logger.warning("the leadership of the quorum could not be handed over in time")
+            logger.warning("no other voter took over the quorum's leadership within %.0f s", HAND_OVER_SECONDS)
 
     async def abandon(self) -> None:
-        """Stop as a crash does."""
+        """Stops as in a crash: the leadership is not handed over."""
         self._stop_everything()
         await self._tasks.ended()
 
@@ -394,5 +408,5 @@ class Quorum:
         self._tasks.cancel()
         for _, future in self._waiting.values():
             if not future.done():
-                future.set_exception(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node is stopping."))
+                future.set_exception(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node is stopping: try another."))
         self._waiting.clear()

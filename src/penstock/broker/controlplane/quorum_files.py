@@ -1,4 +1,4 @@
-"""The quorum's files: its vote, its log and its snapshots, as `raft` sees them."""
+"""Reads and writes the quorum's files for `raft`: its vote, its log and its snapshots."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_SNAPSHOT_BYTES = 1 << 30
-#: A snapshot that peers begin to fetch is read through for damage, at most this often.
+#: When a peer begins to fetch a snapshot, it is checked for damage, unless it was checked within this time.
 CHECK_SNAPSHOT_MS = 10_000
 
 
 class DamagedSnapshotError(Exception):
-    """The bytes that the leader sent are no snapshot."""
+    """The snapshot that the leader sent can't be decoded."""
 
 
 class QuorumFiles:
@@ -52,7 +52,7 @@ class QuorumFiles:
         self._static_voters = static_voters
         self._download = bytearray()
         self._checked: tuple[str, int] = ("", 0)
-        #: Whether snapshot or log say who votes, rather than the properties.
+        #: True if the snapshot or the log has the voters, so that controller.quorum.voters does not count.
         self.has_voters = False
 
     # --- the vote ---------------------------------------------------------------------------------------
@@ -64,9 +64,9 @@ class QuorumFiles:
         try:
             saved = StateFile.from_bytes(self._disk.read_bytes(path))
         except QuorumStateError as error:
-            # A voter that doesn't know whom it voted for could vote twice.
+            # Without its saved vote, a voter could vote twice in an epoch.
             raise StorageError(
-                f"{path} can't be used ({error}): restore it, or add the node with an empty disk."
+                f"{path} can't be read ({error}): restore the file, or add the node to the quorum with an empty disk."
             ) from None
         voted = ReplicaKey(saved.voted_id, saved.voted_directory_id) if saved.voted_id != NO_NODE else None
         return QuorumState(saved.leader_epoch, saved.leader_id, voted)
@@ -87,21 +87,24 @@ class QuorumFiles:
         return self._log.flushed_offset
 
     def view(self) -> tuple[LogView, VoterHistory]:
-        """What recovery left, with the sets of voters that snapshot and log hold."""
+        """Returns the recovered log's offsets and epochs, and the voter sets in the snapshot and the log."""
         log = self._log
         snapshot, voters = self._latest_snapshot()
         if snapshot is not None and _is_beyond(snapshot, log):
             log.truncate_fully_and_start_at(snapshot.offset)
         if log.log_start_offset > (snapshot.offset if snapshot is not None else 0):
             raise StorageError(
-                f"{log.path} starts at offset {log.log_start_offset} and no snapshot holds what came before: "
-                "restore one, or add the node with an empty disk."
+                f"{log.path} starts at offset {log.log_start_offset} and no snapshot has the records before it: "
+                "restore a snapshot, or add the node to the quorum with an empty disk."
             )
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             batches = parse_batches(log.read(offset, READ_BYTES, upper_bound=log.log_end_offset).read_now())
             if not batches:
-                raise StorageError(f"{log.path} can't be read at offset {offset}: restore the directory.")
+                raise StorageError(
+                    f"{log.path} can't be read at offset {offset}: restore the directory, or add the node to "
+                    "the quorum with an empty disk."
+                )
             for batch in batches:
                 if batch.voters is not None and batch.last_offset > voters.latest_offset:
                     voters.record(batch.last_offset, batch.voters)
@@ -121,17 +124,17 @@ class QuorumFiles:
             try:
                 content = read_checkpoint(self._disk.read_bytes(f"{self._log.path}/{name}"))
             except CheckpointError as error:
-                logger.error("snapshot %s/%s is passed over: %s", self._log.path, name, error)
+                logger.error("snapshot %s/%s is damaged, the one before it is tried: %s", self._log.path, name, error)
                 continue
             voters = _voter_set(content.voters) if content.voters else self._static_voters
             self.has_voters = bool(content.voters)
-            # The snapshot that a directory is formatted with ends before the first record: nobody fetches that one.
+            # The snapshot of a newly formatted directory ends before the first record: peers never fetch it.
             snapshot = OffsetAndEpoch(end_offset, epoch) if end_offset > 0 else None
             return snapshot, VoterHistory(voters, end_offset - 1)
         return None, VoterHistory(self._static_voters)
 
     def append(self, batches: tuple[Batch, ...], epoch: int) -> None:
-        """A leader's own batches get their offsets here; those of another leader have them."""
+        """Appends batches: proposals of this leader get their offsets here, fetched batches already have them."""
         fetched = []
         for batch in batches:
             if isinstance(batch.content, memoryview):
@@ -143,18 +146,18 @@ class QuorumFiles:
             info = self._log.append_as_leader(
                 content, leader_epoch=batch.epoch, now_ms=self._clock.wall_ms(), origin=AppendOrigin.RAFT_LEADER
             )
-            check(info.base_offset == batch.base_offset, "the log gives the offsets that the quorum has given")
-            check(info.last_offset == batch.last_offset, "a proposal has as many records as it says")
+            check(info.base_offset == batch.base_offset, "the log assigns the offsets that raft has assigned")
+            check(info.last_offset == batch.last_offset, "a proposal has as many records as it announced")
         if fetched:
             self._log.append_as_follower(b"".join(fetched), epoch)
-        check(self._log.log_end_offset == batches[-1].last_offset + 1, "the log ends where the quorum has it end")
+        check(self._log.log_end_offset == batches[-1].last_offset + 1, "the log ends at the end offset of raft")
 
     async def flush(self) -> None:
         await sync_to_end(self._log)
 
     def truncate(self, offset: int) -> None:
         self._log.truncate_to(offset)
-        check(self._log.log_end_offset == offset, "a cut falls between batches")
+        check(self._log.log_end_offset == offset, "the log is truncated between two batches")
         self._log.flush_now()
 
     def committed(self, high_watermark: int) -> None:
@@ -163,7 +166,7 @@ class QuorumFiles:
     # --- answers ----------------------------------------------------------------------------------------
 
     def fill(self, answer: Answer, on_damage: Callable[[], None]) -> tuple[Answer, bytes]:
-        """Reads the answer's records or snapshot bytes, before anything else can happen to the log.
+        """Reads the answer's records or snapshot bytes synchronously, before the log can change.
 
         Calls `on_damage` if the snapshot that a peer wants is damaged on this node's disk.
         """
@@ -191,14 +194,14 @@ class QuorumFiles:
         return replace(answer, size=size, data=bytes(data))
 
     def _is_whole(self, path: str, on_damage: Callable[[], None]) -> bool:
-        """A rotten snapshot is not handed on: whoever needs it would fetch it again and again."""
+        """Returns False for a damaged snapshot: a peer that got it would fetch it again and again."""
         now_ms = self._clock.wall_ms()
         if self._checked[0] == path and 0 <= now_ms - self._checked[1] < CHECK_SNAPSHOT_MS:
             return True
         try:
             check_checkpoint(self._disk.read_bytes(path))
         except CheckpointError as error:
-            logger.error("snapshot %s is damaged (%s): a new one is written in its place", path, error)
+            logger.error("snapshot %s is damaged (%s) and is written again from memory", path, error)
             on_damage()
             return False
         self._checked = (path, now_ms)
@@ -208,15 +211,20 @@ class QuorumFiles:
 
     def write_snapshot(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
         del self._download[position:]
-        check(len(self._download) == position, f"the pieces of snapshot {snapshot.offset} come in order")
+        check(len(self._download) == position, f"the chunks of snapshot {snapshot.offset} arrive in order")
         if position + len(data) > MAX_SNAPSHOT_BYTES:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "The leader's snapshot is larger than a node can take.")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"The leader's snapshot {snapshot.offset} is larger than {MAX_SNAPSHOT_BYTES} bytes, which a node can "
+                "hold at most: delete topics or configs.",
+            )
         self._download += data
 
     def install_snapshot(self, snapshot: OffsetAndEpoch) -> VoterSet | None:
-        """Durable first, then the log: a crash in between starts from the snapshot and an older log.
+        """Stores the downloaded snapshot, then restarts the log at its end; returns its voters if it has any.
 
-        Raises DamagedSnapshotError, with nothing changed.
+        The snapshot is durable first: after a crash in between, the node starts from the snapshot and an older log.
+        Raises DamagedSnapshotError, and changes nothing then.
         """
         data = bytes(self._download)
         self._download.clear()
@@ -232,7 +240,7 @@ class QuorumFiles:
 
 
 def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
-    """True if the log was not emptied for this snapshot: the process ended between storing it and truncating.
+    """True if the process ended after it stored this snapshot and before it restarted the log at its end.
 
     The epoch decides first, as in Kafka: a log of an older epoch may be longer than the snapshot and still differ below
     the snapshot's end.

@@ -1,6 +1,6 @@
-"""The other replicas of the quorum: their addresses, and requests to them over links.
+"""Sends requests to the other replicas of the quorum and learns their addresses.
 
-A peer has two lanes: a fetch may wait at the leader while a vote must not.
+A peer has two lanes, each with its own connection: a fetch may be parked at the leader while a vote must not wait.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class QuorumPeers:
             connect_timeout_s=timeout_s,
             request_timeout_s=timeout_s + config.fetch_max_wait_ms / 1000,
         )
-        #: Addresses that peers named themselves; they beat those of the properties and of the log.
+        #: Addresses from peers' answers; they take precedence over those in the configuration and in the log.
         self._learned: dict[int, Address] = {}
         self._bootstrap = bootstrap
 
@@ -54,15 +54,15 @@ class QuorumPeers:
                 self._learned[node_id] = address
 
     async def ask(self, node_id: int, voters: VoterSet, request: Request) -> tuple[Answer, bool]:
-        """The answer, and True if the properties or the log name the address that it came from.
+        """Returns the answer, and True if it came from an address in the configuration or in the log.
 
-        Raises KafkaError: NETWORK_EXCEPTION when the peer isn't there, others when it doesn't do as asked.
+        Raises KafkaError: NETWORK_EXCEPTION if the peer can't be reached, other codes if it refuses the request.
         """
         link = (node_id, FETCHES if isinstance(request, Fetch) else OTHERS)
         try:
             connection = await self._links.connection(link, lambda: self._address(node_id, voters))
         except KafkaError:
-            self._learned.pop(node_id, None)  # the peer may have moved: the log or another peer knows its address
+            self._learned.pop(node_id, None)  # the peer may have moved: the log or another peer may know where
             raise
         message = await connection.request(request_to_wire(request, self._cluster_id, self._me))
         self.learn(endpoints_in(message))
@@ -75,11 +75,14 @@ class QuorumPeers:
     def _address(self, node_id: int, voters: VoterSet) -> Address:
         address = self.address_of(node_id, voters)
         if address is None:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Nobody has said where node {node_id} is.")
+            raise KafkaError(
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"Controller {node_id} has no known address: list it in controller.quorum.bootstrap.servers.",
+            )
         return address
 
     def address_of(self, node_id: int, voters: VoterSet) -> Address | None:
-        """The address to reach a peer at; None if nobody named one."""
+        """Returns the peer's address; None if it is unknown."""
         if node_id in self._learned:
             return self._learned[node_id]
         voter = voters.find(node_id)

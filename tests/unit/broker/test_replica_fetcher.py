@@ -84,7 +84,7 @@ def test_a_partition_that_cannot_be_taken_over_stops_no_other(
     caplog.set_level(logging.CRITICAL)
     append = FollowedPartition.append
 
-    def broken(self: FollowedPartition, *arguments: Any) -> int:
+    def broken(self: FollowedPartition, *arguments: Any) -> tuple[int, bool]:
         if self.partition.index == 0:
             raise ValueError("nobody has thought of this")
         return append(self, *arguments)

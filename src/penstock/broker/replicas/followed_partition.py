@@ -6,7 +6,7 @@ The rules are those of `penstock.replication.follower`; here they are applied to
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.protocol.messages.api_01_fetch import FetchPartition, PartitionData
@@ -50,10 +50,10 @@ class FollowedPartition:
     """When a pause ends, in the loop's time."""
     asked: int = NO_OFFSET
     """The offset that the request in flight names."""
+    key: Key = field(init=False)
 
-    @property
-    def key(self) -> Key:
-        return self.partition.topic_id, self.partition.index
+    def __post_init__(self) -> None:
+        self.key = self.partition.topic_id, self.partition.index
 
     def follows(self, leader_id: int) -> bool:
         """True if the metadata still has this leader in this epoch."""
@@ -94,22 +94,27 @@ class FollowedPartition:
 
     # The log.
 
-    def append(self, data: PartitionData) -> int:
-        """Appends records of the leader and moves both watermarks. Returns how many bytes were appended."""
+    def append(self, data: PartitionData) -> tuple[int, bool]:
+        """Appends records of the leader and moves both watermarks.
+
+        Returns how many bytes were appended, and True if the leader has to hear of another position.
+        """
         self.failures = 0
         partition = self.partition
         log = partition.log
-        before = log.size
+        start, appended = log.log_start_offset, 0
         if data.records:
-            if log.log_start_offset == log.log_end_offset:
+            before = log.size
+            if start == log.log_end_offset:
                 _start_with_first_batch(log, data.records)
             log.append_as_follower(data.records, self.leader_epoch)
-        appended = log.size - before
-        partition.advance_high_watermark(log, data.high_watermark)
+            appended = log.size - before
+            self.counts.bytes_in += appended
+        if data.high_watermark > log.high_watermark:
+            partition.advance_high_watermark(log, data.high_watermark)
         if data.log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(min(data.log_start_offset, log.high_watermark))
-        self.counts.bytes_in += appended
-        return appended
+        return appended, appended > 0 or log.log_start_offset != start
 
     def truncate(self, epoch: int, end_offset: int) -> bool:
         """Cuts the log where it diverges: the leader's largest epoch up to ours ends at `end_offset`.

@@ -127,8 +127,11 @@ class Partition:
         """
         log = self.log
         end = log.log_end_offset
-        if self.is_leader:
-            newest = newest_epoch_end(epoch, self.image.leader_epoch, log.epochs.latest_epoch, end)
+        image = self.image
+        if image.leader == self._host.node_id:
+            if epoch == image.leader_epoch:
+                return epoch, end  # most fetches of followers
+            newest = newest_epoch_end(epoch, image.leader_epoch, log.epochs.latest_epoch, end)
             if newest is not None:
                 return newest
         return log.epochs.end_offset_for(epoch, end)
@@ -206,7 +209,8 @@ class Partition:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node stops: look up the leader again.")
         elif required_acks == -1:
             self.check_replicas()
-        before = log.size
+        waiters = self.waiters
+        before = log.size if waiters.consumers or waiters.followers else None
         info = log.append_as_leader(
             records,
             leader_epoch=self.image.leader_epoch,
@@ -218,15 +222,15 @@ class Partition:
             prepared=prepared,
         )
         if not info.duplicate:
+            appended = 0 if before is None else log.size - before
             if leading is None and log.countable_offset == log.log_end_offset:
                 log.update_high_watermark(log.log_end_offset)
-                waiters = self.waiters
                 if waiters.consumers or waiters.commits:
-                    waiters.on_high_watermark(log.high_watermark, log.size - before)
+                    waiters.on_high_watermark(log.high_watermark, appended)
             else:
                 self._advance(log)
-                if self.waiters.followers:
-                    self.waiters.on_append(log.size - before)
+                if waiters.followers:
+                    waiters.on_append(appended)
         return info
 
     # The high watermark.
@@ -248,8 +252,11 @@ class Partition:
     def advance_high_watermark(self, log: Log, mark: int) -> None:
         """Moves the high watermark up to `mark`, as far as the log reaches, and notifies waiters."""
         before = log.high_watermark
-        if mark > before and log.update_high_watermark(mark) > before:
-            self.waiters.on_high_watermark(log.high_watermark, _estimated_bytes(log, log.high_watermark - before))
+        if mark > before:
+            mark = log.update_high_watermark(mark)
+            waiters = self.waiters
+            if mark > before and (waiters.commits or waiters.consumers):
+                waiters.on_high_watermark(mark, _estimated_bytes(log, mark - before) if waiters.consumers else 0)
 
     def recheck(self) -> None:
         """Something that the high watermark depends on may have changed: a broker died, or time has passed."""

@@ -343,17 +343,15 @@ class ReplicaFetcher:
                 assert_never(kind)
 
     def _append(self, entry: FollowedPartition, data: PartitionData) -> None:
-        partition = entry.partition
-        start = partition.log.log_start_offset
-        size = entry.append(data)
+        size, moved = entry.append(data)
         if size:
             if self._session.id == NO_SESSION:
                 # A leader without room for a session fills its answers in the order of the question, and may stop
                 # before the end: who got something asks last. In a session the leader itself sees to that.
                 self._followed[entry.key] = self._followed.pop(entry.key)
-            if self._throttle.limited and self._throttle.concerns(partition):
+            if self._throttle.limited and self._throttle.concerns(entry.partition):
                 self._throttle.record(size)
-        if size or partition.log.log_start_offset != start:
+        if moved:
             self._session.mention(entry.key)
 
     def _truncate(self, entry: FollowedPartition, epoch: int, end_offset: int) -> None:

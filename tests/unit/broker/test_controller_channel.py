@@ -131,4 +131,4 @@ def test_heartbeats_go_on_after_an_error_that_nobody_expected(caplog: pytest.Log
         await lifecycle.close()
 
     run(scenario())
-    assert "once more" in caplog.text
+    assert "failed and is repeated" in caplog.text

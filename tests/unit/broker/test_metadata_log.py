@@ -450,7 +450,7 @@ def test_a_log_whose_beginning_no_snapshot_holds_is_refused() -> None:
         await create(metadata, "a")
         await metadata.close()
         disk.remove(f"{DIR}/{DIRECTORY}/{name}")
-        await start_fails(disk, "no snapshot holds what came before")
+        await start_fails(disk, "no snapshot has the records before it")
 
     run(scenario())
 

@@ -1,10 +1,10 @@
-"""Client telemetry (KIP-714): which client is asked for which metrics, and what it pushes.
+"""Client telemetry (KIP-714): the subscriptions of clients, and the metrics that they push.
 
-A client instance is matched against the client metrics resources of the cluster; what it is asked for has a
-subscription id, computed so that every broker gives the same one. It must push with that id, no faster than its
-interval, and not at all after it has said good-bye. Payloads (OTLP, maybe compressed) go to `receivers` as they came;
-without any, clients are not told of telemetry, and of what they push all the same only the size is kept. Instances
-are kept up to a number and for a time, the least recent going first.
+A client instance is matched against the client metrics resources of the cluster. Its subscription has an id that every
+broker computes the same way. The client must push with that id, not before its interval has passed, and not after its
+last push. Payloads (OTLP, possibly compressed) go unchanged to `receivers`; without receivers telemetry is not
+advertised to clients, and only the size of pushed payloads is kept. The number of instances and their lifetime are
+limited; the least recently used are dropped first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 MAX_INSTANCES = 16_384
 MIN_EXPIRY_MS = 60_000
-# A longer client id or software name is never matched: patterns are an administrator's, names are anybody's.
+# A longer client id or software name is never matched: administrators choose patterns, but any client chooses names.
 MAX_MATCHED_LENGTH = 1_024
 # In the order of preference.
 ACCEPTED_COMPRESSION = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
@@ -43,7 +43,7 @@ RESERVED_IDS = frozenset({ZERO_UUID, METADATA_TOPIC_ID})
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Metrics as a client pushed them: OTLP in the given compression."""
+    """Metrics that a client pushed: OTLP in the given compression."""
 
     client_instance_id: bytes
     client_id: str | None
@@ -57,7 +57,7 @@ Receiver = Callable[[Payload], None]
 
 @dataclass(slots=True)
 class Instance:
-    """One running client, and what it was last asked for."""
+    """One client process, and its last subscription."""
 
     attributes: Mapping[str, str]
     metrics: tuple[str, ...]
@@ -78,7 +78,9 @@ class Instance:
         return True
 
     def may_push(self, now_ms: int) -> bool:
-        """The first push after asking may come early: clients spread it over the interval by chance."""
+        """Returns True if the client may push. The first push may be early: clients spread it randomly over the
+        interval.
+        """
         if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False
         self.last_push_ms = now_ms
@@ -96,14 +98,14 @@ class Telemetry:
         self._version = 0
 
     def apply_image(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Takes over the client metrics resources; a client is matched anew on its next request."""
+        """Takes over the client metrics resources; a client is matched again on its next request."""
         if old.configs is not new.configs:
             self.set_subscriptions(
                 {name: values for (kind, name), values in new.configs.items() if kind == ResourceType.CLIENT_METRICS}
             )
 
     def set_subscriptions(self, resources: Mapping[str, Mapping[str, str]]) -> None:
-        """Parses the resources that changed: all of them would take long, with any change of any config."""
+        """Parses only the resources that changed: parsing all of them on any config change would take long."""
         subscriptions: dict[str, Subscription] = {}
         for name, values in resources.items():
             if self._resources.get(name) == values:
@@ -113,7 +115,7 @@ class Telemetry:
             try:
                 subscriptions[name] = Subscription.from_map(name, values)
             except ConfigError as error:
-                logger.warning("client metrics subscription %s is left out: %s", name, error)
+                logger.warning("client metrics subscription %s is ignored: %s", name, error)
         self._resources = resources
         if subscriptions != self._subscriptions:
             self._subscriptions = subscriptions
@@ -122,14 +124,16 @@ class Telemetry:
     # --- requests -------------------------------------------------------------------------------------
 
     def subscribe(self, ctx: RequestContext, client_instance_id: bytes) -> tuple[bytes, Instance]:
-        """What this client is asked for; a client without an id gets one. KafkaError when it asks too often."""
+        """Returns the client's subscription; a client without an id gets one. Raises KafkaError if it asks
+        too often.
+        """
         if client_instance_id == ZERO_UUID:
             client_instance_id = random_uuid(self._random)
         instance = self._instance(ctx, client_instance_id)
         if not instance.may_get(ctx.now_ms):
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                "Telemetry was asked for before the next push interval: wait for it.",
+                "The client asked for its subscription before the push interval had passed: wait for it.",
             )
         return client_instance_id, instance
 
@@ -143,11 +147,9 @@ class Telemetry:
         compression: int,
         metrics: bytes,
     ) -> None:
-        """Hands a payload on, or raises KafkaError for one that the client shouldn't have sent."""
+        """Passes a payload on to the receivers. Raises KafkaError if the client may not push it."""
         if client_instance_id in RESERVED_IDS:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "The client instance id is invalid: ask for a subscription first."
-            )
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The client instance id is reserved: get a subscription first.")
         instance = self._instance(ctx, client_instance_id)
         try:
             self._check_push(ctx, instance, subscription_id, terminating, compression, len(metrics))
@@ -168,18 +170,25 @@ class Telemetry:
         size: int,
     ) -> None:
         if instance.terminating:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The client has already pushed its last metrics.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "The client has already sent its last push: get a new subscription."
+            )
         if not instance.may_push(ctx.now_ms) and not terminating:
             raise KafkaError(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED, "Metrics were pushed before the next push interval: wait for it."
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                "The client pushed before the push interval had passed: wait for it.",
             )
         if subscription_id != instance.subscription_id:
-            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "The subscription has changed: ask for it again.")
+            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "The subscription has changed: get it again.")
         if compression not in set(Codec):
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression type {compression}.")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                f"There is no compression type {compression}: use one of the subscription's accepted types.",
+            )
         if size > self.max_bytes:
             raise KafkaError(
-                ErrorCode.TELEMETRY_TOO_LARGE, f"Metrics of {size} bytes are more than the {self.max_bytes} allowed."
+                ErrorCode.TELEMETRY_TOO_LARGE,
+                f"The payload of {size} bytes exceeds telemetry.max.bytes, {self.max_bytes}: push fewer metrics.",
             )
 
     def _hand_on(self, payload: Payload) -> None:
@@ -188,7 +197,9 @@ class Telemetry:
                 receiver(payload)
             except Exception as error:
                 logger.exception("a telemetry receiver failed")
-                raise KafkaError(ErrorCode.INVALID_RECORD, "The metrics could not be exported.") from error
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD, "The broker's telemetry receiver failed: see the broker's log."
+                ) from error
 
     # --- instances ------------------------------------------------------------------------------------
 
@@ -244,18 +255,18 @@ def _attributes(ctx: RequestContext, client_instance_id: bytes) -> dict[str, str
 
 
 def _matches(subscription: Subscription, attributes: Mapping[str, str], work: Work) -> bool:
-    """A pattern that takes too many steps for this client doesn't match it."""
+    """Returns True if the client matches. A pattern that takes too many steps does not match."""
     try:
         return all(
             name in attributes and pattern.matches(attributes[name], work)
             for name, pattern in subscription.match.items()
         )
     except KafkaError as error:
-        logger.debug("client metrics subscription %s is left out for a client: %s", subscription.name, error)
+        logger.debug("client metrics subscription %s is ignored for a client: %s", subscription.name, error)
         return False
 
 
 def _subscription_id(metrics: tuple[str, ...], interval_ms: int, client_instance_id: bytes) -> int:
-    """The same on every broker: a checksum of what is asked for, mixed with the client's id."""
+    """Returns a checksum of the subscription, mixed with the client's id: the same on every broker."""
     number = crc32c(f"{','.join(metrics)}|{interval_ms}|".encode() + client_instance_id)
     return number - (1 << 32) if number >= 1 << 31 else number

@@ -93,7 +93,7 @@ class TransactionShard:
                 self.watch(txn, turn.now_ms + min(left_ms, txn.timeout_ms))
 
     def abandon(self, turn: Turn) -> None:
-        """No-op besides clearing: no request is parked here, and a pending marker finds the state changed."""
+        """Drops the state when the leadership is lost: no request is parked, and pending markers find no state."""
         self.transactions.clear()
         self.held_bytes = 0
 

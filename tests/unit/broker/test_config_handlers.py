@@ -136,8 +136,8 @@ def test_no_names_mean_all(broker: Any, keys: list[str] | None) -> None:
             "INVALID_REQUEST",
             "This broker can't describe broker 77: give 1 or nothing here, or ask that broker.",
         ),
-        (BROKER, "abc", "INVALID_REQUEST", "'abc' is no broker id: give a number."),
-        (LOGGER, "", "INVALID_REQUEST", "Loggers are those of one broker: give its id."),
+        (BROKER, "abc", "INVALID_REQUEST", "'abc' is not a broker id: give a number."),
+        (LOGGER, "", "INVALID_REQUEST", "Loggers belong to a broker: give its id."),
         (LOGGER, "77", "INVALID_REQUEST", "This broker can't describe broker 77: give 1 here, or ask that broker."),
         (METRICS, "", "INVALID_REQUEST", "The subscription has no name: give it one."),
         (GROUP, "", "INVALID_REQUEST", "The group has no name: give it one."),
@@ -269,7 +269,12 @@ def test_validating_a_level_does_not_set_it(broker: Any, logger: logging.Logger)
             "Logger root can't be set to NOPE: use one of DEBUG, ERROR, FATAL, INFO, TRACE, WARN.",
         ),
         ("1", ("nologger", SET, "INFO"), "INVALID_CONFIG", "There is no logger nologger: check its name."),
-        ("1", ("root", DELETE, None), "INVALID_REQUEST", "The root logger always has a level: set another one."),
+        (
+            "1",
+            ("root", DELETE, None),
+            "INVALID_REQUEST",
+            "The level of the root logger can't be deleted: set another level.",
+        ),
         (
             "1",
             ("root", APPEND, "INFO"),
@@ -280,9 +285,9 @@ def test_validating_a_level_does_not_set_it(broker: Any, logger: logging.Logger)
             "77",
             ("root", SET, "INFO"),
             "INVALID_REQUEST",
-            "Loggers of node 77 can't be altered through node 1: ask that node.",
+            "Loggers of node 77 can't be altered through node 1: send the request to that node.",
         ),
-        ("", ("root", SET, "INFO"), "INVALID_REQUEST", "'' is no node id: give a number."),
+        ("", ("root", SET, "INFO"), "INVALID_REQUEST", "'' is not a node id: give a number."),
     ],
 )
 def test_levels_that_can_not_be_set(
@@ -457,4 +462,4 @@ def test_resources_that_do_not_fit_into_the_answer_are_refused(
     assert fitting > 3
     assert codes == [ErrorCode.NONE] * fitting + [ErrorCode.POLICY_VIOLATION] * (600 - fitting)
     assert all(result.configs for result in results[:fitting])
-    assert results[-1].error_message == "The answer is too large: ask for fewer resources at once."
+    assert results[-1].error_message == "The response is too large: describe fewer resources at once."

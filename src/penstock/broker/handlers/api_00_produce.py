@@ -1,14 +1,14 @@
-"""Produce v3-13: appends by clients.
+"""Produce v3-13: appends records of clients.
 
-Served: acks 0, 1 and all; idempotent sequences (duplicates answered with their original offset); topic ids (v13);
-leader hints (v10+, KIP-951). Errors stay with their partition. With acks=0 there is no answer, so an error closes the
-connection: the only way to tell the client. acks=all is answered when the high watermark has passed the batch, or
-with REQUEST_TIMED_OUT after the request's time-out. Topics that ask for fsync (`flush.messages=1`,
-`penstock.acks.fsync`) are answered after a shared fsync. Transactional batches: the first of a transaction on a
-partition waits until the coordinator has vouched for it, or since v12 has added the partition (KIP-890). Batches that
-have to be looked into (a compacted topic, another codec, timestamps that are refused) are unpacked aside if they are
-large; the connection waits for them, the others don't. A request with more than some 1,000 partitions is appended and
-answered in pieces of 500, one after the other (`large_requests`).
+Served: acks 0, 1 and all; idempotent sequences (duplicates are answered with their original offset); topic ids (v13);
+leader hints (v10+, KIP-951). Errors are per partition. With acks=0 there is no response, so an error closes the
+connection: that is the only signal to the client. acks=all is answered when the high watermark has passed the batch, or
+with REQUEST_TIMED_OUT after the request's timeout. Topics that require fsync (`flush.messages=1`,
+`penstock.acks.fsync`) are answered after a shared fsync. The first batch of a transaction on a partition waits until
+the coordinator has verified the partition, or since v12 has added it (KIP-890). Batches that have to be unpacked (a
+compacted topic, another codec, timestamps that may be refused) are unpacked in a thread if they are large; only their
+connection waits. A request with more than about 1,000 partitions is appended and answered in slices of 500
+(`large_requests`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CODEC = 0x07
 ACKS_ALL = -1
 FIRST_VERSION_WITH_HINTS = 10
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER,)
-FROM_THE_LOG = (  # its judgement of a batch, told with where it starts
+FROM_THE_LOG = (  # errors of the log about a batch; their answers contain the log start offset
     ErrorCode.INVALID_RECORD,
     ErrorCode.INVALID_TIMESTAMP,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -104,10 +104,12 @@ def _finished(produce: _Produce, request: ProduceRequest, topics: list[TopicProd
     response.throttle_time_ms = broker.quotas.record_produce(ctx, produce.bytes)
     if request.acks == 0:
         if produce.failed is None:
-            if response.throttle_time_ms:  # no answer to tell it in: the connection just waits
+            if response.throttle_time_ms:  # without a response to throttle, only the connection waits
                 ctx.connection.mute_for(response.throttle_time_ms / 1000)
             return None
-        return Close(f"acks=0 and {produce.failed.name}: closing is the only way to tell the client")
+        return Close(
+            f"acks=0 and {produce.failed.name}: the connection is closed, because there is no response for the error"
+        )
     if produce.waiting:
         return _Safe(produce.waiting, response, request.timeout_ms).later()
     return response
@@ -142,14 +144,16 @@ class _Produce:
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
-        """What may be part of a transaction; what can't be found is left for the append to complain about."""
+        """Yields the partitions and records that may be part of a transaction; the append reports partitions that are
+        missing.
+        """
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
                     partition = self._find(topic, data.index)
                     partition.leader_log()
                 except KafkaError as error:
-                    # it may be led here when the others have been looked up, and is then still not
+                    # The partition may become led here while others are verified; it is still refused then.
                     self.not_here[topic.name, topic.topic_id, data.index] = without_frames(error)
                     continue
                 if data.records:
@@ -163,7 +167,7 @@ class _Produce:
         )
 
     async def unpack(self, request: ProduceRequest, topics: list[TopicProduceResponse]) -> None:
-        """Appends the batches that had to be unpacked first, and puts their answers where they belong."""
+        """Appends the batches that had to be unpacked first, and replaces their placeholder answers."""
         asked = [topic for topic in request.topic_data if topic.partition_data]
         for topic, told in zip(asked, topics):
             for slot, data in enumerate(topic.partition_data):
@@ -192,13 +196,16 @@ class _Produce:
             safe = self._safe(partition, info.last_offset + 1)
         except KafkaError as error:
             if error.code is ErrorCode.INVALID_TXN_STATE and self.transactional_id is None:
-                error = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transaction needs its id.")
+                error = KafkaError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "The batch is transactional, but the request has no transactional id: set it.",
+                )
             self.failed = error.code
             return self._refusal(topic, data.index, partition, error)
         except UnpackFirstError as first:
             assert partition is not None
             self.to_unpack[id(data)] = (partition, without_frames(first))
-            return PartitionProduceResponse(index=data.index)  # another one takes its place
+            return PartitionProduceResponse(index=data.index)  # a placeholder until the batch is unpacked
         answer = PartitionProduceResponse(
             index=data.index,
             base_offset=info.base_offset,
@@ -215,7 +222,7 @@ class _Produce:
             raise KafkaError(found.code, found.message)
 
     def _safe(self, partition: Partition, offset: int) -> asyncio.Future[None] | None:
-        """What the answer has to wait for."""
+        """Returns the future that the answer waits for; None if it need not wait."""
         if self.acks == ACKS_ALL:
             return partition.when_committed(offset)
         if self.acks and partition.acks_need_fsync:
@@ -228,19 +235,27 @@ class _Produce:
             partition = partitions.get_by_id(topic.topic_id, index)
         else:
             partition = partitions.get(topic.name, index)
-        if partition.topic in INTERNAL_TOPICS:  # whatever the client calls itself: Kafka lets __admin_client write
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Clients can't write to {partition.topic}.")
+        if partition.topic in INTERNAL_TOPICS:  # regardless of the client id, although Kafka lets __admin_client write
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition.topic} is internal, and clients can't write to it: use another topic.",
+            )
         return partition
 
     def _append(self, partition: Partition, data: PartitionProduceData, prepared: Prepared | None) -> AppendInfo:
         if self.acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1.")
         if not data.records:
-            raise NotOneBatchError("A produce request carries one record batch per partition.")
+            raise NotOneBatchError(
+                "A produce request must have exactly one record batch per partition: split the batches."
+            )
         if prepared is None:
             self.bytes += len(data.records)
         if self.ctx.api_version < FIRST_VERSION_WITH_ZSTD and claimed_attributes(data.records) & CODEC == Codec.ZSTD:
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7.")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                "zstd needs Produce v7 or later: upgrade the client, or use another codec.",
+            )
         if self.verified is not None:
             return self._append_verified(partition, data.records, self.verified.get(partition), prepared)
         return partition.append(data.records, now_ms=self.ctx.now_ms, required_acks=self.acks, prepared=prepared)
@@ -281,14 +296,14 @@ class _Produce:
         return answer
 
     def _is_of_log(self, partition: Partition, error: KafkaError) -> bool:
-        """Not a refusal of the request, nor one of the transaction's coordinator."""
+        """Returns True if the error is from the log, and not from the request or the transaction's coordinator."""
         if error.code not in FROM_THE_LOG or isinstance(error, NotOneBatchError):
             return False
         return self.verified is None or not isinstance(self.verified.get(partition), ErrorCode)
 
 
 class _Safe:
-    """On enough replicas, or on disk, as far as that has been promised; told partition by partition."""
+    """Waits until the batches are on enough replicas, or on disk, as required; sets the result of each partition."""
 
     __slots__ = ("future", "left", "response", "timer", "waiting")
 
@@ -322,7 +337,7 @@ class _Safe:
 
     def _tell(self, _: asyncio.Future[None]) -> ProduceResponse:
         for answer, safe in self.waiting:
-            error = safe.exception()  # not raised: its traceback would lead from this frame back to it
+            error = safe.exception()  # not raised: a traceback would create a reference cycle with this frame
             if isinstance(error, KafkaError):
                 answer.error_code, answer.base_offset, answer.error_message = error.code, -1, error.message
             elif error is not None:
@@ -332,14 +347,16 @@ class _Safe:
 
 def _time_out(waiting: list[Waiting]) -> None:
     for _, safe in waiting:
-        if not safe.done() and not isinstance(safe, asyncio.Task):  # the disk has no time-out
+        if not safe.done() and not isinstance(safe, asyncio.Task):  # fsync has no timeout
             safe.set_exception(
-                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The in-sync replicas didn't follow in time: retry.")
+                KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT, "The in-sync replicas did not replicate the batch in time: retry."
+                )
             )
 
 
 def _forget(waiting: list[Waiting]) -> None:
-    """Nobody waits any more: what fails now is nobody's news."""
+    """Ignores the results, because the request was cancelled."""
     for _, safe in waiting:
         if safe.done():
             if not safe.cancelled():

@@ -1,12 +1,12 @@
 """Fetch v4-18: reads by consumers and by followers.
 
 Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after
-NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), long polls, both isolation levels. The first batch of
-the first partition with data comes whole even when it exceeds every limit, so that a consumer always gets on. Since
-v11 consumers may read from any replica, and are told of one in their rack (KIP-392). A follower's fetch says how far
-it is, which is what moves the high watermark; quotas of clients don't concern it. A fetch counts as a follower's if it
-comes over the inter-broker listener and names a registered broker with its current epoch (v15+, KIP-903); another one
-reads nothing.
+NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), parked fetches, both isolation levels. The first batch
+of the first partition with data is returned whole even if it exceeds every limit, so that a consumer always makes
+progress. Since v11 consumers may read from any replica, and the response names a replica in their rack (KIP-392). A
+follower's fetch offset advances the high watermark; client quotas do not apply to it. A fetch counts as a follower's if
+it arrives on the inter-broker listener and names a registered broker with its current epoch (v15+, KIP-903); other
+fetches with a replica id get no records.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Answer
         return FetchResponse(error_code=error.code, session_id=NO_SESSION)
     fetching = _fetching(broker, ctx, request, wanted)
     if len(wanted) > SMALL_FETCH_PARTITIONS and not fetching.reader.is_follower:
-        # A follower that names few partitions is soon done with the others: most have nothing for it.
+        # A follower that names few partitions rarely has data in the others, so they are read quickly.
         work = _fetch_and_encode(broker, ctx, request, session, fetching, incremental)
         return Later(broker.slices.serve(work))
 
@@ -68,7 +68,7 @@ def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Answer
             return refusal
         response = _respond(broker, ctx, session, incremental, request.isolation_level, reads, chunks)
         if fetching.reader.replica_id >= 0:
-            response.node_endpoints = []  # brokers know each other's addresses
+            response.node_endpoints = []  # brokers know each other's addresses from the metadata
         return response
 
     return fetching.run(request.max_wait_ms, finish)
@@ -100,7 +100,7 @@ def _account(
     reads: list[PartitionRead],
     chunks: list[Any],
 ) -> FetchResponse | None:
-    """Counts the bytes for throttles and quotas; an answer without records if the client has had too many."""
+    """Counts the bytes for throttles and quotas. Returns an empty response if the client exceeds its quota."""
     if reader.replica_id >= 0:
         broker.fetch_policy.sent(reads, chunks)
         return None
@@ -126,7 +126,7 @@ async def _handle_large(broker: Broker, ctx: RequestContext, request: FetchReque
 
 
 def _let_go(request: FetchRequest) -> None:
-    """The session has it all; a long poll need not keep it. Little by little: nobody else runs while Python frees."""
+    """Frees the request, which the session replaces, in slices: freeing all of it at once would block the loop."""
     for topics in (request.topics, request.forgotten_topics_data):
         while topics:
             partitions = topics.pop().partitions
@@ -209,7 +209,7 @@ async def _respond_in_slices(
     return _response(topics, hints, session)
 
 
-# --- who reads, and the answer ------------------------------------------------------------------------
+# --- the reader and the response ----------------------------------------------------------------------
 
 
 def _reader(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Reader:
@@ -272,7 +272,7 @@ def _response(topics: Topics, hints: LeaderHints | None, session: FetchSession |
 
 
 def _in_order(reads: list[PartitionRead], chunks: list[Any]) -> Iterable[Pair]:
-    """Kafka's order: what there is, then topic ids that nobody has, then partitions that nobody has."""
+    """Returns the pairs in Kafka's order: existing partitions, then unknown topic ids, then unknown partitions."""
     pairs = zip(reads, chunks)
     if not any(read.error for read in reads):
         return pairs
@@ -295,7 +295,7 @@ def _worth_telling(read: PartitionRead, records: Any) -> bool:
 
 
 def _remember(read: PartitionRead) -> None:
-    # After an error the next good answer must be told whatever it holds, so nothing is remembered then.
+    # After an error the session keeps no values, so that the next answer without an error is always sent.
     read.wanted.last_high_watermark = read.high_watermark
     read.wanted.last_log_start_offset = read.log_start_offset
 

@@ -1,9 +1,10 @@
-"""ListOffsets v1-11: offsets by time, and the special ones.
+"""ListOffsets v1-11: offsets by timestamp, and special offsets.
 
 -1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
-greatest timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (nothing is tiered here: -4 is
-the earliest, the others have none). To a follower the latest is the end of the log. A new leader whose high watermark
-has not reached what it started with can't say where the committed records end: OFFSET_NOT_AVAILABLE, ask again.
+largest timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (there is no tiered storage: -4 is
+the earliest, the others have no offset). For a follower the latest offset is the end of the log. A new leader whose
+high watermark has not reached the start of its epoch does not know the end of the committed records:
+OFFSET_NOT_AVAILABLE, which clients retry.
 """
 
 from __future__ import annotations
@@ -99,9 +100,12 @@ def _answer(
     broker: Broker, ctx: RequestContext, request: ListOffsetsRequest, topic: str, spec: ListOffsetsPartition
 ) -> Steps[ListOffsetsPartitionResponse]:
     if spec.timestamp < 0 and ctx.api_version < FIRST_VERSION_WITH.get(spec.timestamp, NEVER):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"v{ctx.api_version} has no timestamp {spec.timestamp}.")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"v{ctx.api_version} does not support timestamp {spec.timestamp}: use a newer version.",
+        )
     partition = broker.partitions.get(topic, spec.partition_index)
-    if request.replica_id == DEBUGGING_REPLICA:  # asks this very replica, leader or not, how far its log goes
+    if request.replica_id == DEBUGGING_REPLICA:  # asks this replica, leader or not, for the end of its log
         partition.replica_log(spec.current_leader_epoch)
     else:
         partition.leader_log(spec.current_leader_epoch)
@@ -112,7 +116,7 @@ def _answer(
         )
     except _NotYetError:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if ctx.api_version >= NOT_AVAILABLE_SINCE else LEADER_NOT_AVAILABLE
-        raise KafkaError(code, "The new leader's followers have not caught up: ask again soon.") from None
+        raise KafkaError(code, "The new leader's followers have not caught up yet: retry soon.") from None
     return ListOffsetsPartitionResponse(
         partition_index=spec.partition_index,
         timestamp=timestamp,
@@ -122,11 +126,11 @@ def _answer(
 
 
 class _NotYetError(Exception):
-    """The leader doesn't know yet what its predecessor had committed."""
+    """The leader does not know yet which records its predecessor committed."""
 
 
 def _end(partition: Partition, request: ListOffsetsRequest) -> int:
-    """What the asker may see ends here."""
+    """Returns the end of the records that the client may read."""
     log = partition.log
     if request.replica_id != CONSUMER_REPLICA:
         return log.log_end_offset
@@ -134,7 +138,9 @@ def _end(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _settled(partition: Partition, request: ListOffsetsRequest) -> bool:
-    """Whether the high watermark is where it was with the leader before. An open transaction may end far behind it."""
+    """Returns True if the high watermark has reached that of the previous leader. An open transaction may keep the last
+    stable offset far behind it.
+    """
     if request.replica_id != CONSUMER_REPLICA or partition.leading is None:
         return True
     return partition.log.high_watermark >= partition.leading.epoch_start

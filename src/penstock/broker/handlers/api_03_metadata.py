@@ -1,7 +1,7 @@
 """Metadata v0-13: brokers of the client's listener, topics by name or id (v12+), auto-create, authorised operations.
 
-A null list (an empty one in v0) means every topic; that answer is kept, encoded, until the image changes. A missing
-topic that may be auto-created is created before the answer, so that the client needn't come back for it.
+A null list (an empty one in v0) means every topic; that response is cached, encoded, until the image changes. A missing
+topic that may be auto-created is created before the response, so that the client need not retry.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ def handle(
 def _check_names(version: int, topics: Iterable[MetadataRequestTopic]) -> None:
     for topic in topics:
         if version < FIRST_VERSION_BY_ID and topic.name is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"In v{version} every topic is asked for by its name.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"v{version} needs a name for every topic: give it, or use v12 or newer."
+            )
         if version < FIRST_VERSION_BY_ID and topic.topic_id != ZERO_UUID:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"v{version} can't ask by topic id: use v12 or newer.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"v{version} does not support topic ids: use v12 or newer.")
 
 
 def _missing(broker: Broker, request: MetadataRequest) -> list[str]:
@@ -75,7 +77,7 @@ def _missing(broker: Broker, request: MetadataRequest) -> list[str]:
 async def _after_creation(
     broker: Broker, ctx: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    await broker.topic_creator.create_missing(missing)  # one that is refused is simply not there below
+    await broker.topic_creator.create_missing(missing)  # a refused topic is missing below
     return _answer(broker, ctx, request, _named(broker, ctx, request))
 
 
@@ -114,7 +116,7 @@ def _all_topics(broker: Broker, ctx: RequestContext, request: MetadataRequest) -
         topics = [_topic(view, topic, ctx.api_version, operations) for topic in view.image.topics.values()]
         response = _answer(broker, ctx, request, topics)
         if broker.faults.rules:
-            return response  # a fault rule may want to rewrite it
+            return response  # fault rules may change the response
         kept = cache[key] = Encoded(encode(response, ctx.api_version))
     assert isinstance(kept, Encoded)
     return kept
@@ -145,7 +147,7 @@ def _named(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> lis
 
 
 def _place(topic: MetadataResponseTopic) -> int:
-    """Kafka's order: ids that nobody has, topics, names that nobody has."""
+    """Returns the place in Kafka's order: unknown ids, topics, unknown names."""
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
         return 0
     return 2 if topic.error_code else 1
@@ -177,7 +179,7 @@ def _topic(view: ClusterView, topic: TopicImage, version: int, operations: int) 
             error = _ERROR_BEFORE_IT
         replicas, isr = list(partition.replicas), list(partition.isr)
         if version == 0 and offline:
-            # The oldest clients want to know the address of every broker they are told of.
+            # The oldest clients need the address of every broker that the response mentions.
             replicas = [broker_id for broker_id in replicas if broker_id in view.alive]
             isr = [broker_id for broker_id in isr if broker_id in view.alive]
             error = error or ErrorCode.REPLICA_NOT_AVAILABLE

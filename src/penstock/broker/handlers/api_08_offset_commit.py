@@ -1,7 +1,7 @@
-"""OffsetCommit v2-10: a group's positions, remembered before they are acknowledged.
+"""OffsetCommit v2-10: commits offsets of a group; answered when they are committed to the log.
 
-Topics by name, since v10 by id. A topic or partition that isn't there gets its own error (UNKNOWN_TOPIC_OR_PARTITION or
-UNKNOWN_TOPIC_ID); the rest is committed. Commits of members count as heartbeats.
+Topics by name, since v10 by id. A missing topic or partition gets its own error (UNKNOWN_TOPIC_OR_PARTITION or
+UNKNOWN_TOPIC_ID); the others are committed. Commits of members count as heartbeats.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def handle(
 def _take_out_unknown(
     image: MetadataImage, request: OffsetCommitRequest, by_id: bool
 ) -> dict[int, OffsetCommitResponseTopic]:
-    """Leaves in the request what can be committed, named; gives the answers for the rest by their place in it."""
+    """Removes unknown partitions from the request and names the others; returns the results for the removed ones by
+    place.
+    """
     refused: dict[int, OffsetCommitResponseTopic] = {}
     kept: list[OffsetCommitRequestTopic] = []
     for place, topic in enumerate(request.topics):

@@ -61,7 +61,7 @@ async def _fetch(
 
 
 def _name_topics(image: MetadataImage, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:
-    """Names the topics asked for by id; gives the answers for ids that nobody has."""
+    """Sets the names of topics requested by id; returns the results for unknown ids."""
     if group.topics is None:
         return []
     unknown: list[OffsetFetchResponseTopics] = []
@@ -79,7 +79,7 @@ def _name_topics(image: MetadataImage, group: OffsetFetchRequestGroup) -> list[O
 
 
 def _identify_topics(image: MetadataImage, response: OffsetFetchResponseGroup) -> None:
-    """All topics were asked for by leaving them out: one that is gone has no id to be told by."""
+    """Sets the ids of all topics if the request names none; deleted topics have no id and are left out."""
     response.topics = [topic for topic in response.topics if topic.name in image.topics]
     for topic in response.topics:
         topic.topic_id = image.topics[topic.name].topic_id

@@ -1,7 +1,7 @@
 """FindCoordinator v0-6: one key until v3, a batch of keys since v4; key types group (0), transaction (1), share (2).
 
-The first look for a coordinator creates `__consumer_offsets` or `__transaction_state` and waits for it, where Kafka
-sends the client round once more. Share groups have no coordinator so far and are refused with INVALID_REQUEST.
+The first request creates `__consumer_offsets` or `__transaction_state` and waits for it, where Kafka makes the client
+retry. Share groups have no coordinator yet and are refused with INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ async def _find(broker: Broker, ctx: RequestContext, key_type: int, key: str) ->
         if key_type == TRANSACTION_COORDINATOR:
             await _ensure_topic(broker, TRANSACTION_STATE)
             return _locate(broker, ctx, TRANSACTION_STATE, broker.transactions.coordinators.partition_of(key), key)
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"No coordinator serves keys of type {key_type} here.")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"There is no coordinator for keys of type {key_type}: use 0 (group) or 1 (transaction).",
+        )
     except KafkaError as error:
         code = error.code
-        if code is ErrorCode.NOT_COORDINATOR:  # the topic is there, and this node has yet to hear of it
+        if code is ErrorCode.NOT_COORDINATOR:  # the topic exists, but this node's image does not contain it yet
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=error.message)
 
@@ -67,5 +70,5 @@ def _locate(broker: Broker, ctx: RequestContext, topic: str, index: int, key: st
     node = image.brokers.get(partition.leader) if partition is not None else None
     endpoint = node.endpoints.get(ctx.listener_name) if node is not None else None
     if node is None or endpoint is None:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator's partition has no leader: try again.")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator's partition has no leader: retry.")
     return Coordinator(key=key, node_id=node.broker_id, host=endpoint.host, port=endpoint.port, error_message="")

@@ -1,4 +1,6 @@
-"""Heartbeat v0-4: keeps a member's seat, and tells it when to rejoin. Never waits; static members since v3."""
+"""Heartbeat v0-4: keeps a member's session alive, and makes it rejoin when needed. Never waits; static members since
+v3.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def handle(broker: Broker, ctx: RequestContext, request: HeartbeatRequest) -> He
         shard = coordinator.active()
     except KafkaError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return HeartbeatResponse()  # nobody loses a seat while the coordinator reads who has one
+            return HeartbeatResponse()  # no session ends while the coordinator loads
         raise
     code = membership.heartbeat(
         shard,

@@ -1,4 +1,4 @@
-"""LeaveGroup v0-5: one member until v2, a batch with an answer each since v3, by instance id too."""
+"""LeaveGroup v0-5: one member until v2, a batch with a result each since v3, also by instance id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def handle(
 
 
 def _single(response: LeaveGroupResponse) -> LeaveGroupResponse:
-    """The only member's error is the answer's."""
+    """Moves the only member's error to the top of the response."""
     code = response.error_code
     if code == ErrorCode.NONE and response.members:
         code = response.members[0].error_code

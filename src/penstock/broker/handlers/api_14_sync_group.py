@@ -1,6 +1,6 @@
-"""SyncGroup v0-5: the leader brings the assignment, everybody fetches theirs; answered when it is committed.
+"""SyncGroup v0-5: the leader sends the assignments, each member gets its own; answered when they are committed.
 
-Static members since v3, the protocol must be named since v5.
+Static members since v3; the protocol type and name are required since v5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeGroups v0-6: classic groups with members. A missing one is "Dead", and since v6 GROUP_ID_NOT_FOUND."""
+"""DescribeGroups v0-6: classic groups with members. A missing group is "Dead", since v6 GROUP_ID_NOT_FOUND."""
 
 from __future__ import annotations
 

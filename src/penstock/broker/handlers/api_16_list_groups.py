@@ -1,6 +1,6 @@
-"""ListGroups v0-5: what the coordinators of this node know, filtered by state since v4 and by type since v5.
+"""ListGroups v0-5: the groups that this node coordinates, filtered by state since v4 and by type since v5.
 
-Many groups are gone through in several passes of the loop.
+Many groups are listed in several passes of the loop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ApiVersions v0-4: what this node serves, and its features.
+"""ApiVersions v0-4: the APIs and features of this node.
 
-Advertises the keys in the registry, those of telemetry only where somebody receives it, as in Kafka. Produce is shown
-from v0 although it is served from v3: librdkafka takes a higher minimum for a broker without compression (as Kafka 4
-does). A version this node does not know is answered in v0 by the dispatcher.
+Advertises the keys in the registry, and those of telemetry only if there is a receiver, as Kafka does. Produce is
+advertised from v0 although it is served from v3: librdkafka would otherwise assume a broker without compression (Kafka
+4 does the same). The dispatcher answers an unknown version in v0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3
-FIRST_VERSION_WITH_ZERO_FEATURES = 4  # older clients choke on a supported feature whose minimum is 0
+FIRST_VERSION_WITH_ZERO_FEATURES = 4  # older clients fail on a supported feature whose minimum is 0
 
 
 def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -74,6 +74,6 @@ def api_keys(
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """The v0 answer to a version from the future: the client picks again."""
+    """Returns the v0 response to an unknown version, from which the client picks a version."""
     own = [key for key in api_keys() if key.api_key == API_VERSIONS]
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)

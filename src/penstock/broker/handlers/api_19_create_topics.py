@@ -30,7 +30,7 @@ async def handle(broker: ControllerParts, ctx: RequestContext, request: CreateTo
 
 
 def _describing(broker: ControllerParts) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
-    """Most topics of a request have the same configs: their 34 rows are made once."""
+    """Returns a cached description of configs: most topics of a request have the same 34 rows."""
     made: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 
     def describe(overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:

@@ -1,4 +1,4 @@
-"""DeleteTopics v1-6: by name, and by id from v6. Refused as a whole when `delete.topic.enable` is off."""
+"""DeleteTopics v1-6: by name, and by id since v6. The whole request is refused if `delete.topic.enable` is false."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ async def handle(broker: ControllerParts, ctx: RequestContext, request: DeleteTo
         if ctx.api_version < FIRST_VERSION_WITH_DISABLED_ERROR:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         raise KafkaError(
-            ErrorCode.TOPIC_DELETION_DISABLED, "Set delete.topic.enable=true on the broker to delete topics."
+            ErrorCode.TOPIC_DELETION_DISABLED,
+            "Deleting topics is disabled: set delete.topic.enable=true on the brokers.",
         )
     topics = request.topics
     if ctx.api_version < FIRST_VERSION_BY_ID:

@@ -1,7 +1,7 @@
-"""DeleteRecords v0-2: moves the log start offset of a partition forward; -1 means to the high watermark.
+"""DeleteRecords v0-2: advances the log start offset of a partition; -1 means to the high watermark.
 
-The answer comes when every living replica has moved its own, with where that is; or, after the request's time-out,
-REQUEST_TIMED_OUT for those that have not: they will.
+Answered with the new offset when all live replicas have advanced theirs, or after the request's timeout with
+REQUEST_TIMED_OUT for partitions whose replicas have not yet done so.
 """
 
 from __future__ import annotations
@@ -54,14 +54,20 @@ def _delete(broker: Broker, topic: str, answer: DeleteRecordsPartitionResult, of
     partition = broker.partitions.get(topic, answer.partition_index)
     log = partition.leader_log()
     if topic in INTERNAL_TOPICS:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} belongs to the broker: it deletes for itself.")
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker deletes its records itself."
+        )
     if "delete" not in log.config.cleanup_policy:
         raise KafkaError(
-            ErrorCode.POLICY_VIOLATION, f"Topic {topic} is not deleted by offset: its cleanup.policy is compact."
+            ErrorCode.POLICY_VIOLATION,
+            f"Records of topic {topic} can't be deleted: its cleanup.policy is compact. Add delete to it first.",
         )
     wanted = log.high_watermark if offset == TO_HIGH_WATERMARK else offset
     if wanted < 0 or wanted > log.high_watermark:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"The high watermark is {log.high_watermark}.")
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"The offset is not in the log: give one from 0 to the high watermark, {log.high_watermark}.",
+        )
     moved = partition.delete_before(wanted)
     answer.low_watermark = partition.low_watermark()
     if moved is not None:

@@ -1,10 +1,10 @@
-"""InitProducerId v0-6: producer ids for idempotent producers, ids and epochs for transactional ones.
+"""InitProducerId v0-6: producer ids for idempotent producers, ids and epochs for transactional producers.
 
-A transactional producer that starts fences the one before it and ends its open transaction; it is then answered with
-CONCURRENT_TRANSACTIONS until that has happened. Since v3 a producer may name the id and epoch it goes on with
-(KIP-360). Before v4 a fenced producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED. v6, which Kafka 4.3
-calls unstable and which is served where transaction.two.phase.commit.enable is set, lets a producer take part in
-two-phase commit: without a timeout, and with the open transaction of the producer before it kept (KIP-939).
+A transactional producer that starts fences the previous one and aborts its open transaction; it gets
+CONCURRENT_TRANSACTIONS until the abort is complete. Since v3 a producer may name the id and epoch with which it
+continues (KIP-360). A fenced producer gets INVALID_PRODUCER_EPOCH before v4, PRODUCER_FENCED since. v6 is unstable in
+Kafka 4.3 and served if transaction.two.phase.commit.enable is set: it lets a producer use two-phase commit, without a
+timeout and with the option to keep the open transaction of the previous producer (KIP-939).
 """
 
 from __future__ import annotations
@@ -47,12 +47,16 @@ async def handle(broker: Broker, ctx: RequestContext, request: InitProducerIdReq
 async def _initialize(broker: Broker, request: InitProducerIdRequest) -> Answer:
     expected = Owner(request.producer_id, request.producer_epoch)
     if (expected.producer_id == NO_PRODUCER_ID) != (expected.producer_epoch == NO_PRODUCER_EPOCH):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A producer names both its id and its epoch, or neither.")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "The request has only one of producer id and epoch: give both, or neither."
+        )
     transactional_id = request.transactional_id
     if transactional_id is None:
         return Answer(ErrorCode.NONE, await broker.producer_ids.next(), 0)
     if not transactional_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A transactional id has at least one character.")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "The transactional id is empty: give one, or null for an idempotent producer."
+        )
     coordinator = await broker.transactions.coordinator(transactional_id)
     result = coordinator.run(
         lambda shard, turn: initialize(

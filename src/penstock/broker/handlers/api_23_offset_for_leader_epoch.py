@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch v2-4: where an epoch ended, so that a client or follower finds the point where histories part
+"""OffsetForLeaderEpoch v2-4: the end offset of an epoch, with which a client or follower finds where logs diverge
 (KIP-101, KIP-279).
 """
 

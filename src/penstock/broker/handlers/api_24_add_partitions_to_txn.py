@@ -1,9 +1,9 @@
-"""AddPartitionsToTxn v0-5: partitions join a transaction; from brokers also the question whether they are in it.
+"""AddPartitionsToTxn v0-5: adds partitions to a transaction, or verifies for brokers that they are part of it.
 
-Until v3 one transaction of a client, since v4 several, each added or (`verify_only`) looked up. All partitions of a
-transaction are added or none: beside one that does not exist the others get OPERATION_NOT_ATTEMPTED. Before v2 a fenced
-producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED. A request with more than 10,000 partitions for one
-transaction, or as many transactions, is refused with POLICY_VIOLATION.
+One transaction of a client until v3; several since v4, each added or (`verify_only`) verified. All partitions of a
+transaction are added or none: if one does not exist, the others get OPERATION_NOT_ATTEMPTED. A fenced producer gets
+INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since. A request with more than 10,000 partitions for one transaction,
+or as many transactions, is refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 FENCED_SINCE = 2
 BATCHED_SINCE = 4
-#: Partitions that one request may add to a transaction, or ask for: 15 ms.
+#: Limit of partitions of one transaction in a request: they take about 15 ms.
 MAX_PARTITIONS = 10_000
-#: Partitions of several transactions that are added in one pass of the loop, and as how many a transaction counts.
+#: Partitions that are added in one pass of the loop, over several transactions, and the cost of a transaction in
+#: partitions.
 PASS_PARTITIONS, TRANSACTION_PARTITIONS = 2_000, 10
 
 
@@ -59,7 +60,7 @@ async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTx
 async def _serve_all(
     broker: Broker, ctx: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
-    """All are decided before the first is waited for: they may come from a node with many producers."""
+    """Decides on all transactions before it waits for the first: they may come from a node with many producers."""
     for asked in transactions:
         _check_size(asked)
     serving: list[asyncio.Task[list[AddPartitionsToTxnTopicResult]]] = []
@@ -67,7 +68,7 @@ async def _serve_all(
     for asked in transactions:
         partitions += _size(asked)
         if partitions > PASS_PARTITIONS and serving:
-            await asyncio.sleep(0)  # those that wait are decided now
+            await asyncio.sleep(0)  # lets the started tasks run
             partitions = _size(asked)
         serving.append(asyncio.ensure_future(_serve(broker, ctx, asked, EPOCH_PER_TRANSACTION)))
     return await asyncio.gather(*serving)
@@ -78,11 +79,11 @@ def _size(asked: AddPartitionsToTxnTransaction) -> int:
 
 
 def _check_size(asked: AddPartitionsToTxnTransaction) -> None:
-    """They are added together or not at all, and so in one go."""
+    """Raises if there are too many partitions: they are added together, in one pass."""
     if _size(asked) > MAX_PARTITIONS + TRANSACTION_PARTITIONS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"One request may add {MAX_PARTITIONS} partitions to a transaction: send several.",
+            f"The request adds more than {MAX_PARTITIONS} partitions to a transaction: split it into several requests.",
         )
 
 
@@ -103,7 +104,7 @@ async def _serve(
 
 
 def _unknown(broker: Broker, partitions: list[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-    """Answers for all if one doesn't exist, none otherwise."""
+    """Returns errors for all partitions if one of them does not exist; otherwise none."""
     image = broker.metadata.image
     missing = {partition for partition in partitions if image.partition(*partition) is None}
     if not missing:

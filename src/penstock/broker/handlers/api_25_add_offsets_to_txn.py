@@ -1,8 +1,8 @@
-"""AddOffsetsToTxn v0-4: the partition that keeps a group's offsets joins a transaction.
+"""AddOffsetsToTxn v0-4: adds the partition of `__consumer_offsets` that has a group's offsets to a transaction.
 
-The topic is created if this is the first use of it: its partition count decides which partition it is. Before v2 a
-fenced producer is told INVALID_PRODUCER_EPOCH, since then PRODUCER_FENCED. Clients of transaction version 2
-do without: their TxnOffsetCommit adds the partition.
+Creates the topic on first use, because its partition count determines the partition. A fenced producer gets
+INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since. Clients of transaction version 2 do not send this request:
+their TxnOffsetCommit adds the partition.
 """
 
 from __future__ import annotations

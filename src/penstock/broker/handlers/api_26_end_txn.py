@@ -1,8 +1,9 @@
-"""EndTxn v0-5: commit or abort. Answered when the outcome is remembered; the partitions learn of it right after.
+"""EndTxn v0-5: commits or aborts a transaction. Answered when the decision is committed; markers are written after
+that.
 
-Since v5 (transaction version 2) each end gives the producer a new epoch, or a new id when epochs have run out, and a
-retry is told from the next end by the epoch it names. Before v2 a fenced producer is told INVALID_PRODUCER_EPOCH, since
-then PRODUCER_FENCED.
+Since v5 (transaction version 2) each end gives the producer a new epoch, or a new id when its epochs are used up, and
+the epoch of a request distinguishes a retry from the next end. A fenced producer gets INVALID_PRODUCER_EPOCH before v2,
+PRODUCER_FENCED since.
 """
 
 from __future__ import annotations

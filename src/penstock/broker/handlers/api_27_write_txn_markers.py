@@ -1,9 +1,10 @@
-"""WriteTxnMarkers v1-2: ends transactions on partitions; sent by coordinators, and by admins for hanging transactions.
+"""WriteTxnMarkers v1-2: ends transactions on partitions; sent by coordinators, and by administrators for hanging
+transactions.
 
-Each partition has its own answer, when its marker is committed: REQUEST_TIMED_OUT if its replicas don't follow for half
-of `request.timeout.ms`, so that whoever asks with that timeout still hears of the others. The marker stands; sent
-again, it is waited for. Since v2 the marker says which transaction version it belongs to. Many markers are written in
-several passes of the loop.
+Each partition is answered when its marker is committed, or with REQUEST_TIMED_OUT if the replicas do not follow within
+half of `request.timeout.ms`, so that a sender with that timeout still gets the other results. The marker stays in the
+log; if it is sent again, only the commit is awaited. Since v2 the marker contains its transaction version. Many markers
+are written in several passes of the loop.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.broker.requests.context import RequestContext
     from penstock.net.later import Later
 
-#: An append to a log takes as long as some steps of other requests: 50 of them in a pass of the loop, about 4 ms.
+#: An append is slower than steps of other requests: 50 appends per pass of the loop take about 4 ms.
 STEPS_PER_MARKER = 4
 
 
@@ -78,7 +79,9 @@ def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) ->
 
 
 def _told(code: ErrorCode) -> ErrorCode:
-    """A group coordinator that isn't here or ready yet is, to who sends markers, a leader that isn't."""
+    """Returns the error for the sender of markers: a missing or loading group coordinator is reported as a missing
+    leader.
+    """
     match code:
         case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,8 +1,8 @@
-"""TxnOffsetCommit v0-5: a group's positions as part of a transaction: they count when it commits.
+"""TxnOffsetCommit v0-5: commits offsets of a group as part of a transaction: they take effect when it commits.
 
-The transaction's coordinator is asked first whether the partition of `__consumer_offsets` is in the transaction; since
-v5 it adds it (KIP-890). Since v3 the consumer's member id and generation are checked, so that one that lost its
-partitions commits nothing.
+Asks the transaction's coordinator first whether the partition of `__consumer_offsets` is in the transaction; since v5
+the coordinator adds it (KIP-890). Since v3 the consumer's member id and generation are checked, so that a member that
+lost its partitions cannot commit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def handle(broker: Broker, ctx: RequestContext, request: TxnOffsetCommitRe
 
 
 def _take_out_unknown(broker: Broker, request: TxnOffsetCommitRequest) -> Codes:
-    """Leaves in the request what exists; gives the codes of the rest."""
+    """Removes unknown partitions from the request; returns their error codes."""
     image = broker.metadata.image
     codes: Codes = {}
     kept = []
@@ -65,11 +65,11 @@ def _take_out_unknown(broker: Broker, request: TxnOffsetCommitRequest) -> Codes:
 
 async def _commit(broker: Broker, api_version: int, request: TxnOffsetCommitRequest) -> Codes:
     if not request.group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "Name the group whose offsets these are.")
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")
     coordinator = broker.groups.coordinator(request.group_id)
     coordinator.active()
     verification = await _verify(broker, api_version, request, coordinator)
-    coordinator = broker.groups.coordinator(request.group_id)  # it may have moved while we waited
+    coordinator = broker.groups.coordinator(request.group_id)  # the coordinator may have moved during the wait
     producers = coordinator.partition.leader_log().producers
     producers.check_open(request.producer_id, request.producer_epoch, verification)
     return await committed(coordinator.run(lambda shard, turn: commit_in_transaction(shard, turn, request)))
@@ -85,14 +85,14 @@ async def _verify(
     verdict = (await ask(broker, request.transactional_id, [look_up]))[partition]
     if isinstance(verdict, ErrorCode):
         if verdict in UNREACHABLE:
-            # The group's coordinator is the right one: the client tries again and looks for nobody else.
+            # This group coordinator is the right one, so the client should retry here and not look for another.
             verdict = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        raise KafkaError(verdict, "The transaction's coordinator refused the commit.")
+        raise KafkaError(verdict, "The transaction's coordinator refused the commit: abort the transaction.")
     return verdict
 
 
 def _told(code: ErrorCode, api_version: int) -> ErrorCode:
-    """In words that the client's version knows."""
+    """Returns an error code that the client's version knows."""
     match code:
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH

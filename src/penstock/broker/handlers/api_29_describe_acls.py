@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
 
-NO_AUTHORIZER = "No authorizer is configured: there are no ACLs, and every client may do everything."
+NO_AUTHORIZER = "No authorizer is configured, so there are no ACLs: every client is allowed every operation."
 
 
 def handle(broker: Broker, ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:

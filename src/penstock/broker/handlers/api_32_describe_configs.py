@@ -1,11 +1,11 @@
 """DescribeConfigs, versions 1 to 4: topics, this broker, the cluster's defaults, loggers, client metrics and groups.
 
-- A value comes with its source, its synonyms in the order in which they count, and from version 3 on with its type and
+- A value comes with its source, its synonyms in the order of lookup, and since version 3 with its type and
   documentation.
 - `configuration_keys` null or empty means all; names that don't exist are left out without an error.
-- Sensitive values, and values of properties nobody knows, are null.
+- Sensitive values, and values of unknown properties, are null.
 - A resource that can't be described has its own error; an unknown resource type refuses the whole request.
-- A resource is described as often as it is named. Beyond 32 MiB of answer resources are refused: POLICY_VIOLATION.
+- A resource is described as often as it is named. Beyond a response of 32 MiB, resources get POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from penstock.net.later import Later
 
 RESOURCE_TYPES = frozenset(ResourceType)
-#: Configs that are described and encoded as one step.
+#: Configs that are described and encoded in one step.
 CONFIGS_PER_STEP = 8
-#: Larger answers are put together in a thread.
+#: Larger responses are assembled in a thread.
 JOINED_AT_ONCE_BYTES = 4 << 20
 
 
@@ -82,14 +82,16 @@ def _steps(
 def _refusal(request: DescribeConfigsRequest) -> KafkaError | None:
     for resource in request.resources:
         if resource.resource_type not in RESOURCE_TYPES:
-            return KafkaError(ErrorCode.INVALID_REQUEST, f"There is no config resource type {resource.resource_type}.")
+            return KafkaError(
+                ErrorCode.INVALID_REQUEST, f"There is no config resource type {resource.resource_type}: check the type."
+            )
     return None
 
 
 def _add(
     broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource, answer: ConfigAnswer
 ) -> int:
-    """Adds the resource's result; returns how many configs were gone through for it."""
+    """Adds the resource's result; returns the number of configs that were examined for it."""
     try:
         described = _describe(broker, resource)
     except KafkaError as error:
@@ -113,7 +115,7 @@ def _add(
 def _shared(
     broker: Broker, described: list[Described], options: tuple[bool, bool]
 ) -> list[DescribeConfigsResourceResult] | None:
-    """What topics without configs of their own have in common, or what this broker has, in the answer's form."""
+    """Returns the encoded configs that topics without overrides share, or those of this broker."""
     derived = broker.settings.derived
     for name in ("topic", "broker"):
         if described is derived.get(name):
@@ -142,7 +144,7 @@ def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Describ
             return describe_broker(broker.settings)
         case ResourceType.BROKER_LOGGER:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers are those of one broker: give its id.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers belong to a broker: give its id.")
             _check_broker_id(name, broker.node_id, str(broker.node_id))
             source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
             return [Described(logger, level, source, type=0) for logger, level in logger_levels().items()]
@@ -160,7 +162,7 @@ def _check_broker_id(name: str, node_id: int, expected: str) -> None:
     try:
         asked = int(name)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is no broker id: give a number.") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker id: give a number.") from None
     if asked != node_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -1,5 +1,6 @@
-"""DescribeLogDirs v1-5: size of every replica per log directory, the space of its volume (v4+),
-and whether it takes new partitions (v5+)."""
+"""DescribeLogDirs v1-5: the size of every replica per log directory, the space on its volume (v4+), and whether it is
+cordoned (v5+).
+"""
 
 from __future__ import annotations
 

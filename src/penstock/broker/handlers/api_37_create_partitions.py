@@ -1,4 +1,6 @@
-"""CreatePartitions v0-3: more partitions for existing topics, placed here or as the request says; validate-only."""
+"""CreatePartitions v0-3: adds partitions to topics, with replicas assigned by the controller or by the request;
+validate-only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteGroups v0-2: an empty group with all its offsets. NON_EMPTY_GROUP while it has members."""
+"""DeleteGroups v0-2: deletes empty groups with all their offsets. NON_EMPTY_GROUP for a group with members."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""IncrementalAlterConfigs, versions 0 to 1: set, delete, append to and subtract from single configs.
+"""IncrementalAlterConfigs, versions 0 to 1: sets, deletes, appends to and subtracts from single configs.
 
-Topics, this broker, the cluster's defaults, groups and client metrics become metadata records; levels of loggers are
-set in this process at once and last as long as it does. Errors are by resource; one changes whole or not at all.
+Changes of topics, this broker, the cluster's defaults, groups and client metrics become metadata records; levels of
+loggers are set in this process at once and last until it stops. Errors are per resource; all changes of a resource are
+made or none.
 """
 
 from __future__ import annotations

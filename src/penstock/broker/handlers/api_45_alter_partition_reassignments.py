@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments v0-1: start or cancel moves of replicas between registered brokers."""
+"""AlterPartitionReassignments v0-1: starts or cancels moves of replicas between registered brokers."""
 
 from __future__ import annotations
 

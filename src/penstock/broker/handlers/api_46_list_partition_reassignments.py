@@ -1,4 +1,4 @@
-"""ListPartitionReassignments v0: partitions with replicas on the move; null means of every topic."""
+"""ListPartitionReassignments v0: lists the partitions under reassignment; null means of every topic."""
 
 from __future__ import annotations
 

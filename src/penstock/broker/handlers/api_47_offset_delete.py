@@ -1,4 +1,4 @@
-"""OffsetDelete v0: forget a group's offsets of topics it no longer reads; GROUP_SUBSCRIBED_TO_TOPIC if it does."""
+"""OffsetDelete v0: deletes a group's offsets of topics it no longer reads; GROUP_SUBSCRIBED_TO_TOPIC for the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def handle(
 
 
 def _take_out_unknown(image: MetadataImage, request: OffsetDeleteRequest) -> dict[str, OffsetDeleteResponseTopic]:
-    """Leaves in the request what exists; gives the answers for the rest, by topic."""
+    """Removes unknown partitions from the request; returns their results by topic."""
     unknown: dict[str, OffsetDeleteResponseTopic] = {}
     for topic in request.topics:
         known = image.topics.get(topic.name)

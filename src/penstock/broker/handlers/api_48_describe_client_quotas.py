@@ -1,7 +1,7 @@
 """DescribeClientQuotas, versions 0 to 1: quotas of users, client ids and addresses, by exact name, default or type.
 
-A filter that makes no sense is an error of the whole request, with null entries. `strict` leaves out entities that have
-more parts than the filter names.
+An invalid filter is an error of the whole request, with null entries. `strict` leaves out entities with more parts than
+the filter names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""AlterClientQuotas, versions 0 to 1: sets and removes quotas of users, client ids and addresses, validate-only too.
+"""AlterClientQuotas, versions 0 to 1: sets and removes quotas of users, client ids and addresses; validate-only.
 
-Errors are by entity. Brokers enforce a change as soon as they have applied it: see `broker/limits/quotas.py`.
+Errors are per entity. Brokers enforce a change as soon as they have applied it: see `broker/limits/quotas.py`.
 """
 
 from __future__ import annotations

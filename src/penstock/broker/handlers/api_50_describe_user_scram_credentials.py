@@ -1,7 +1,7 @@
-"""DescribeUserScramCredentials, version 0: which SCRAM mechanisms users have, with their iterations; never the keys.
+"""DescribeUserScramCredentials, version 0: the SCRAM mechanisms and iterations of users, never the keys.
 
-No users asked for means all of them. A user named twice is DUPLICATE_RESOURCE, one without credentials
-RESOURCE_NOT_FOUND.
+Without users in the request, all users are described. A user named twice gets DUPLICATE_RESOURCE, a user without
+credentials RESOURCE_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def _result(
     user: str, credentials: list[CredentialInfo] | None, times_asked: int
 ) -> DescribeUserScramCredentialsResult:
     if times_asked > 1:
-        code, why = ErrorCode.DUPLICATE_RESOURCE, f"The user {user} is asked for twice in one request."
+        code, why = ErrorCode.DUPLICATE_RESOURCE, f"The request contains the user {user} twice: name each user once."
     elif credentials is None:
-        code, why = ErrorCode.RESOURCE_NOT_FOUND, f"The user {user} has no SCRAM credentials."
+        code, why = ErrorCode.RESOURCE_NOT_FOUND, f"The user {user} has no SCRAM credentials: check the name."
     else:
         return DescribeUserScramCredentialsResult(user=user, error_message=None, credential_infos=credentials)
     return DescribeUserScramCredentialsResult(user=user, error_code=code, error_message=why)

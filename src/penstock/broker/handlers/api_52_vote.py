@@ -1,4 +1,4 @@
-"""Vote v0-2: a candidate asks for this voter's vote, or with v2 whether it would get it (KIP-996)."""
+"""Vote v0-2: a candidate asks for this voter's vote, or since v2 in a pre-vote whether it would get it (KIP-996)."""
 
 from __future__ import annotations
 

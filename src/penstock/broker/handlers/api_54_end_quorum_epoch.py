@@ -1,4 +1,4 @@
-"""EndQuorumEpoch v0-1: the quorum's leader goes, and says who should follow it."""
+"""EndQuorumEpoch v0-1: the quorum's leader resigns and names its preferred successors."""
 
 from __future__ import annotations
 

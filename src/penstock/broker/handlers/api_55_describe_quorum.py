@@ -1,6 +1,6 @@
 """DescribeQuorum v0-2: leader, epoch, high watermark and replicas of the metadata quorum; v2 adds ids and listeners.
 
-Of several voters only the leader knows how far they are; the others name it and refuse.
+Only the leader knows the progress of the voters; other voters refuse and name the leader.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from penstock.raft.describe import ReplicaView
 
 FIRST_VERSION_WITH_DIRECTORY = 2
-NOT_HOSTED = "Ask for partition 0 of __cluster_metadata, and nothing else."
+NOT_HOSTED = "The request is not about partition 0 of __cluster_metadata alone: name only this partition."
 
 
 def handle(broker: ControllerParts, ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     quorum = broker.metadata.quorum()
     response = DescribeQuorumResponse()
     asked_for = [(topic.topic_name, asked.partition_index) for topic in request.topics for asked in topic.partitions]
-    hosted = asked_for == [(METADATA_TOPIC, 0)]  # a request that names more is refused whole
+    hosted = asked_for == [(METADATA_TOPIC, 0)]  # a request with more partitions is refused as a whole
     for topic in request.topics:
         partitions = []
         for asked in topic.partitions:
@@ -73,7 +73,7 @@ def _describe(quorum: QuorumView, ctx: RequestContext) -> DescribeQuorumResponse
                 replica_id=voter.node_id,
                 replica_directory_id=voter.directory_id if with_directory else bytes(16),
                 log_end_offset=quorum.log_end_offset,
-                # The leader is always caught up with itself, as of now.
+                # The leader is always caught up with itself.
                 last_fetch_timestamp=ctx.now_ms,
                 last_caught_up_timestamp=ctx.now_ms,
             )
@@ -86,7 +86,7 @@ def _describe_several(quorum: QuorumView, with_directory: bool) -> DescribeQuoru
     answer = DescribeQuorumResponsePartitionData(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
     if not quorum.replicas:
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        answer.error_message = f"Node {quorum.leader_id} leads the quorum: ask it."
+        answer.error_message = f"Node {quorum.leader_id} leads the quorum: send the request to it."
         return answer
     answer.high_watermark = quorum.high_watermark
     answer.current_voters = [_replica(replica, with_directory) for replica in quorum.replicas]

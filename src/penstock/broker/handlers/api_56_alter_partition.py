@@ -1,4 +1,4 @@
-"""AlterPartition v2-3: a leader's wish for another ISR, with the replicas' broker epochs from v3."""
+"""AlterPartition v2-3: a leader requests another ISR, since v3 with the replicas' broker epochs."""
 
 from __future__ import annotations
 

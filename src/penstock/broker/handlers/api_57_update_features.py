@@ -1,4 +1,4 @@
-"""UpdateFeatures v0-2: raise or lower finalized feature levels, all or none; validate-only from v1."""
+"""UpdateFeatures v0-2: raises or lowers finalized feature levels, all or none; validate-only since v1."""
 
 from __future__ import annotations
 

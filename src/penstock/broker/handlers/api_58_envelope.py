@@ -1,4 +1,4 @@
-"""Envelope v0: a client's request that a broker passes on to the active controller, in the client's name."""
+"""Envelope v0: a client's request that a broker forwards to the active controller, on behalf of the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""FetchSnapshot v0-1: a piece of a metadata snapshot, for a replica that the log no longer reaches."""
+"""FetchSnapshot v0-1: returns a piece of a metadata snapshot, for a replica whose next offset is no longer
+in the log.
+"""
 
 from __future__ import annotations
 

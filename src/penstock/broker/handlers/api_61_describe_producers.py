@@ -1,4 +1,4 @@
-"""DescribeProducers v0: the idempotent and transactional producers that a partition remembers."""
+"""DescribeProducers v0: the idempotent and transactional producers in a partition's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BrokerRegistration v0-4: a broker introduces itself, or another life of it does."""
+"""BrokerRegistration v0-4: registers a broker, or a new incarnation of it."""
 
 from __future__ import annotations
 

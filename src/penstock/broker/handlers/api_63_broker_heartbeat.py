@@ -1,4 +1,6 @@
-"""BrokerHeartbeat v0-2: a broker is alive, asks to be unfenced or to stop, and tells of failed or cordoned disks."""
+"""BrokerHeartbeat v0-2: a broker reports that it is alive, requests unfencing or shutdown, and reports failed or
+cordoned directories.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UnregisterBroker v0: forget a broker that is gone for good. One that still runs registers again, and catches up."""
+"""UnregisterBroker v0: removes the registration of a broker that is gone for good. A running broker registers again."""
 
 from __future__ import annotations
 

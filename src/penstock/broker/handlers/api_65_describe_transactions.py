@@ -1,4 +1,4 @@
-"""DescribeTransactions v0: state, producer, start, timeout and partitions of transactional ids, each with its error."""
+"""DescribeTransactions v0: state, producer, start, timeout and partitions of transactional ids; errors are per id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AllocateProducerIds v0: a block of producer ids for one broker, never given twice."""
+"""AllocateProducerIds v0: allocates a block of producer ids for one broker; no id is allocated twice."""
 
 from __future__ import annotations
 

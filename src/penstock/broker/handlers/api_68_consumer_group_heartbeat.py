@@ -1,4 +1,6 @@
-"""ConsumerGroupHeartbeat v0-1 (KIP-848): groups that the coordinator assigns. Patterns and own member ids since v1."""
+"""ConsumerGroupHeartbeat v0-1 (KIP-848): groups with server-side assignment. Patterns and client-generated member ids
+since v1.
+"""
 
 from __future__ import annotations
 

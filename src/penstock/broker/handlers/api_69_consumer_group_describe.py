@@ -1,4 +1,6 @@
-"""ConsumerGroupDescribe v0-1 (KIP-848): epochs, subscriptions, current and target shares; member types since v1."""
+"""ConsumerGroupDescribe v0-1 (KIP-848): epochs, subscriptions, current and target assignments; member types
+since v1.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ async def handle(
 async def _describe(broker: Broker, group_id: str) -> DescribedGroup:
     try:
         if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "A group has a name.")
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")
         return await committed(broker.groups.coordinator(group_id).run(partial(_decide, group_id)))
     except KafkaError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)

@@ -1,4 +1,4 @@
-"""ControllerRegistration v0: a controller tells its listeners and the features that it knows."""
+"""ControllerRegistration v0: a controller registers its listeners and supported features."""
 
 from __future__ import annotations
 

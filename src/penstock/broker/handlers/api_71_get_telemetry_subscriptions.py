@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions, version 0: which metrics a client should push, how often, and under which subscription id.
+"""GetTelemetrySubscriptions, version 0: the metrics that a client should push, the interval, and the subscription id.
 
-A client that comes with the zero id is given one. Asking again before the push interval is over is refused with
-THROTTLING_QUOTA_EXCEEDED, unless the subscriptions of the cluster have changed meanwhile.
+A client with the zero id gets a new id. A second request within the push interval is refused with
+THROTTLING_QUOTA_EXCEEDED, unless the subscriptions of the cluster have changed since.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PushTelemetry, version 0: metrics of a client, handed to the broker's telemetry receivers as they came.
+"""PushTelemetry, version 0: passes the metrics of a client unchanged to the broker's telemetry receivers.
 
 Errors: INVALID_REQUEST (no client instance id, or after the last push), THROTTLING_QUOTA_EXCEEDED (too early),
 UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, INVALID_RECORD (a receiver failed).

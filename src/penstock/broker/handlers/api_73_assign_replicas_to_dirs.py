@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs v0: in which of its directories a broker keeps which replica."""
+"""AssignReplicasToDirs v0: a broker reports the log directories of its replicas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """ListConfigResources, versions 0 to 1: names of the resources that have configs.
 
-Version 0 lists client metrics subscriptions only. Version 1 takes resource types, none meaning all of them: every
-topic, broker and broker's loggers, and the groups and subscriptions that have a config.
+Version 0 lists only client metrics subscriptions. Version 1 takes resource types; an empty list means all: every topic,
+broker and broker's loggers, and the groups and subscriptions with a config.
 """
 
 from __future__ import annotations

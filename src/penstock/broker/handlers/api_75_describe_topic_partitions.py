@@ -1,7 +1,7 @@
 """DescribeTopicPartitions v0: topics in the order of their names, page by page.
 
-At most `response_partition_limit` partitions (and the broker's own limit) stand in one answer; the cursor names the
-first one that didn't fit. An unknown topic takes no room. An empty list of topics means all of them.
+A response has at most `response_partition_limit` partitions, or the broker's own limit if lower; the cursor names the
+first partition of the next page. Unknown topics do not count. An empty list of topics means all of them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def handle(
 
 
 def _wanted(view: ClusterView, request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
-    """Names to describe, and the partition of the first one to start with."""
+    """Returns the names to describe, and the partition at which the first one starts."""
     cursor = request.cursor
     everything = not request.topics
     names = sorted(view.image.topics if everything else {topic.name for topic in request.topics})
@@ -68,7 +68,7 @@ def _wanted(view: ClusterView, request: DescribeTopicPartitionsRequest) -> tuple
     if not everything and cursor.topic_name not in names:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"The cursor is at topic '{cursor.topic_name}', which is not asked for: add it to the topics.",
+            f"The cursor is at topic '{cursor.topic_name}', which is not in the request: add it to the topics.",
         )
     names = [name for name in names if name >= cursor.topic_name]
     return names, cursor.partition_index if names and names[0] == cursor.topic_name else 0

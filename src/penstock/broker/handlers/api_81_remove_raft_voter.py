@@ -1,4 +1,4 @@
-"""RemoveRaftVoter v0: one voter less (KIP-853)."""
+"""RemoveRaftVoter v0: removes a voter (KIP-853)."""
 
 from __future__ import annotations
 

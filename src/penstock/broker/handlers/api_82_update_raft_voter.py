@@ -1,4 +1,4 @@
-"""UpdateRaftVoter v0: a voter says where it can be reached now (KIP-853)."""
+"""UpdateRaftVoter v0: a voter reports its current endpoints (KIP-853)."""
 
 from __future__ import annotations
 

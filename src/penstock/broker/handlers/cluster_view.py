@@ -1,4 +1,6 @@
-"""How one client sees the cluster: brokers by the listener it came through, and which partitions it could reach."""
+"""The cluster as one client sees it: the brokers on the client's listener, and the partitions that it can
+reach there.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from penstock.protocol.vocabulary import NO_LEADER
 
 NOT_ASKED = -0x80000000
 
-# Without an authorizer everyone may do everything that the resource has operations for: one bit per operation.
+# Without an authorizer every client is allowed every operation of the resource: one bit per operation.
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = 3, 4, 5, 6, 7, 8
 CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 9, 10, 11, 12
 TOPIC_OPERATIONS = sum(
@@ -30,7 +32,7 @@ class PartitionView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """An image through one listener."""
+    """An image as seen through one listener."""
 
     image: MetadataImage
     listener: str

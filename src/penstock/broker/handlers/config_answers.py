@@ -1,8 +1,8 @@
-"""Answers of DescribeConfigs: small ones are objects, large ones bytes that are put together result by result.
+"""Responses of DescribeConfigs: small ones are objects, large ones are bytes that are assembled result by result.
 
-A request of a few bytes may have an answer of many megabytes: each mention of a resource is answered, as in Kafka, and
-a broker has 300 configs with synonyms and documentation. Beyond `MAX_ANSWER_BYTES` resources are refused. What most
-topics have in common, and what a broker has, is encoded once for an answer; each mention costs its name.
+A request of a few bytes may have a response of many megabytes: each mention of a resource is answered, as in Kafka, and
+a broker has 300 configs with synonyms and documentation. Beyond `MAX_ANSWER_BYTES` resources are refused. The configs
+that most topics share, and those of a broker, are encoded once per response; each mention costs only its name.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from penstock.protocol.messages.api_32_describe_configs import (
 )
 from penstock.protocol.primitives import write_uvarint
 
-#: Configs of an answer that stays an object, which fault rules can look into. More are encoded as they are described.
+#: Limit of configs in a response that stays an object, which fault rules can inspect. Larger ones are encoded at once.
 SMALL_CONFIGS = 1_000
-#: Bytes of one answer: the resources that don't fit in are refused with POLICY_VIOLATION.
+#: Limit of bytes in one response: further resources are refused with POLICY_VIOLATION.
 MAX_ANSWER_BYTES = 32 << 20
 FIRST_FLEXIBLE_VERSION = 4
 _INT32 = struct.Struct(">i")
 
 
 class ConfigAnswer:
-    """Takes one result after the other."""
+    """Collects the results of one response."""
 
     def __init__(self, version: int) -> None:
         self.is_full = False
@@ -43,7 +43,7 @@ class ConfigAnswer:
         self._shared: dict[int, tuple[list[DescribeConfigsResourceResult], bytes]] = {}  # by the list's id
 
     def add(self, result: DescribeConfigsResult, *, is_shared: bool = False) -> None:
-        """`is_shared`: the list of configs is the same object in other results."""
+        """Adds a result. `is_shared`: other results have the same list object of configs."""
         self._configs += len(result.configs) + 1
         if self._small is not None and self._configs <= SMALL_CONFIGS:
             self._small.append(result)
@@ -52,18 +52,18 @@ class ConfigAnswer:
         self._add(result, is_shared)
 
     def refuse(self, resource: DescribeConfigsResource) -> None:
-        """For a resource that comes when the answer is full."""
+        """Adds an error for a resource that no longer fits."""
         self._encode_small()
         self._parts.append(_alone(_too_large(resource.resource_type, resource.resource_name), self._version))
         self._count += 1
 
     def finish(self) -> DescribeConfigsResponse | Callable[[], Encoded]:
-        """The response, or what puts its bytes together."""
+        """Returns the response, or the function that assembles its bytes."""
         if self._small is not None:
             return DescribeConfigsResponse(results=self._small)
         flexible = self._version >= FIRST_FLEXIBLE_VERSION
         count = write_uvarint(self._count + 1) if flexible else _INT32.pack(self._count)
-        head = _INT32.pack(0) + count  # throttle_time_ms is told by muting
+        head = _INT32.pack(0) + count  # throttle_time_ms stays 0: throttling mutes the connection instead
         tags = b"\0" if flexible else b""
         return lambda: Encoded(b"".join((head, *self._parts, tags)))
 
@@ -83,7 +83,7 @@ class ConfigAnswer:
 
     def _with_shared(self, result: DescribeConfigsResult) -> tuple[bytes, bytes]:
         kept = self._shared.get(id(result.configs))
-        if kept is None:  # the list is kept, too: no other one may have its id
+        if kept is None:  # keeps the list alive, so that no other list gets its id
             kept = self._shared[id(result.configs)] = result.configs, _configs(result.configs, self._version)
         bare = DescribeConfigsResult(resource_type=result.resource_type, resource_name=result.resource_name)
         return _without_configs(bare, self._version), kept[1]
@@ -92,20 +92,20 @@ class ConfigAnswer:
 def _too_large(resource_type: int, resource_name: str) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=ErrorCode.POLICY_VIOLATION,
-        error_message="The answer is too large: ask for fewer resources at once.",
+        error_message="The response is too large: describe fewer resources at once.",
         resource_type=resource_type,
         resource_name=resource_name,
     )
 
 
 def _alone(result: DescribeConfigsResult, version: int) -> bytes:
-    """One result, cut out of a response of its own."""
+    """Returns the bytes of one result, cut out of a response with only this result."""
     whole = encode(DescribeConfigsResponse(results=[result]), version)
     return whole[5:-1] if version >= FIRST_FLEXIBLE_VERSION else whole[8:]
 
 
 def _without_configs(result: DescribeConfigsResult, version: int) -> bytes:
-    """Up to where the array of configs begins: it is the last field."""
+    """Returns the bytes before the array of configs, which is the last field."""
     empty = b"\1\0" if version >= FIRST_FLEXIBLE_VERSION else _INT32.pack(0)
     return _alone(result, version)[: -len(empty)]
 

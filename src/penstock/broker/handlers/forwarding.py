@@ -1,4 +1,6 @@
-"""Requests that only the active controller can do. Any broker takes them, and passes them on unless it is that one."""
+"""Requests that only the active controller can handle. Any broker accepts them, and forwards them to that
+controller.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ CONTROLLER_APIS = frozenset({19, 20, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64,
 
 
 def by_the_controller(handler: Handler) -> Handler:
-    """The handler where this node is the active controller, the way there where it isn't."""
+    """Wraps a handler: calls it on the active controller, and forwards the request on all other nodes."""
 
     def handle(broker: Broker, ctx: RequestContext, request: Any) -> Any:
         if broker.metadata.leading:
@@ -35,9 +37,8 @@ def by_the_controller(handler: Handler) -> Handler:
 
 
 async def _forward_configs(handler: Handler, broker: Broker, ctx: RequestContext, request: Any) -> Any:
-    """Levels of loggers are this process's own, and set here, and what it knows to be wrong is refused here.
-
-    Everything else is the controller's to set.
+    """Sets levels of loggers and refuses invalid settings of this broker here; forwards all other changes to the
+    controller.
     """
     is_own = [
         resource.resource_type == ResourceType.BROKER_LOGGER or own_refusal(resource, broker.settings) is not None

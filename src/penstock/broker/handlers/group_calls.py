@@ -1,4 +1,4 @@
-"""What the group handlers share: who is calling, and answers that may have to wait for a commit."""
+"""Shared by the group handlers: the caller of a request, and responses that may have to wait for a commit."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ S = TypeVar("S")
 
 
 def caller(ctx: RequestContext) -> Caller:
-    """The host is written as Java prints an address."""
+    """Returns the caller; the host is formatted as Java prints an address."""
     return Caller(ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.api_version)
 
 
 def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Later[S]:
-    """Gives the result its final shape, now or when it is there."""
+    """Converts the result to a response, now or when it is available."""
     if isinstance(result, asyncio.Future):
         return Later(result, lambda future: shape(future.result()))
     return shape(result)

@@ -1,4 +1,6 @@
-"""KIP-951: an answer that says "not the leader" also says who is, and where, so that the client need not ask."""
+"""KIP-951: a "not the leader" error also contains the leader and its address, so that the client need not
+ask for it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LeaderHints:
-    """Collects the leaders named in one answer and their addresses on the client's listener."""
+    """Collects the leaders in one response, and their addresses on the client's listener."""
 
     __slots__ = ("_image", "_listener", "nodes")
 
@@ -20,7 +22,7 @@ class LeaderHints:
         self.nodes: dict[int, dict[str, Any]] = {}
 
     def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int] | None:
-        """By name or by id: this node need not host the partition to know who leads it."""
+        """Returns the leader of a topic by name or id, from the image: this node need not host the partition."""
         image = self._image
         found = image.topics_by_id.get(topic) if isinstance(topic, bytes) else image.topics.get(topic)
         partition = found.partitions.get(index) if found is not None else None

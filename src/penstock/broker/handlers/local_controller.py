@@ -1,4 +1,4 @@
-"""Answers requests to the active controller on the node that is it: no byte leaves the process."""
+"""Answers requests to the active controller on the same node, without a connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LocalController:
     connection: LocalConnection
 
     async def answer(self, request: Message) -> Any:
-        """The response to a request of this node's own. A refusal is a response with its error code."""
+        """Returns the response to a request of this node itself. A refusal is a response with its error code."""
         api_key, version = request.API_KEY, APIS[request.API_KEY].latest_stable
         ctx = RequestContext(api_key, version, 0, f"node-{self.node_id}", self.connection, self.clock.wall_ms())
         try:
@@ -46,5 +46,5 @@ class LocalController:
             return error_response(api_key, version, request, error.code, error.message)
 
     async def answer_client(self, ctx: RequestContext, request: Message) -> Any:
-        """The response to a request that a client sent to this node. Raises the handler's KafkaError."""
+        """Returns the response to a request that a client sent to this node. Raises the handler's KafkaError."""
         return await settled(load_handler(ctx.api_key)(self, ctx, request))

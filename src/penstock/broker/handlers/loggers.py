@@ -1,6 +1,6 @@
-"""The loggers of this process as DescribeConfigs shows and IncrementalAlterConfigs sets them: log4j's level names.
+"""The loggers of this process for DescribeConfigs and IncrementalAlterConfigs, with log4j's level names.
 
-Levels set here last until the process stops: they are no metadata.
+Levels set here last until the process stops: they are not metadata.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVELS = {
 
 
 def logger_levels() -> dict[str, str]:
-    """Every logger of Penstock that exists, and the root, with the level in force."""
+    """Returns every existing logger of Penstock, and the root logger, with its effective level."""
     names = [name for name in logging.root.manager.loggerDict if name == "penstock" or name.startswith("penstock.")]
     found = {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in sorted(names)}
     found[ROOT] = _level_name(logging.root.level)
@@ -32,14 +32,15 @@ def logger_levels() -> dict[str, str]:
 
 
 def alter_loggers(resource: AlterConfigsResource, node_id: int, *, validate_only: bool) -> None:
-    """All of the changes or, when one is refused, none. Raises KafkaError."""
+    """Makes all changes or, if one is refused, none. Raises KafkaError."""
     try:
         asked = int(resource.resource_name)
     except ValueError:
-        raise _invalid(f"'{resource.resource_name}' is no node id: give a number.") from None
+        raise _invalid(f"'{resource.resource_name}' is not a node id: give a number.") from None
     if asked != node_id:
         raise _invalid(
-            f"Loggers of node {resource.resource_name} can't be altered through node {node_id}: ask that node."
+            f"Loggers of node {resource.resource_name} can't be altered through node {node_id}: send the request to "
+            "that node."
         )
     known = logger_levels()
     for config in resource.configs:
@@ -61,11 +62,11 @@ def _check(name: str, operation: int, level: str | None, known: dict[str, str]) 
                 )
         case ConfigOperation.DELETE:
             if name == ROOT:
-                raise _invalid("The root logger always has a level: set another one.")
+                raise _invalid("The level of the root logger can't be deleted: set another level.")
         case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
             raise _invalid(f"A logger takes no {ConfigOperation(operation).name}: use SET or DELETE.")
         case _:
-            raise _invalid(f"{operation} is no operation on a logger: use 0 (SET) or 1 (DELETE).")
+            raise _invalid(f"{operation} is not an operation on a logger: use 0 (SET) or 1 (DELETE).")
     if name not in known:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no logger {name}: check its name.")
 

@@ -1,4 +1,4 @@
-"""Requests of the quorum, as its handlers give them to it."""
+"""Passes requests of the quorum's APIs to the quorum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ R = TypeVar("R")
 
 
 async def answered(broker: ControllerParts, request: Any, response: type[R]) -> R:
-    """An error of the whole request stands at the top of the answer: it is about no partition."""
+    """Returns the quorum's answer as a message; an error of the whole request is at the top, as it belongs to no
+    partition.
+    """
     try:
         answer: R = await broker.metadata.answer_peer(request)
         return answer

@@ -1,4 +1,6 @@
-"""Which API keys are served, and by which module. ApiVersions advertises these, those of telemetry where it is used."""
+"""The API keys that are served, and their modules. ApiVersions advertises them, those of telemetry only if
+it is used.
+"""
 
 from __future__ import annotations
 
@@ -83,13 +85,13 @@ HANDLERS: dict[int, str] = {
     81: "api_81_remove_raft_voter",
     82: "api_82_update_raft_voter",
 }
-#: What is another thing on a controller's listener.
+#: APIs with another handler on a controller listener.
 ON_CONTROLLERS: dict[int, str] = {1: "api_01_fetch_metadata"}
 
-#: Latest versions that Kafka 4.3 calls unstable, and the settings that make them worth asking for.
+#: Latest versions that are unstable in Kafka 4.3, and the settings that enable them.
 UNSTABLE: dict[int, str] = {22: "transaction.two.phase.commit.enable"}
 
-#: What clients are not told of unless somebody in this process takes their metrics. Asked for, it is answered.
+#: APIs that are advertised only if this process has a telemetry receiver, but answered in any case.
 TELEMETRY = frozenset({71, 72})
 
 Role = Literal["BROKER", "CONTROLLER"]
@@ -120,7 +122,7 @@ def load_handler(api_key: int, role: Role = "BROKER") -> Handler:
 
 
 def served_versions(api_key: int, role: Role = "BROKER", *, unstable: bool = False) -> range:
-    """Empty for an API that has no handler, or not on listeners of this role."""
+    """Returns the served versions; empty for an API without a handler on listeners of this role."""
     api = APIS.get(api_key)
     if api is None or api_key not in HANDLERS or role not in api.listeners:
         return range(0)
@@ -128,5 +130,5 @@ def served_versions(api_key: int, role: Role = "BROKER", *, unstable: bool = Fal
 
 
 def serves_unstable(api_key: int, broker: Broker) -> bool:
-    """Whether an API's latest version is served although it may still change."""
+    """Returns True if an API's unstable latest version is served."""
     return api_key in UNSTABLE and broker.settings.bool(UNSTABLE[api_key])

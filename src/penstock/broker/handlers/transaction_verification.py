@@ -1,9 +1,10 @@
-"""Before the first batch of a transaction enters a partition, its coordinator is asked whether it belongs there.
+"""Asks the coordinator, before the first batch of a transaction enters a partition, whether the partition belongs to
+it.
 
-Without that, a batch that was held up on its way could open a transaction that nobody ends (KIP-890). The partition
-remembers that a look-up is under way; a marker or another batch in between makes it void. So whoever waits for the
-transaction before to end has to start the look-up anew, or the marker of that end would void it; and so has whoever was
-overtaken by that marker on the way to the coordinator.
+Without this verification, a delayed batch could start a transaction that never ends (KIP-890). The partition records
+that a verification is in progress; a marker or another batch in between invalidates it. So a request that waits for the
+end of the previous transaction has to start its verification again, because the marker of that end would invalidate it;
+the same holds if that marker arrives while the coordinator is asked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
     from penstock.log.producers import Verification
 
-# Produce: until here the client has added the partition itself, and before that it knows fewer errors.
+# Produce versions: TRANSACTION_ABORTABLE is known since, and the coordinator adds the partition since.
 ABORTABLE_SINCE = 11
 IMPLICIT_SINCE = 12
 
@@ -33,10 +34,11 @@ class LookUp(NamedTuple):
     producer_id: int
     producer_epoch: int
     sequence: int
-    #: Whether the coordinator adds the partition, as clients of transaction version 2 expect.
+    #: True if the coordinator adds the partition, as clients of transaction version 2 expect.
     implicit: bool
     verification: Verification
-    #: In which it began. A later epoch has read the log anew, or another node has written to it: it knows no look-up.
+    #: The leader epoch at the start. A later epoch has loaded the log again, or another node led meanwhile: the
+    #: verification is lost.
     leader_epoch: int
 
     @property
@@ -47,7 +49,7 @@ class LookUp(NamedTuple):
 def start(
     partition: Partition, producer_id: int, producer_epoch: int, sequence: int, *, implicit: bool
 ) -> LookUp | None:
-    """None if the transaction is open here already, and needs no look-up."""
+    """Starts a verification; returns None if the transaction is already open in the partition."""
     verification = partition.leader_log().producers.start_verification(
         producer_id, producer_epoch, sequence, supports_epoch_bump=implicit
     )
@@ -57,11 +59,11 @@ def start(
 
 
 def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[LookUp]:
-    """The batches whose transaction their partition doesn't know yet. Empty once a transaction is under way."""
+    """Starts verifications for batches of transactions that are not open in their partition; usually there are none."""
     found = []
     for partition, records in produced:
         if len(memoryview(records)) < HEADER_SIZE:
-            continue  # the append will say what is wrong with it
+            continue  # the append reports the error
         header = parse_header(records)
         if not header.is_transactional or header.producer_id < 0:
             continue
@@ -75,7 +77,7 @@ def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: in
 async def ask(
     broker: Broker, transactional_id: str, look_ups: list[LookUp]
 ) -> dict[Partition, Verification | ErrorCode | None]:
-    """For each partition the proof to append with, or why not; None where none is needed any more."""
+    """Returns for each partition the verification to append with, or an error; None if none is needed any more."""
     settings = broker.settings
     if not settings.bool("transaction.partition.verification.enable"):
         return {look_up.partition: look_up.verification for look_up in look_ups}
@@ -92,7 +94,7 @@ async def ask(
         look_ups = []
         for each in waiting:
             verdicts[each.partition] = None
-            with suppress(KafkaError):  # the partition went away: the append will say so
+            with suppress(KafkaError):  # the partition is gone: the append reports it
                 again = start(
                     each.partition, each.producer_id, each.producer_epoch, each.sequence, implicit=each.implicit
                 )
@@ -110,14 +112,16 @@ def _again(look_up: LookUp, verdict: Verification | ErrorCode | None) -> bool:
 
 
 def _is_void(look_up: LookUp, verdict: Verification | ErrorCode | None) -> bool:
-    """The marker of the transaction before came after the look-up had begun, and before its answer."""
+    """Returns True if the previous transaction's marker arrived after the verification started and before
+    its answer.
+    """
     if verdict is None or isinstance(verdict, ErrorCode):
         return False
     return not look_up.partition.log.producers.is_admitted(look_up.producer_id, look_up.producer_epoch, verdict)
 
 
 _ENDING = ErrorCode.CONCURRENT_TRANSACTIONS
-#: The transaction's coordinator has no answer now.
+#: The transaction's coordinator cannot answer at the moment.
 UNREACHABLE = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -147,15 +151,20 @@ async def _ask_once(
 
 
 def produce_refusal(code: ErrorCode, api_version: int) -> KafkaError:
-    """In words that the producer's version knows; NOT_ENOUGH_REPLICAS makes all of them send the batch again."""
+    """Returns an error that the producer's version knows; NOT_ENOUGH_REPLICAS makes all versions send the
+    batch again.
+    """
     match code:
         case ErrorCode.PRODUCER_FENCED:
-            return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "The coordinator knows a newer epoch of the producer.")
+            return KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                "A newer producer with this transactional id fenced this one: close it.",
+            )
         case ErrorCode.TRANSACTION_ABORTABLE if api_version < ABORTABLE_SINCE:
-            return KafkaError(ErrorCode.INVALID_TXN_STATE, "The partition was not added to the transaction.")
+            return KafkaError(ErrorCode.INVALID_TXN_STATE, "The partition was not added to the transaction: abort it.")
         case ErrorCode.CONCURRENT_TRANSACTIONS if api_version < IMPLICIT_SINCE:
-            return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "The transaction before is ending: send it again.")
+            return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "The previous transaction is still ending: retry.")
         case _ if code in UNREACHABLE:
-            return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "The coordinator can't be asked now: send it again.")
+            return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "The transaction's coordinator is not available: retry.")
         case _:
-            return KafkaError(code, "The transaction's coordinator refused the partition.")
+            return KafkaError(code, "The transaction's coordinator refused the partition: abort the transaction.")

@@ -1,8 +1,8 @@
-"""Client quotas, enforced: who may produce, fetch, take handler time, change metadata or connect how fast.
+"""Enforces client quotas: on produced and fetched bytes, handler time, metadata changes and new connections.
 
-Each kind of quota finds the limit of a (user, client id) in Kafka's order of entities, and counts against one rate for
-what that entity covers: a user's quota is shared by all of its clients. An answer says how long the client should be
-silent, and its connection is muted for that long. A kind without any quota costs one look at an empty dict.
+Each kind of quota finds the limit of a (user, client id) in Kafka's order of entities, and counts against the rate of
+that entity: a user's quota is shared by all of its clients. A response contains the throttle time, and the connection
+is muted for that time. A kind without any quota costs one lookup in an empty dict.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage, QuotaEntity
 
-# Clients and addresses remembered for each kind of quota; past it the idle ones go, then the oldest.
+# Limit of clients and addresses for each kind of quota; beyond it idle ones are dropped, then the oldest.
 MAX_TRACKED = 10_000
 NO_LIMIT = 2**63 - 1
 ANONYMOUS = "ANONYMOUS"
-# A nanosecond of handler time in percent of one second.
+# One nanosecond of handler time as percent of a second.
 PERCENT_PER_NANOSECOND = 100 / 1e9
 
 Meter = TypeVar("Meter", Rate, TokenBucket)
-# What a rate is shared by: (user, client id), with "" for what the quota's entity doesn't name.
+# The key of a shared rate: (user, client id), with "" for a part that the quota's entity does not name.
 Tag = tuple[str, str]
 
 
 class Quotas:
-    """All kinds. `apply_image` is called when the metadata image's quotas change."""
+    """All kinds of quotas. `apply_image` is called when the image's quotas change."""
 
     def __init__(self, settings: Settings, nanoseconds: Callable[[], int] = lambda: 0) -> None:
-        """`nanoseconds` is a fine clock to measure handler time with; without one it is free."""
+        """Creates the quotas. `nanoseconds` is the clock for handler time; without it handler time is not counted."""
         window = _window(settings, "quota")
         self.nanoseconds = nanoseconds
         self._window = window
@@ -66,14 +66,16 @@ class Quotas:
         self.connection.set_limits(image.client_quotas)
 
     def record_produce(self, ctx: RequestContext, size: int) -> int:
-        """Counts bytes produced; milliseconds that the client should wait."""
+        """Counts produced bytes; returns the throttle time in milliseconds."""
         if not self.produce.limits:
             return 0
         rate = self.produce.meter(ctx.principal, ctx.client_id)
         return 0 if rate is None else rate.record(size, ctx.now_ms)
 
     def record_fetch(self, ctx: RequestContext, size: int) -> int:
-        """Counts bytes about to be sent; when it says to wait they are not counted, because an empty answer is sent."""
+        """Counts bytes about to be sent; returns the throttle time. If it is not 0, an empty response is sent and no
+        bytes count.
+        """
         if not self.fetch.limits:
             return 0
         rate = self.fetch.meter(ctx.principal, ctx.client_id)
@@ -82,21 +84,23 @@ class Quotas:
         was_idle = rate.idle(ctx.now_ms)
         throttle_ms = rate.record(size, ctx.now_ms)
         if throttle_ms and was_idle:
-            # One batch larger than a whole window's worth would otherwise never get through.
+            # Otherwise a batch larger than the quota of a whole window would never be sent.
             return 0
         if throttle_ms:
             rate.forget(size, ctx.now_ms)
         return throttle_ms
 
     def max_fetch_bytes(self, ctx: RequestContext) -> int:
-        """What one fetch may bring without being throttled for certain."""
+        """Returns the largest fetch that is not certain to be throttled."""
         if not self.fetch.limits:
             return NO_LIMIT
         rate = self.fetch.meter(ctx.principal, ctx.client_id)
         return NO_LIMIT if rate is None else int(rate.limit * self._window.full_ms / 1000)
 
     def record_request(self, ctx: RequestContext, nanoseconds: int) -> int:
-        """Counts handler time. A wait is at most one sample long, so that slow requests don't lock a client out."""
+        """Counts handler time; returns the throttle time, at most one sample long, so that slow requests do not lock a
+        client out.
+        """
         if not self.request.limits:
             return 0
         rate = self.request.meter(ctx.principal, ctx.client_id)
@@ -105,7 +109,9 @@ class Quotas:
         return min(rate.record(nanoseconds * PERCENT_PER_NANOSECOND, ctx.now_ms), self._window.sample_ms)
 
     def record_mutations(self, ctx: RequestContext, count: int, *, strict: bool) -> int:
-        """Counts partitions created or deleted. `strict` (newer versions of the request) refuses instead of waiting."""
+        """Counts created and deleted partitions; returns the throttle time. `strict` (newer request versions) refuses
+        instead.
+        """
         if not self.mutation.limits:
             return 0
         bucket = self.mutation.meter(ctx.principal, ctx.client_id)
@@ -113,17 +119,18 @@ class Quotas:
             return 0
         if strict and bucket.excess_ms(ctx.now_ms):
             raise KafkaError(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The quota on metadata changes is used up: try again later."
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                "The controller mutation quota is exceeded: retry after the throttle time.",
             )
         return bucket.take(count, ctx.now_ms)
 
     def mutation_wait_ms(self, ctx: RequestContext) -> int:
-        """How long a client that was refused should wait."""
+        """Returns the throttle time for a refused client."""
         bucket = self.mutation.meter(ctx.principal, ctx.client_id) if self.mutation.limits else None
         return 0 if bucket is None else bucket.excess_ms(ctx.now_ms)
 
     def record_connection(self, address: str, now_ms: int) -> int:
-        """Counts a new connection; milliseconds after which it should be closed, or 0 to let it in."""
+        """Counts a new connection; returns the milliseconds after which to close it, or 0 to accept it."""
         if not self.connection.limits:
             return 0
         rate = self.connection.meter(address)
@@ -159,7 +166,7 @@ class ClientQuota(Generic[Meter]):
             self._meters.clear()
 
     def meter(self, principal: str, client_id: str | None) -> Meter | None:
-        """What this client counts against; None if no quota holds for it."""
+        """Returns the rate of this client; None if no quota applies to it."""
         who = (principal, client_id)
         try:
             return self._resolved[who]
@@ -185,7 +192,7 @@ class ClientQuota(Generic[Meter]):
 
 
 class AddressQuota:
-    """New connections a second from one address."""
+    """Quota on new connections per second from one address."""
 
     __slots__ = ("_meters", "_window", "limits")
 
@@ -216,7 +223,9 @@ class AddressQuota:
 
 
 def _entities(user: str, client_id: str) -> list[tuple[QuotaEntity, Tag]]:
-    """The entities whose quota holds for a client, the strongest first, and what shares the rate of each."""
+    """Yields the entities whose quota may apply to a client, the most specific first, with the key of their shared
+    rate.
+    """
     both, alone = (user, client_id), (user, "")
     found: list[tuple[QuotaEntity, Tag]] = []
     if client_id:

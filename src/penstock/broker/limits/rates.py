@@ -1,24 +1,24 @@
-"""How fast something happens, measured as Kafka measures it for quotas. Pure: time is an argument, in milliseconds."""
+"""Rates for quotas, measured as Kafka measures them. Pure: the time is an argument, in milliseconds."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-# How long a request may have waited before it is counted: longer than any fetch's maximum wait in practice.
+# How long a request may have been parked before it is counted: longer than any fetch's maximum wait in practice.
 PARKED_MAX_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`samples` samples of `sample_ms` each: what a rate is averaged over (`quota.window.num`, `.size.seconds`)."""
+    """The window of a rate: `samples` samples of `sample_ms` each (`quota.window.num`, `.size.seconds`)."""
 
     samples: int = 11
     sample_ms: int = 1000
 
     @property
     def full_ms(self) -> int:
-        """The time that a rate is averaged over at the least: all samples but the one being filled."""
+        """Returns the shortest time over which a rate is averaged: all samples but the current one."""
         return max(self.samples - 1, 1) * self.sample_ms
 
 
@@ -26,7 +26,7 @@ class Window:
 class Rate:
     """A rate over a sliding window of samples.
 
-    A new rate is averaged as if the window had been empty before, so that a burst of the whole window's worth passes.
+    A new rate is averaged over a full window, so that a first burst of a whole window's quota passes.
     """
 
     limit: float
@@ -34,12 +34,12 @@ class Rate:
     _samples: deque[list[float]] = field(default_factory=deque)  # [started at, amount]
 
     def record(self, amount: float, now_ms: int) -> int:
-        """Counts the amount, and says for how many milliseconds the source should be silent to be back at its limit."""
+        """Counts the amount; returns the throttle time in milliseconds until the rate is back at its limit."""
         now_ms = self._count(amount, now_ms)
         return self.excess_ms(now_ms)
 
     def forget(self, amount: float, now_ms: int) -> None:
-        """Takes back what was just counted."""
+        """Subtracts the amount that was just counted."""
         self._count(-amount, now_ms)
 
     def excess_ms(self, now_ms: int) -> int:
@@ -62,10 +62,10 @@ class Rate:
         return now_ms
 
     def _purge(self, now_ms: int) -> int:
-        """Drops samples that have left the window; returns the time to go on with.
+        """Drops samples that have left the window; returns the time to use.
 
-        A request that was parked comes with the time of its arrival, a little behind the newest sample: it counts
-        there. Far behind, the clock has jumped back, and the samples mean nothing any more.
+        A request that was parked has the time of its arrival, a little before the newest sample, and counts there. A
+        time far before means that the clock has jumped back, and all samples are dropped.
         """
         span = self.window.samples * self.window.sample_ms
         if self._samples and now_ms < self._samples[-1][0]:
@@ -85,7 +85,7 @@ class Rate:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Permits that flow in at `limit` a second, up to a window's worth. Below zero there are none to be had."""
+    """A token bucket that fills at `limit` tokens per second, up to a window's quota. Its level may be negative."""
 
     limit: float
     window: Window
@@ -96,7 +96,7 @@ class TokenBucket:
         self.tokens = self._most()
 
     def take(self, amount: float, now_ms: int) -> int:
-        """Takes them even if there are too few, and says for how many milliseconds the source should wait."""
+        """Takes tokens even if there are too few; returns the throttle time in milliseconds."""
         self._refill(now_ms)
         self.tokens -= amount
         return self.excess_ms(now_ms)

@@ -1,4 +1,4 @@
-"""Connections to other nodes, opened when they are needed and again after they were lost. One for each key."""
+"""Connections to other nodes, one per key, opened on first use and again after a loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Links:
-    """Requests of a lane go out in the order they were asked; nobody waits for the answer of the one before."""
+    """Connections by node and lane. Requests of a lane are sent in order, without waiting for earlier responses."""
 
     def __init__(
         self,
@@ -36,26 +36,26 @@ class Links:
             client_id=client_id, connect_timeout_s=connect_timeout_s, request_timeout_s=request_timeout_s
         )
         self._open: dict[Key, tuple[Address, BrokerConnection]] = {}
-        #: Lanes on which somebody waits for a connection, and how many do: whoever comes later stands behind them.
+        #: Lanes whose connection is being opened, and the number of waiting requests: later requests queue behind them.
         self._opening: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._closed = False
 
     def ready(self, key: Key, address: Address) -> BrokerConnection | None:
-        """The connection, if a request can go out on it right now."""
+        """Returns the connection if a request can be sent on it at once; otherwise None."""
         found = self._open.get(key)
         if found is None or found[0] != address or found[1].closed or not found[1].writable or key in self._opening:
             return None
         return found[1]
 
     async def request(self, key: Key, address: Address, message: Message, timeout_s: float | None = None) -> Any:
-        """The answer. KafkaError: NETWORK_EXCEPTION when the connection can't be made or is lost."""
+        """Returns the response. Raises KafkaError: NETWORK_EXCEPTION if the connection cannot be opened or is lost."""
         connection = self.ready(key, address) or await self._in_turn(key, lambda: address)
         return await connection.request(message, timeout_s=timeout_s)
 
     async def connection(self, key: Key, find: Callable[[], Address]) -> BrokerConnection:
-        """Returns the open connection, also where its address is an old one; else opens one to what `find` returns.
+        """Returns the open connection, even if its address is outdated; otherwise opens one to the address from `find`.
 
-        Raises KafkaError if the connection can't be made.
+        Raises KafkaError if the connection cannot be opened.
         """
         return await self._in_turn(key, lambda: self._address_of(key) or find())
 
@@ -82,7 +82,7 @@ class Links:
         if found is not None and found[0] == address and not found[1].closed:
             return found[1]
         if found is not None:
-            found[1].close()  # it has moved
+            found[1].close()  # the node has another address now
         connection = await BrokerConnection.open(self._network, *address, self._settings)
         try:
             self._check_open()
@@ -94,10 +94,10 @@ class Links:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "This node is stopping.")
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "This node is stopping: retry at another node.")
 
     def forget(self, node_id: int) -> None:
-        """Whoever waits for an answer of that node hears that there will be none."""
+        """Closes the connections to a node; requests in flight fail."""
         for key in [key for key in self._open if key[0] == node_id]:
             self._open.pop(key)[1].close()
 

@@ -1,4 +1,4 @@
-"""The other brokers, as this one talks to them: by id, at the address that the metadata has for it."""
+"""Requests to other brokers: by broker id, at the address in the metadata."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request under way that its sender may stop waiting for. On an open connection it takes no task."""
+    """A request in flight that its sender may abandon. On an open connection it needs no task."""
 
     future: asyncio.Future[Any]
-    """Done when there is something to tell: the answer, an error, or that nobody waits any more."""
+    """Done with the response, an error, or None after `leave`."""
     _peers: Peers
     _node_id: int
     _connection: BrokerConnection | None = None
@@ -32,7 +32,7 @@ class Call:
     _task: asyncio.Task[Any] | None = None
 
     async def answer(self) -> Any:
-        """None after `leave`. Raises KafkaError."""
+        """Returns the response; None after `leave`. Raises KafkaError."""
         if self._connection is None:
             return await self.future
         try:
@@ -45,7 +45,7 @@ class Call:
         return answer
 
     def leave(self) -> asyncio.Future[Any]:
-        """Nobody waits any more. What is returned ends when the answer has come, or won't."""
+        """Abandons the request. The returned future is done when the response arrives or fails."""
         left: asyncio.Future[Any] = self.future
         if self._task is not None:
             left = self._task
@@ -77,7 +77,9 @@ def _copy(done: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
 
 
 class Peers:
-    """One connection for each node and lane: a lane's requests keep their order, lanes don't wait for each other."""
+    """Requests to brokers, with one connection per node and lane: a lane keeps the order, lanes do not wait for each
+    other.
+    """
 
     def __init__(
         self,
@@ -87,14 +89,18 @@ class Peers:
         listener: str,
         request_timeout_s: float = 30.0,
     ) -> None:
-        """`image` returns the newest one, which has the addresses; `listener` is the one that brokers use."""
+        """Creates the peers. `image` returns the latest image with the addresses; `listener` is the inter-broker
+        listener.
+        """
         self._image = image
         self._listener = listener
         self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s)
         self.suspects = SuspectedNodes()
 
     async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any:
-        """The answer, its error codes unread. NETWORK_EXCEPTION as soon as the connection is lost."""
+        """Returns the response without checking its error codes. Raises NETWORK_EXCEPTION as soon as the connection is
+        lost.
+        """
         address = self._address(node_id)
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         try:
@@ -106,7 +112,9 @@ class Peers:
         return answer
 
     def begin(self, node_id: int, request: Message, *, lane: str, timeout_ms: int) -> Call:
-        """As `ask`, for one who may stop waiting. Raises KafkaError where there is nobody to ask."""
+        """Sends a request as `ask` does, and returns a call that can be abandoned. Raises KafkaError if the broker is
+        unknown.
+        """
         connection = self._links.ready((node_id, lane), self._address(node_id))
         if connection is None:
             asking = self.ask(node_id, request, lane=lane, timeout_ms=timeout_ms)
@@ -120,7 +128,7 @@ class Peers:
             self.suspects.lost(node_id)
 
     def forget(self, node_id: int) -> None:
-        """Closes its connections; whoever waits for an answer hears so."""
+        """Closes the connections to a broker; requests in flight fail."""
         self._links.forget(node_id)
 
     def close(self) -> None:
@@ -132,6 +140,7 @@ class Peers:
         if endpoint is None:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
-                f"Broker {node_id} registered no listener {self._listener}: start it, or give it this listener.",
+                f"Broker {node_id} registered no listener {self._listener}: start the broker, or add this listener "
+                "to it.",
             )
         return endpoint.host, endpoint.port

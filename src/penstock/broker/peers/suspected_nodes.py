@@ -1,9 +1,10 @@
-"""Nodes that may have died: this one has lost its connection to them, and the controller hasn't decided yet.
+"""Suspected nodes: this node has lost its connection to them, and the controller has not fenced them yet.
 
-Clients notice a dead leader as soon as we do and ask at once who leads now: a few milliseconds before the controller
-has chosen. Told of the old leader, they ask again when their own timers say so, often a second later. So the answer
-waits for the decision, for a moment. A node just fenced also stays in the list of brokers for a while: there are
-clients that lose sight of a partition whose old leader goes in the same answer that brings the new one.
+Clients notice a dead leader as soon as this node does and ask for the new leader at once: a few milliseconds before the
+controller has elected one. If the response named the old leader, they would retry only after their own backoff, often a
+second later. So the response waits briefly for the controller's decision. A node that was just fenced also stays in the
+list of brokers for a while: some clients lose a partition if its old leader disappears in the same response that names
+the new one.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ class SuspectedNodes:
     __slots__ = ("_fenced", "_lost", "_waiting")
 
     def __init__(self) -> None:
-        self._lost: dict[int, float] = {}  # when; kept until the node is reached again, so that each loss counts once
+        # time of the loss; kept until the node is reached again, so that each loss counts once
+        self._lost: dict[int, float] = {}
         self._fenced: dict[int, float] = {}
         self._waiting: list[asyncio.Future[None]] = []
 
-    # What happens.
+    # Events.
 
     def lost(self, node_id: int) -> None:
         self._lost.setdefault(node_id, _now())
@@ -37,7 +39,7 @@ class SuspectedNodes:
             self._lost.pop(node_id, None)
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """The controller has decided something: whoever waits looks again."""
+        """Takes over a new image, and lets waiting requests check it."""
         if new.brokers is not old.brokers:
             for node_id, broker in new.brokers.items():
                 before = old.brokers.get(node_id)
@@ -48,17 +50,17 @@ class SuspectedNodes:
             if not future.done():
                 future.set_result(None)
 
-    # What is asked.
+    # Queries.
 
     def about(self, node_ids: Iterable[int]) -> bool:
-        """Whether one of these has been lost so lately that a decision is on its way."""
+        """Returns True if one of these nodes was lost so recently that a decision of the controller is expected."""
         if not self._lost:
             return False
         earliest = _now() - HOLD_S
         return any(self._lost.get(node_id, earliest) > earliest for node_id in node_ids)
 
     async def next_decision(self) -> None:
-        """Until the image changes, or has had its time to."""
+        """Waits until the image changes, or until the time for a decision is over."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
@@ -68,7 +70,7 @@ class SuspectedNodes:
             pass
 
     def lingering(self) -> list[int]:
-        """Nodes that were fenced only just now."""
+        """Returns the nodes that were fenced recently."""
         if not self._fenced:
             return []
         earliest = _now() - LINGER_S

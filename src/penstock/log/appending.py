@@ -1,4 +1,7 @@
-"""Appends of several batches: what coordinators build and what followers fetch. A client's one batch is in `log.py`."""
+"""Appends several batches at once: those that coordinators build and those that followers fetch.
+
+`Log.append_as_leader` itself appends the single batch of a client.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class AppendInfo(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A batch that may go in, with its final offsets."""
+    """A batch that was accepted, with its final offsets."""
 
     header: BatchHeader
     data: tuple[Buffer, ...]
@@ -50,7 +53,7 @@ def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
 def larger_than_segment(log: Log, size: int) -> KafkaError:
     return KafkaError(
         ErrorCode.RECORD_LIST_TOO_LARGE,
-        f"The batch has {size} bytes and a segment {log.config.segment_bytes}: send smaller batches.",
+        f"The batch has {size} bytes, more than segment.bytes={log.config.segment_bytes}: send smaller batches.",
     )
 
 
@@ -107,7 +110,8 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
         check_crc(view)
         if header.base_offset < expected or header.last_offset_delta < 0:
             raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {header.base_offset} was fetched where {expected} follows."
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"The leader sent offset {header.base_offset} where the log continues at {expected}.",
             )
         if header.partition_leader_epoch > leader_epoch:
             break
@@ -123,7 +127,7 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 
 
 def append_prepared(log: Log, batches: list[Prepared], now_ms: int) -> None:
-    """One write for each run of batches that go into the same segment."""
+    """Appends the batches, with one write for each run of them that goes into the same segment."""
     start = 0
     while start < len(batches):
         header = batches[start].header
@@ -164,5 +168,6 @@ def _update_producers(log: Log, segment: Segment, header: BatchHeader, marker: E
         try:
             segment.append_aborted(aborted_entry(log.producers, completed))
         except OSError as error:
-            # The marker is in the log and its entry is not: recovery will write it, we can't go on without.
+            # The log has the marker, but the transaction index has no entry for it. Recovery writes the entry; until
+            # then this log takes no more writes.
             raise log.failed_midway(error) from error

@@ -24,7 +24,7 @@ LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 
 
 class CheckpointError(Exception):
-    """The file is torn or not of this kind."""
+    """The file is torn or not a checkpoint."""
 
 
 def render_lines(lines: Iterable[str]) -> bytes:
@@ -39,13 +39,13 @@ def parse_lines(data: bytes) -> list[str]:
         lines = data.decode().split("\n")
         version, count = int(lines[0]), int(lines[1])
     except (UnicodeDecodeError, ValueError, IndexError):
-        raise CheckpointError("no version and count at the start") from None
+        raise CheckpointError("it does not start with a version and a count") from None
     if version != 0:
         raise CheckpointError(f"version {version} is unknown")
     body = lines[2 : 2 + count]
-    # The last line counts only with its end: a torn number is a number too.
+    # The last line counts only if it ends in a newline: a number that was cut short still reads as a number.
     if count < 0 or len(body) != count or lines[2 + count :] != [""]:
-        raise CheckpointError(f"{count} lines promised, {len(lines) - 2} found")
+        raise CheckpointError(f"it announces {count} lines and has {len(lines) - 2}")
     return body
 
 
@@ -60,7 +60,7 @@ def parse_offsets(data: bytes) -> dict[TopicPartition, int]:
             topic, partition, offset = line.split(" ")
             offsets[topic, int(partition)] = int(offset)
         except ValueError:
-            raise CheckpointError(f"not a topic, a partition and an offset: {line!r}") from None
+            raise CheckpointError(f"the line {line!r} is not a topic, a partition and an offset") from None
     return offsets
 
 
@@ -83,7 +83,7 @@ def render_partition_metadata(topic_id: bytes) -> bytes:
 
 
 def parse_partition_metadata(data: bytes) -> bytes | None:
-    """The topic id; None if the file is not whole."""
+    """Returns the topic id; None if the file is torn."""
     values: dict[str, str] = {}
     for line in data.decode(errors="replace").splitlines():
         key, _, value = line.partition(": ")
@@ -99,10 +99,10 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 class Incarnation(NamedTuple):
-    """What a broker's process has left word of."""
+    """What a broker's process recorded of itself in a log directory."""
 
     broker_epoch: int = -1
-    #: The incarnation that has asked to be registered and has not heard yet: maybe it is.
+    #: The incarnation id of a registration without an answer: the controller may have registered it.
     asking: bytes = ZERO_UUID
 
 
@@ -114,7 +114,7 @@ def render_incarnation(incarnation: Incarnation, boot_id: str) -> bytes:
 
 
 def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
-    """The life before this one, if the machine has been on ever since."""
+    """Returns the incarnation before this one, if the machine has not been restarted since; else an empty one."""
     try:
         found = json.loads(data)
         if not boot_id or found["boot"] != boot_id:
@@ -127,7 +127,7 @@ def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
 
 
 def parse_clean_shutdown(data: bytes) -> int:
-    """The epoch the broker had when it stopped; -1 if the mark doesn't say."""
+    """Returns the epoch that the broker had when it stopped; -1 if the file names none."""
     try:
         return int(json.loads(data)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):

@@ -1,10 +1,10 @@
-"""Compaction, the light half: which log is due, and putting the result in its place.
+"""The light half of compaction: finds the log that is due, and swaps the compacted segments in.
 
 A log is due when enough of it is dirty (`min.cleanable.dirty.ratio`) or when a dirty record has waited too long
-(`max.compaction.lag.ms`). Never touched, as in Kafka: the active segment, the segment that holds the last stable offset
-and those after it, segments with records younger than `min.compaction.lag.ms`. So every transaction with records in a
-rewritten segment has ended, and the transaction index says how. The rewriting itself runs in a helper process where
-files can be shared with one.
+(`max.compaction.lag.ms`). As in Kafka, these are never compacted: the active segment, the segment that holds the last
+stable offset and those after it, and segments with records younger than `min.compaction.lag.ms`. So every transaction
+with records in a rewritten segment has ended, and the transaction index says how. The
+rewriting itself runs in a helper process if the disk can be shared with one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WORKER = "penstock.log.cleaner_worker"
-#: Keys that one round remembers; a log with more takes several rounds. About 150 bytes each, in the helper process.
+#: Keys that one round remembers, about 150 bytes each in the helper process. A log with more takes several rounds.
 MAX_KEYS = 1_000_000
 
 
@@ -39,7 +39,7 @@ class Due:
     dirty_bytes: int
     ratio: float
     overdue: bool
-    #: Of the log when it was assessed: what is said here is void after a truncation.
+    #: The log's count of truncations when it was assessed: another truncation makes this assessment void.
     truncations: int
 
 
@@ -51,7 +51,7 @@ class Cleaner:
         self.uncleanable: dict[Log, str] = {}
 
     async def run(self) -> None:
-        """Compact every log that is due, the dirtiest first."""
+        """Compacts every log that is due, the dirtiest first."""
         tried: set[Log] = set()
         while True:
             due = [each for each in self.due() if each.log not in tried]
@@ -99,11 +99,11 @@ class Cleaner:
 
     def clean_until(self, log: Log) -> int:
         offset = log.cleaned_offset
-        # A log whose beginning was deleted past this point starts over, and one whose checkpoint can't be right.
+        # Compaction starts over if the log start is past this point, or if the checkpoint is impossible.
         return offset if log.log_start_offset <= offset <= log.segments.active.base_offset else log.log_start_offset
 
     def first_uncleanable_offset(self, log: Log, now_ms: int) -> int:
-        """The base offset of the first segment that must stay as it is: a segment is rewritten whole or not at all."""
+        """Returns the base offset of the first segment that may not be compacted; segments are compacted whole."""
         bound = log.segments.starting_at(min(log.segments.active.base_offset, log.last_stable_offset))[0].base_offset
         lag_ms = log.config.min_compaction_lag_ms
         if lag_ms > 0:
@@ -116,7 +116,7 @@ class Cleaner:
         log = due.log
         sources: list[Segment] = []
         try:
-            # A crash must find the compacted segments below the recovery point: holes above it look like lost records.
+            # Compaction leaves gaps between offsets. Recovery takes gaps above the recovery point for lost records.
             await log.flush()
             if not await self._logs.save_checkpoints() or self._is_overtaken(due, sources):
                 return None
@@ -135,7 +135,7 @@ class Cleaner:
                 self._give_up(log, error)
             return None
         logger.info(
-            "compacted %s up to %d: %d of %d records stay",
+            "compacted %s up to offset %d: kept %d of %d records",
             log,
             result.end_offset,
             result.records_kept,
@@ -147,13 +147,13 @@ class Cleaner:
         return self._logs.get(log.topic, log.partition) is log
 
     def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
-        """True if the log was cut or deleted since it was assessed, or retention has taken one of the sources."""
+        """True if the log was truncated or deleted since it was assessed, or retention deleted one of the sources."""
         log = due.log
         cut = log.truncations != due.truncations or not self._is_present(log)
         return cut or any(segment not in log.segments for segment in sources)
 
     def _job(self, due: Due, segments: list[Segment]) -> CompactionJob:
-        from penstock.log.compaction import CompactionJob  # not before there is something to compact
+        from penstock.log.compaction import CompactionJob  # imported only once there is something to compact
 
         log = due.log
         config = log.config
@@ -205,7 +205,7 @@ class Cleaner:
             new = self._new_segment(job, group.sources[0], group.size, group.has_aborted)
             old = [present[base] for base in group.sources if base in present and present[base].size == sizes[base]]
             if len(old) < len(group.sources):
-                new.remove_files()  # retention was faster
+                new.remove_files()  # retention deleted a source meanwhile
             else:
                 replacements.append((old, new))
         try:
@@ -218,9 +218,9 @@ class Cleaner:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
     def _give_up(self, log: Log, error: Exception) -> None:
-        """Until the node restarts; after a lack of descriptors or memory only until the next run."""
+        """Compacts the log no more until the node restarts; for lack of descriptors or memory, until the next run."""
         if is_shortage(error):
-            logger.warning("%s is compacted later: %s", log, error)
+            logger.warning("%s could not be compacted now and is tried again later: %s", log, error)
             return
         self.uncleanable[log] = str(error)
-        logger.error("%s is not compacted any more: %s", log, error)
+        logger.error("%s is not compacted until the node restarts: %s", log, error)

@@ -1,6 +1,6 @@
-"""The helper process of compaction: a job in on stdin, its result out on stdout.
+"""The helper process of compaction: reads a job from stdin and writes its result to stdout.
 
-It ends with the broker that started it: a later one may want to write the same files.
+It ends when the broker that started it ends, because the next broker may write the same files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The heavy half of compaction: old segments in, compacted `.cleaned` segments out. Runs in a helper process.
+"""The heavy half of compaction: rewrites old segments as compacted `.cleaned` segments, in a helper process.
 
-It reads and writes files and touches nothing else, so it can die at any moment: what it leaves is removed on start.
+It only reads and writes files, so it may die at any moment: the next start removes the files that it leaves.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class CompactionJob:
     directory: str
-    #: (base offset, size) of every segment from the start of the log to the first that may not be cleaned.
+    #: (base offset, size) of every segment from the start of the log to the first that may not be compacted.
     segments: list[tuple[int, int]]
-    #: The part that was never compacted: [first_dirty_offset, first_uncleanable_offset).
+    #: The dirty part, which was never compacted, is [first_dirty_offset, first_uncleanable_offset).
     first_dirty_offset: int
     first_uncleanable_offset: int
     now_ms: int
@@ -54,7 +54,7 @@ class CompactionJob:
 
 @dataclass(slots=True)
 class CompactedGroup:
-    #: Base offsets of the segments that the new one stands for; its own is the first of them.
+    #: Base offsets of the segments that the new one replaces; the first of them is its own base offset.
     sources: list[int]
     size: int
     has_aborted: bool
@@ -80,19 +80,19 @@ class CompactionResult:
 
 
 class AbandonedError(Exception):
-    """Nobody waits for the result any more."""
+    """The broker no longer waits for the result."""
 
 
 def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda: True) -> CompactionResult:
-    """Raises CorruptBatchError if a segment is damaged: then nothing is to be replaced.
+    """Writes the compacted segments. Raises CorruptBatchError if a segment is damaged: then nothing may be replaced.
 
-    `wanted` is asked now and then; AbandonedError once it says no.
+    Calls `wanted` now and then, and raises AbandonedError once it returns False.
     """
     segments = [Segment(disk, job.directory, base, size=size) for base, size in job.segments]
     try:
         offsets = _learn(job, segments, wanted)
         if offsets.latest_offset < job.first_dirty_offset:
-            # Nothing but what is compacted already, or not one batch fits: the round ends where it began.
+            # Everything is compacted already, or not even one batch fits into memory: nothing to do in this round.
             return CompactionResult([], job.first_uncleanable_offset if not len(offsets) else job.first_dirty_offset)
         end_offset = offsets.latest_offset + 1
         sources = [segment for segment in segments if segment.base_offset < end_offset]
@@ -131,7 +131,7 @@ def _batches(segment: Segment, wanted: Callable[[], bool]) -> Iterator[ScannedBa
 
 
 def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], bool]) -> OffsetMap:
-    """The first pass: the latest offset of each key in the dirty part."""
+    """Reads the dirty part and remembers the latest offset of each key."""
     offsets = OffsetMap(job.first_dirty_offset, job.max_keys)
     transactions = TransactionScan()
     transactions.add_aborted(_aborted(job))
@@ -147,7 +147,7 @@ def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], boo
 
 
 def group_segments(job: CompactionJob, segments: list[Segment]) -> list[list[Segment]]:
-    """Neighbours that fit into one segment together, even if nothing in them could be dropped."""
+    """Groups adjacent segments that fit into one new segment, even if no record is dropped."""
     groups: list[list[Segment]] = []
     room = index_room = 0
     for segment in segments:

@@ -45,7 +45,7 @@ _LOG_NAME = re.compile(r"(.+)-([0-9]+)")
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
-#: By file name.
+#: File name → the offsets that the file holds.
 Checkpoints = dict[str, dict[TopicPartition, int]]
 
 
@@ -67,15 +67,15 @@ class LogDir:
     failure: OSError | None = None
     #: Whether the last stop was clean.
     clean: bool = False
-    #: The last life, if everything that it wrote is still here: it stopped cleanly, or only its process died.
+    #: The last incarnation, if everything that it wrote is still here: it stopped cleanly, or only its process died.
     last_incarnation: Incarnation = field(default_factory=Incarnation)
     _lock: Lock | None = None
-    #: Counts checkpoints begun, to tell one that was overtaken.
+    #: Counts checkpoints begun, so that a save in the background notices a newer one.
     _writes: int = 0
     _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: What the checkpoint files will say that are being written in the background.
+    #: Contents of the checkpoint files that are being written in the background.
     _on_their_way: Checkpoints = field(default_factory=dict)
-    #: What each checkpoint file says, to write it only when it changes.
+    #: Contents of each checkpoint file, to write it only when it changes.
     _written: Checkpoints = field(default_factory=dict)
 
     @property
@@ -99,7 +99,7 @@ class LogDir:
             self._lock = None
 
     def identify(self, node_id: int, cluster_id: str, random: Random) -> None:
-        """Read meta.properties, or write it into a directory that has none. Raises if it is another node's."""
+        """Reads meta.properties, or writes it into a directory without one. Raises if it names another node."""
         path = self.file(META_PROPERTIES_FILE)
         known = parse_properties(self.disk.read_bytes(path, 1 << 16)) if self.disk.exists(path) else {}
         if known:
@@ -107,14 +107,14 @@ class LogDir:
                 theirs = known.get(name) or (known.get("broker.id") if name == "node.id" else None)
                 if theirs is not None and theirs != ours:
                     raise DirectoryError(
-                        f"{path} says {name}={theirs}, this node has {ours}: use that node's directory for it only, "
-                        "or start it with its own settings."
+                        f"{path} has {name}={theirs}, but this node has {ours}: give this node its own directory, "
+                        "or start the node that the directory belongs to."
                     )
         try:
             self.directory_id = uuid_from_str(known["directory.id"])
             if is_reserved(self.directory_id):
                 raise DirectoryError(
-                    f"{path} says directory.id={known['directory.id']}, one of the first {RESERVED_DIRECTORIES}, "
+                    f"{path} has directory.id={known['directory.id']}, one of the first {RESERVED_DIRECTORIES}, "
                     "which are reserved: format the directory again with an id from `penstock storage random-uuid`."
                 )
         except (KeyError, ValueError):
@@ -133,7 +133,7 @@ class LogDir:
             self.disk.write_atomic(path, render_properties(known))
 
     def take_clean_mark(self) -> None:
-        """Was the last stop clean? The mark goes now: from here on only another clean stop brings it back."""
+        """Notes whether the last stop was clean, and removes its mark: only another clean stop writes it again."""
         path = self.file(CLEAN_SHUTDOWN_FILE)
         self.clean = self.disk.exists(path)
         if self.clean:
@@ -145,16 +145,17 @@ class LogDir:
             self.last_incarnation = parse_incarnation(data, self.disk.boot_id())
 
     def note_incarnation(self, incarnation: Incarnation) -> None:
-        """Should this process die, the next one can tell whether the machine did: then the page cache is gone, too.
+        """Records this process, so that the next one can tell whether only the process died or the whole machine.
 
-        Not synced: if a power loss takes it, or brings an older one back, it says what is true.
+        With the machine, the page cache is lost too. The file is not synced: a power loss that takes it, or brings an
+        older one back, leaves a true statement.
         """
         self.disk.write_atomic(
             self.file(INCARNATION_FILE), render_incarnation(incarnation, self.disk.boot_id()), sync=False
         )
 
     def forget_incarnation(self) -> None:
-        """The disk failed under it: nobody knows what is still there."""
+        """Removes the record of this process: after a disk failure nobody knows which of its writes are still there."""
         self.disk.remove(self.file(INCARNATION_FILE))
 
     def leave_clean_mark(self, broker_epoch: int) -> None:
@@ -167,13 +168,13 @@ class LogDir:
         try:
             offsets = parse_offsets(self.disk.read_bytes(path))
         except CheckpointError as error:
-            logger.warning("%s is ignored: %s", path, error)
+            logger.warning("checkpoint %s is damaged and ignored: %s", path, error)
             return {}
         self._written[name] = offsets
         return dict(offsets)
 
     def write_checkpoints(self, files: Checkpoints) -> None:
-        """Writes the files that say something else by now."""
+        """Writes the checkpoint files whose contents have changed."""
         self._writes += 1
         for name, offsets in files.items():
             if self._written.get(name) != offsets:
@@ -181,10 +182,10 @@ class LogDir:
                 self._written[name] = offsets
 
     async def save_checkpoints(self, current: Callable[[], Checkpoints]) -> None:
-        """The same without holding up the loop. One at a time: nobody goes on while his offsets are on their way.
+        """Writes the changed checkpoint files without blocking the loop, one save at a time.
 
-        A truncation may write the files at once meanwhile; then these are out of date and are dropped, because they
-        may promise what has been cut since.
+        A truncation may meanwhile write the files at once. Then this save is out of date and is dropped, because it
+        may promise records that have been truncated since.
         """
         async with self._saving:
             self._writes += 1
@@ -218,12 +219,12 @@ class LogDir:
         self.disk.sync_file(path)
 
     def log_names(self) -> list[str]:
-        """Directories that hold a log, by their names."""
+        """Returns the names of the subdirectories that hold a log."""
         names = [name for name in self.disk.listdir(self.path) if parse_log_name(name)]
         return [name for name in names if self.disk.is_dir(self.file(name))]
 
     def remove_leftovers(self) -> None:
-        """Deleted logs and half-written checkpoints that a crash kept from being removed."""
+        """Removes deleted logs and half-written checkpoints that a crash left behind."""
         for name in self.disk.listdir(self.path):
             if name.endswith(DELETE_SUFFIX):
                 self.disk.remove_tree(self.file(name))

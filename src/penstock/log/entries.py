@@ -1,7 +1,7 @@
-"""A file of fixed-size entries whose newest part is also, or only, in memory.
+"""A file of fixed-size entries whose newest entries are also, or only, in memory.
 
-An index needs its newest entries often and its old ones seldom, and a node has ten thousand of them. So entries are
-added in memory, reach the file in bulk (always before the recovery point passes them), and leave memory soon after.
+An index needs its newest entries often and its old ones seldom, and a node has ten thousand indexes. So entries are
+added in memory, written to the file in bulk (always before the recovery point passes them), and then leave memory.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class EntryFile:
         file = self._opened()
         whole = self.stored * self.entry_size
         if file.size != whole:
-            file.truncate(whole)  # the torn rest of an entry, or room that Kafka reserved
+            file.truncate(whole)  # the rest of a torn entry, or room that Kafka preallocated
         file.append(data)
         self.exists = True
         self.stored += len(data) // self.entry_size
 
     def truncate(self, count: int) -> None:
-        """On disk before this returns: entries that are gone must not come back with a crash."""
+        """Cuts the file and syncs it before returning: a crash must not bring removed entries back."""
         if count < self.stored:
             file = self._opened()
             file.truncate(count * self.entry_size)
@@ -72,7 +72,7 @@ class EntryFile:
             self._file.path = path
 
     def create(self) -> None:
-        """Make sure that there is a file, even an empty one."""
+        """Creates the file if it is missing."""
         if not self.exists:
             self._disk.write_new(self._path, b"")
             self.exists = True

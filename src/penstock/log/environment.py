@@ -1,4 +1,4 @@
-"""What every log of a node shares: the disk, the clock, and whom to tell."""
+"""What all logs of a node share: the disk, the clock, limits, and the callbacks that notify their manager."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def _ignore(*_: object) -> None:
-    """Nobody listens."""
+    """The default callback: does nothing."""
 
 
 @dataclass(slots=True)
@@ -29,19 +29,19 @@ class LogEnvironment:
     clock: Clock
     random: Random = field(default_factory=lambda: Random(0))  # noqa: S311 (jitter, not a secret)
     producer_expiration_ms: int = DAY_MS
-    #: Producer ids that all logs together may remember for clients.
+    #: Bounds the producer ids that all logs together remember for clients.
     producer_ids: Allowance = field(default_factory=Allowance)
-    #: Bytes above the recovery point before a flush in the background is asked for: bounds the scan after a crash.
+    #: A log with this many bytes above its recovery point asks for a flush: bounds the scan after a crash.
     unflushed_bytes: int = 64 * 1024 * 1024
-    #: The disk failed under this log: its directory goes offline.
+    #: Called when the disk failed under a log: its directory goes offline.
     disk_failed: Callable[[Log, OSError], None] = _ignore
-    #: Bytes below the recovery point are not what was written.
+    #: Called with the reason when a stored batch is damaged.
     corruption_found: Callable[[Log, str], None] = _ignore
-    #: Recovery point or log start went down; the checkpoints must say so before this returns.
+    #: Called when a recovery point or log start went down; writes the checkpoints before it returns.
     recovery_point_lowered: Callable[[Log], None] = _ignore
-    #: Files of these segments are renamed `.deleted` and may be removed after file.delete.delay.ms.
+    #: Called with segments whose files are renamed `.deleted`; removes them after file.delete.delay.ms.
     discard: Callable[[Log, list[Segment]], None] = _ignore
-    #: Flush this log soon.
+    #: Called by a log that should be flushed soon.
     flush_wanted: Callable[[Log], None] = _ignore
     unpacking: Unpacking = field(init=False)
 

@@ -1,6 +1,6 @@
-"""Which leader epoch started at which offset. Followers find with it where their log and the leader's part ways.
+"""The offset at which each leader epoch started: followers find with it where their log and the leader's diverge.
 
-Epochs and start offsets both grow. The file is Kafka's `leader-epoch-checkpoint`: version, count, one pair a line.
+Epochs and start offsets both increase. The file is Kafka's `leader-epoch-checkpoint`: version, count, one pair a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LeaderEpochCache:
         self.starts: list[int] = []
         #: The last of `epochs`, kept apart: every append compares it with its own.
         self.latest_epoch: int | None = None
-        #: Set by every change; whoever writes the file clears it.
+        #: Set by every change; cleared when the file is written.
         self.changed = False
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class LeaderEpochCache:
         return list(zip(self.epochs, self.starts))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """`epoch` begins at `start_offset`, if that is news. Whatever contradicts it goes."""
+        """Records that `epoch` starts at `start_offset`; removes entries that contradict it. False if it is known."""
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
             return False
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):
@@ -47,7 +47,7 @@ class LeaderEpochCache:
         return self.epochs[slot] if slot >= 0 else UNDEFINED
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch at or below `epoch` and where it ends; (-1, -1) if nothing is known of it."""
+        """Returns the largest known epoch at or below `epoch` and its end offset; (-1, -1) if `epoch` is unknown."""
         if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
             return UNDEFINED, UNDEFINED
         if epoch == self.epochs[-1]:
@@ -63,7 +63,7 @@ class LeaderEpochCache:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that lie wholly below; the one that spans `start_offset` begins there now."""
+        """Removes epochs that end at or before `start_offset`; the epoch that spans it starts there now."""
         slot = bisect_right(self.starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self.starts[0] == start_offset):
             return
@@ -87,15 +87,15 @@ class LeaderEpochCache:
 
     @staticmethod
     def from_bytes(data: bytes) -> LeaderEpochCache:
-        """Raises CheckpointError if the file is not whole."""
+        """Parses the file. Raises CheckpointError if it is torn."""
         cache = LeaderEpochCache()
         for line in parse_lines(data):
             try:
                 epoch, start = map(int, line.split(" "))
             except ValueError:
-                raise CheckpointError(f"not an epoch and an offset: {line!r}") from None
+                raise CheckpointError(f"the line {line!r} is not an epoch and an offset") from None
             if cache.epochs and (epoch <= cache.epochs[-1] or start < cache.starts[-1]):
-                raise CheckpointError(f"epochs out of order at {line!r}")
+                raise CheckpointError(f"epochs are out of order at the line {line!r}")
             cache.epochs.append(epoch)
             cache.starts.append(start)
             cache.latest_epoch = epoch

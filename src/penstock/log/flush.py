@@ -1,7 +1,7 @@
-"""Making a log durable: one fsync for all who wait, and the full flush that moves the recovery point.
+"""Makes a log durable: one fsync for all waiters (group commit), and the full flush that moves the recovery point.
 
 Only the record bytes have to be on disk for an acknowledgement. The recovery point promises more: indexes, epochs and
-producer snapshots up to it are on disk too, so that nothing below it is scanned after a crash.
+producer snapshots below it are on disk too, so that a start after a crash scans only what is above it.
 
 Where acknowledgements promise fsync, the first group commit also writes the log's mark, see `synced_mark`.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FlushGoal(NamedTuple):
-    """What a flush will have made durable when it is done."""
+    """What is durable once the flush is done."""
 
     offset: int
     truncations: int
@@ -32,7 +32,7 @@ class FlushGoal(NamedTuple):
 
 
 class TruncatedError(KafkaError):
-    """The records that a waiter wants on disk were truncated: they will never be there."""
+    """The records that a waiter waits for were truncated, so they never reach the disk."""
 
     def __init__(self, offset: int) -> None:
         message = f"Records below offset {offset} were truncated before they were synced: ask the present leader."
@@ -40,18 +40,18 @@ class TruncatedError(KafkaError):
 
 
 async def sync_to_end(log: Log) -> None:
-    """Waits until the records that the log has now are on disk, or are truncated: then the log has another end."""
+    """Waits until all present records of the log are on disk or truncated."""
     with suppress(TruncatedError):
         await log.flushed(log.log_end_offset)
 
 
 async def make_countable(log: Log) -> None:
-    """Syncs to the end where fsync is promised; where it is not any more, removes the mark that says so."""
+    """Makes all records countable: syncs them if acknowledgements promise fsync, else removes the synced mark."""
     await (sync_to_end(log) if log.config.fsync_before_ack else log.durability.remove_mark())
 
 
 class Durability:
-    """How much of a log is on disk, who waits for more of it, and the syncs that bring it there."""
+    """How much of a log is on disk, and the waiters and syncs that bring more of it there."""
 
     __slots__ = (
         "_log",
@@ -108,17 +108,17 @@ class Durability:
         return before
 
     def restore_recovery_point(self, before: int) -> None:
-        """The cut did not happen."""
+        """Takes `lower_recovery_point` back: the log was not cut."""
         self.recovery_point = before
 
     def restart_at(self, offset: int) -> None:
-        """The log is empty and starts at `offset`."""
+        """Resets the state of a log that is empty and starts at `offset`."""
         self.recovery_point = self.flushed_offset = offset
 
     # Group commit.
 
     async def wait(self, offset: int) -> None:
-        """Returns when the records below `offset` are on disk, or when another round has to tell."""
+        """Waits for a round of group commit that covers the records below `offset`."""
         self._log.check_writable()
         if offset > self._log.log_end_offset:
             raise TruncatedError(offset)
@@ -132,7 +132,7 @@ class Durability:
     async def _run(self) -> None:
         try:
             while self._waiters:
-                # Whoever asks while the disk works is served by the next round.
+                # Waiters that come during this round are served by the next.
                 durable = await self._sync_round()
                 waiting, self._waiters = self._waiters, []
                 for offset, future in waiting:
@@ -147,9 +147,9 @@ class Durability:
             self._running = None
 
     def forget_above(self, end_offset: int) -> None:
-        """The log is cut at `end_offset`: waiters for records above hear so, whatever is appended there later.
+        """The log is cut at `end_offset`: nothing above is on disk, and waiters for records above get a TruncatedError.
 
-        A segment that begins there later is a new file.
+        A segment that starts there later is a new file, whose directory entry has to be synced again.
         """
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self._synced_bases = frozenset(base for base in self._synced_bases if base < end_offset)
@@ -172,7 +172,7 @@ class Durability:
                 future.set_exception(error)
 
     async def _sync_round(self) -> int:
-        """The mark becomes what the config promises; records that someone waits for are synced. Returns their end."""
+        """Changes the mark to what the config promises, and syncs for the waiters. Returns the flushed offset."""
         log = self._log
         promised = log.config.fsync_before_ack
         if promised and self.mark is not Mark.PRESENT:
@@ -198,7 +198,7 @@ class Durability:
         self.mark = Mark.ABSENT
 
     async def _sync_records(self) -> None:
-        """Records that the log had at the call are on disk when it returns, or truncated."""
+        """Syncs the records that the log has now; returns when they are on disk or truncated."""
         log = self._log
         while True:
             goal, truncations, bases = log.log_end_offset, log.truncations, frozenset(log.segments.bases)
@@ -251,12 +251,12 @@ class Durability:
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """What wasn't synced is for the next flush: the disk may not be to blame, and the log goes on."""
+        """Leaves these files to the next flush: the error may not be the disk's, and then the log goes on."""
         for path in goal.paths:
             self.note_unsynced(path)
 
     def finish(self, goal: FlushGoal) -> None:
-        """Everything that belongs to the goal is on disk."""
+        """Moves the recovery point: everything that belongs to the goal is on disk."""
         log = self._log
         if log.truncations != goal.truncations or log.offline:
             return
@@ -302,12 +302,12 @@ class Durability:
         self._sync_directories()
 
     async def remove_mark(self) -> None:
-        """Fsync is not promised any more: returns when all records count, or when fsync is promised again."""
+        """Waits until the mark is removed, so that all records count, or until fsync is promised again."""
         while self.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
             await self.wait(0)
 
     def _sync_directories(self) -> None:
-        """The entries of the log's files, and the first time the entry of the log's own directory."""
+        """Syncs the directory entries of the log's files, and the first time also the entry of the log's directory."""
         disk = self._log.environment.disk
         disk.sync_dir(self._log.path)
         if not self._synced_bases:

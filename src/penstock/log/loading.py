@@ -1,8 +1,8 @@
-"""Opening a log that is on disk, after a clean stop or after a crash.
+"""Opens a log that is on disk, after a clean stop or after a crash.
 
-After a clean stop everything is believed: the end of the log is read off the last index entry and the headers behind.
-After a crash everything above the recovery point is read and judged by its checksum; the first batch that fails ends
-the log, and so does a hole between two segments. Indexes, leader epochs and producer state follow what was found.
+After a clean stop the files are trusted: the last index entry and the headers after it give the end of the log.
+After a crash every batch above the recovery point is read and its checksum verified; the log ends at the first batch
+that fails, or at a gap between two segments. Indexes, leader epochs and producer state are rebuilt to match.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Up to this size walking the headers is quicker than opening the index.
+#: Up to this size it is quicker to walk the headers than to open the index.
 SMALL_SEGMENT = 8192
 MAX_EPOCH_FILE_BYTES = 1 << 26
 
 
 @dataclass(slots=True)
 class LogPlace:
-    """Where a log is and whose it is."""
+    """Where a log is, and which partition it belongs to."""
 
     log_dir: str
     path: str
@@ -58,7 +58,7 @@ class LogPlace:
 
 @dataclass(slots=True)
 class Found:
-    """What listing the directory showed."""
+    """The files of a log's directory, sorted by kind."""
 
     bases: list[int]
     snapshots: list[int]
@@ -66,7 +66,7 @@ class Found:
 
 
 def create_log(environment: LogEnvironment, place: LogPlace, config: LogConfig, start_offset: int = 0) -> Log:
-    """A log that is not on disk yet; its directory exists and is empty."""
+    """Creates a log in its directory, which exists and is empty."""
     segment = Segment.create(
         environment.disk,
         place.path,
@@ -99,7 +99,7 @@ def open_log(
     log_start_offset: int = 0,
     clean: bool,
 ) -> Log:
-    """The log in `place.path`. Raises OSError if the disk fails, CorruptBatchError if the log makes no sense."""
+    """Opens the log in `place.path`. Raises OSError if the disk fails, CorruptBatchError if the log is unusable."""
     disk = environment.disk
     found = _survey(environment, place.path)
     segments = [
@@ -133,8 +133,13 @@ def open_log(
         damaged = end < recovery_point
         recovery_point = min(recovery_point, end)
     if end < log_start_offset:
-        # The records that were left are gone too. Their offsets were given away once: the log goes on behind them.
-        logger.warning("%s ends at %d, before its start %d: starting over there", place.path, end, log_start_offset)
+        # All remaining records are lost. Their offsets were used once, so the log continues after them.
+        logger.warning(
+            "%s ends at offset %d, before its start offset %d: it starts over, empty, at its start offset",
+            place.path,
+            end,
+            log_start_offset,
+        )
         _discard(disk, segments, 0)
         snapshots.remove_all()
         return _start_over(environment, place, config, log_start_offset, found)
@@ -147,10 +152,10 @@ def open_log(
     _restore_epochs(log, recovered if epochs_whole else None, recovery_point if epochs_whole else start)
     # A snapshot above the recovery point may describe records that are gone.
     if snapshots.remove_above(recovery_point):
-        disk.sync_dir(place.path)  # not to be believed later, when other records have these offsets
+        disk.sync_dir(place.path)  # else a crash could bring one back when other records have these offsets
     if not clean and recovery_point in snapshots.offsets:
-        # Older ones were synced before the recovery point passed them. Of this one nobody knows, and no other is taken
-        # if the log doesn't grow: a clean stop has to sync it, for the start after that believes what it finds.
+        # Older snapshots were synced before the recovery point passed them; this one may not have been. If the log does
+        # not grow, no other is taken: a clean stop has to sync this one, because the start after it trusts the file.
         log.durability.note_unsynced(snapshots.path(recovery_point))
     if snapshots.offsets or not clean:
         aborted = rebuild_producers(log, recovered)
@@ -164,7 +169,7 @@ def open_log(
 def _start_over(environment: LogEnvironment, place: LogPlace, config: LogConfig, start: int, found: Found) -> Log:
     log = create_log(environment, place, config, start)
     environment.disk.sync_dir(place.path)
-    synced_mark.find(environment.disk, place.path, found.names, damaged=True)  # removes it: the records are gone
+    synced_mark.find(environment.disk, place.path, found.names, damaged=True)  # removes the mark: the records are lost
     return log
 
 
@@ -201,7 +206,7 @@ def _assemble(
 
 
 def _survey(environment: LogEnvironment, path: str) -> Found:
-    """List the directory; remove what only a crash leaves behind."""
+    """Lists the directory, and removes files that only a crash leaves behind."""
     disk = environment.disk
     names = finish_swaps(disk, path, set(disk.listdir(path)))
     for name in sorted(name for name in names if name.endswith((DELETED_SUFFIX, ".tmp"))):
@@ -222,7 +227,7 @@ def _offsets(names: set[str], suffix: str) -> list[int]:
 
 
 def _end_of(segments: list[Segment]) -> int:
-    """The log end offset of a log that was stopped cleanly."""
+    """Returns the log end offset of a log that was stopped cleanly."""
     last = segments[-1]
     if not last.size:
         return last.base_offset
@@ -237,7 +242,7 @@ def _end_of(segments: list[Segment]) -> int:
 
 
 def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, recovered: Recovered) -> int:
-    """Judge everything above the recovery point. Returns the log end offset."""
+    """Verifies every batch above the recovery point. Returns the log end offset."""
     first = 0
     while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
         segments[first].synced_size = segments[first].size
@@ -246,7 +251,12 @@ def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, reco
     for slot in range(first, len(segments)):
         segment = segments[slot]
         if slot > first and segment.base_offset != expected:
-            logger.warning("%s: records %d to %d were lost", place.path, expected, segment.base_offset - 1)
+            logger.warning(
+                "%s lost records %d to %d: a segment is missing, and those after it are removed",
+                place.path,
+                expected,
+                segment.base_offset - 1,
+            )
             _discard(segment.disk, segments, slot)
             break
         expected, whole = _recover_segment(segment, recovery_point, recovered)
@@ -254,15 +264,20 @@ def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, reco
             _discard(segment.disk, segments, slot + 1)
             break
     if expected < recovery_point:
-        logger.error("%s ends at offset %d, but %d was on disk once", place.path, expected, recovery_point)
+        logger.error(
+            "%s ends at offset %d, but records up to offset %d were on disk: its disk lost synced data",
+            place.path,
+            expected,
+            recovery_point,
+        )
     return expected
 
 
 def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
-    """For good: one that came back after another crash could stand right behind what is appended from now on."""
+    """Removes these segments and syncs the directory: a crash could else bring one back behind newer records."""
     doomed = segments[slot:]
     for segment in reversed(doomed):
-        logger.warning("removing %s: what precedes it is not whole", segment.file.path)
+        logger.warning("removing %s: the segment before it is damaged or missing", segment.file.path)
         segment.remove_files()
     del segments[slot:]
     if doomed:
@@ -270,9 +285,9 @@ def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
 
 
 def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered) -> tuple[int, bool]:
-    """Check a segment from the recovery point on and cut it at the first bad batch.
+    """Verifies a segment from the recovery point on and cuts it at the first damaged batch.
 
-    Returns the offset after its last batch, and whether nothing had to be cut.
+    Returns the offset after its last batch, and False if it was cut.
     """
     position, expected = _trusted_part(segment, recovery_point)
     size = segment.size
@@ -280,13 +295,21 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
     segment.size = position
     try:
         for batch in scan_verified(segment.file, position, size, expected):
-            if batch.header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:  # no checksum covers it
-                raise CorruptBatchError(segment.file.path, batch.position, f"offset {batch.header.base_offset}")
+            if (
+                batch.header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            ):  # the checksum does not cover offsets
+                raise CorruptBatchError(
+                    segment.file.path,
+                    batch.position,
+                    f"its offset {batch.header.base_offset} is too large for the segment",
+                )
             segment.account(batch.header, batch.position)
             recovered.note(segment, batch.position, batch.header)
             expected = batch.header.next_offset
     except CorruptBatchError as error:
-        logger.warning("cutting %d bytes off: %s", size - segment.size, error)
+        logger.warning(
+            "cutting the last %d bytes of a segment, which were not completely written: %s", size - segment.size, error
+        )
         segment.file.truncate(segment.size)
         segment.file.sync_now()
         return expected, False
@@ -295,11 +318,11 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
 
 
 def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
-    """Position and offset from which on the segment must be checked; its indexes are cut back to there."""
+    """Returns the position and offset from which the segment must be verified; cuts its indexes back to there."""
     if recovery_point > segment.base_offset and segment.size:
         try:
             segment.reset_indexes(recovery_point)
-            # The batch before the recovery point must end right there, else index and log don't belong together.
+            # A batch must end exactly at the recovery point, else index and log do not match.
             found = segment.locate(recovery_point - 1)
             if found is not None:
                 position = found[0] + found[1]
@@ -307,9 +330,13 @@ def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
                 if header.next_offset == recovery_point:
                     segment.synced_size = position
                     return position, recovery_point
-            logger.warning("%s has no batch that ends at %d: checking all of it", segment.file.path, recovery_point)
+            logger.warning(
+                "%s has no batch that ends at the recovery point %d: verifying the whole segment",
+                segment.file.path,
+                recovery_point,
+            )
         except CorruptBatchError as error:
-            logger.warning("checking all of the segment: %s", error)
+            logger.warning("verifying a whole segment, because its index does not match: %s", error)
     segment.reset_indexes(segment.base_offset)
     return 0, segment.base_offset
 
@@ -321,12 +348,12 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
     try:
         return LeaderEpochCache.from_bytes(data), bool(data)
     except CheckpointError as error:
-        logger.warning("rebuilding %s/%s: %s", path, LEADER_EPOCH_FILE, error)
+        logger.warning("rebuilding %s/%s from the batches, because it is damaged: %s", path, LEADER_EPOCH_FILE, error)
         return LeaderEpochCache(), False
 
 
 def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
-    """Epochs of the batches from `start` on are as the batches say, and so are those before the first one known."""
+    """Rebuilds the epochs from `start` on, and those before the first known one, from the batches."""
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
     if recovered is not None:
@@ -337,7 +364,7 @@ def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
             epochs.assign(header.partition_leader_epoch, header.base_offset)
     first_known = epochs.starts[0] if epochs.starts else log.log_end_offset
     if first_known > log.log_start_offset:
-        # The log start was moved up, the epochs written, and the crash came before the log start was.
+        # The log start moved up and the epochs were written, but the crash came before the log start was.
         known = epochs.entries
         epochs.clear()
         for _, _, header in batches_between(log.segments, log.log_start_offset, first_known):
@@ -348,7 +375,7 @@ def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
 
 
 def _restore_aborted(log: Log, rebuilt: dict[int, list[AbortedTransaction]]) -> None:
-    """Transaction indexes above the recovery point are as the markers in the log say."""
+    """Rewrites the transaction indexes above the recovery point from the markers in the log."""
     for segment in log.segments.starting_at(log.recovery_point):
         kept = (
             [each for each in segment.aborted if each.last_offset < log.recovery_point] if segment.has_aborted else []

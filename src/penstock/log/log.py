@@ -2,8 +2,8 @@
 
     log_start_offset ≤ high_watermark ≤ log_end_offset        recovery_point ≤ flushed_offset ≤ log_end_offset
 
-An append either is whole in the file and accounted for, or raises and leaves nothing behind. After the first disk error
-the log takes no more writes: what the disk has is unknown from then on, and recovery at the next start will tell.
+An append is either complete in the file and accounted for, or raises and leaves nothing behind. After the first disk
+error the log takes no more writes: the state of the disk is unknown until recovery at the next start.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["AppendInfo", "AppendOrigin", "Log", "LogSlice", "TimestampedOffset"]
 
 logger = logging.getLogger(__name__)
 
-#: A full disk still reads; after any other error its pages can't be trusted.
+#: After these errors the disk can still be read; after any other its pages can't be trusted.
 _STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -116,9 +116,9 @@ class Log:
         self.cleaned_offset = 0
         #: Bytes of the batches appended since the log was opened; never goes down.
         self.appended_bytes = 0
-        #: Compacted segments whose turn comes when the disk is done.
+        #: Compacted segments that wait for a sync before they replace the old ones.
         self.pending_swaps: list[Segment] = []
-        #: Counts shortenings, so that a flush under way can tell that its goal has moved.
+        #: Counts truncations, so that a flush or compaction under way notices one.
         self.truncations = 0
         self.segments = SegmentList(segments)
         self.durability = Durability(self, recovery_point, mark)
@@ -157,7 +157,7 @@ class Log:
         self._roll_ms = self._new_roll_ms()
 
     def _new_roll_ms(self) -> int:
-        """How long the active segment may go on; a compacted one not longer than a record may stay uncompacted."""
+        """Returns how long the active segment may take appends: segment.ms less jitter, and max.compaction.lag.ms."""
         config = self.config
         limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms
         jitter = min(config.segment_jitter_ms, config.segment_ms)
@@ -165,14 +165,14 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this, every transaction has ended and consumers can see the end. Never below the log start offset."""
+        """Below this offset, every transaction has ended below the high watermark; at least the log start offset."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable > self.high_watermark:
             return self.high_watermark
         return max(unstable, self.log_start_offset)
 
     def update_high_watermark(self, offset: int) -> int:
-        """Move it up to `offset`, within the log; it never goes back here. Returns what it is now."""
+        """Raises the high watermark to `offset`, at most to the log end. Returns the high watermark."""
         offset = min(offset, self.log_end_offset)
         if offset > self.high_watermark:
             self.high_watermark = offset
@@ -180,13 +180,14 @@ class Log:
         return self.high_watermark
 
     def failed(self, error: OSError) -> KafkaError:
-        """The disk let us down: no more writes, and the directory's owner is told. Returns what to raise.
+        """Takes the log offline after a disk error and notifies the manager. Returns the error to raise.
 
-        A lack of descriptors or memory is not the disk's: what was refused may be tried again.
+        A lack of descriptors or memory is not the disk's failure: the log stays online, and the caller may try again.
         """
         if self._closed:
             return KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition was just closed: look up its leader again."
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "The partition was just closed on this broker: look up its leader again.",
             )
         if self._failure is None and not is_shortage(error):
             self._failure = without_frames(error)
@@ -194,11 +195,13 @@ class Log:
         return self._storage_error(error)
 
     def failed_midway(self, error: OSError) -> KafkaError:
-        """As `failed`; but the files no longer match what is in memory, so this log stops even if the disk is well."""
+        """Like `failed`, but the files no longer match the memory: the log goes offline whatever the error is."""
         refusal = self.failed(error)
         if self._failure is None and not self._closed:
             self._failure = without_frames(error)
-            logger.error("%s stops until the node restarts: a change of its files was interrupted (%s)", self, error)
+            logger.error(
+                "%s is offline until the node restarts: an error interrupted a change of its files (%s)", self, error
+            )
         return refusal
 
     def _storage_error(self, error: OSError) -> KafkaError:
@@ -215,7 +218,7 @@ class Log:
         return self.failed(self._failure or OSError(errno.EBADF, "the log is closed"))
 
     def take_offline(self, error: OSError) -> None:
-        """Another log of the directory met the failure."""
+        """Takes this log offline because another log of its directory met a disk error."""
         if self._failure is None:
             self._failure = error
 
@@ -225,7 +228,7 @@ class Log:
     def corrupt(self, error: CorruptBatchError) -> KafkaError:
         """Reports a damaged batch. Returns the error to raise."""
         self.report_corruption(str(error))
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged; it is not served.")
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged and is not served.")
 
     # Appending.
 
@@ -241,9 +244,9 @@ class Log:
         transaction_version: int = -1,
         prepared: Prepared | None = None,
     ) -> AppendInfo:
-        """Judge, give offsets, append. Raises KafkaError and appends nothing if a batch is refused.
+        """Validates the batches, assigns offsets and appends them. Raises KafkaError if a batch is refused.
 
-        A client's batch that takes long to judge is an UnpackFirstError: `environment.unpacking` prepares it.
+        Raises UnpackFirstError for a client's batch that takes long to validate: `environment.unpacking` prepares it.
         """
         if self._failure is not None or self._closed:
             raise self._unwritable()
@@ -308,17 +311,18 @@ class Log:
             self.environment.flush_wanted(self)
 
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
-        """Batches with offsets, as the leader of `leader_epoch` has them; what is cut off at the end is left out.
+        """Appends batches that were fetched from the leader of `leader_epoch`, with their offsets.
 
-        Batches of a later epoch are left for the leader of that epoch. None if nothing is left to append.
+        Leaves out an incomplete batch at the end, and batches of a later epoch, which come from that epoch's leader.
+        Returns None if nothing was appended.
         """
         self.check_writable()
         return appending.append_fetched(self, records, leader_epoch)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """`epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch.
+        """Records that `epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch.
 
-        The file follows with the next flush: above the recovery point a start learns epochs from the batches.
+        The next flush writes the file: above the recovery point, a start reads the epochs from the batches.
         """
         self.epochs.assign(epoch, start_offset)
 
@@ -353,7 +357,7 @@ class Log:
         return segment.is_index_full(config.segment_index_bytes)
 
     def roll(self, last_offset: int | None = None, now_ms: int | None = None) -> Segment:
-        """Seal the active segment and start the next at the end of the log."""
+        """Seals the active segment and creates the next one at the end of the log."""
         base_offset = self.log_end_offset
         if last_offset is not None and last_offset - base_offset > MAX_RELATIVE_OFFSET:
             base_offset = last_offset - MAX_RELATIVE_OFFSET
@@ -387,11 +391,11 @@ class Log:
     # Reading.
 
     def read(self, offset: int, max_bytes: int, *, upper_bound: int, min_one_batch: bool = True) -> LogSlice:
-        """Batches from the one that holds `offset`, none that reaches `upper_bound` or beyond."""
+        """Returns the batches from the one that holds `offset` up to `upper_bound`."""
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Offset {offset} is not in {self.log_start_offset}..{self.log_end_offset}.",
+                f"Offset {offset} is outside of the log, {self.log_start_offset}..{self.log_end_offset}.",
             )
         if self._failure is not None and self._failure.errno not in _STILL_READABLE:
             raise self.failed(self._failure)
@@ -405,25 +409,25 @@ class Log:
             raise self.failed(error) from error
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """The first record at or after `timestamp`."""
+        """Finds the first record at or after `timestamp`."""
         return await timestamps.first_at_or_after(self, timestamp)
 
     async def max_timestamp_offset(self) -> TimestampedOffset | None:
-        """The first record that has the largest timestamp of the log."""
+        """Finds the first record that has the largest timestamp of the log."""
         return await timestamps.first_with_max(self)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap [start, end)."""
+        """Returns the aborted transactions that overlap [start, end)."""
         return self.segments.aborted_between(start, end)
 
     # Durability: `durability` holds the state.
 
     async def flush(self) -> None:
-        """Everything appended so far is on disk, indexes included; the recovery point moves up to it."""
+        """Brings everything appended so far to disk, indexes included, and moves the recovery point up to it."""
         await self.durability.flush()
 
     def flush_now(self) -> None:
-        """`flush()` that blocks: for stopping and for tools."""
+        """Like `flush`, but blocks: for stopping and for tools."""
         self.durability.flush_now()
 
     async def flushed(self, offset: int) -> None:
@@ -437,7 +441,7 @@ class Log:
 
     @property
     def countable_offset(self) -> int:
-        """Records below count as this replica's: a leader or a fetch that names more breaks the promise of the mark."""
+        """The offset below which records count as this replica's, for a leader and in a fetch; see `synced_mark`."""
         mark = self.durability.mark
         if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
@@ -458,10 +462,10 @@ class Log:
             self.epochs.changed = False
             self.durability.note_unsynced(path)
 
-    # Shortening: `shorten.py` says how.
+    # Shortening: the steps are in `shorten.py`.
 
     def drop_segments(self, doomed: list[Segment]) -> None:
-        """Take these out of the log and hand their files over for removal. At least one other stays or follows."""
+        """Takes these segments out of the log and queues their files for removal. Another one stays or follows."""
         self.segments.remove(doomed)
         try:
             for segment in doomed:
@@ -471,15 +475,15 @@ class Log:
         self.environment.discard(self, doomed)
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop everything at or above `offset`. False if there was nothing."""
+        """Removes everything at or above `offset`. False if there was nothing."""
         return shorten.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the next record gets `offset`."""
+        """Removes everything; the next record gets `offset`."""
         shorten.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> bool:
-        """Records below `offset` are gone for readers; their segments go with the next retention pass."""
+        """Hides records below `offset` from readers; retention deletes their segments. False if they were hidden."""
         if offset > self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is beyond the high watermark {self.high_watermark}."
@@ -492,13 +496,13 @@ class Log:
         return True
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Retention by size, time and log start. Returns how many segments went."""
+        """Deletes segments by size, time and log start offset. Returns how many."""
         return shorten.delete_old_segments(self, now_ms)
 
     def begin_truncation(self, offset: int) -> None:
-        """Lowers the checkpoints before files change: a crash in between finds none that promise more than is there.
+        """Lowers the checkpoints before the files are cut: after a crash in between they promise no missing records.
 
-        Records appended later at these offsets are neither synced nor compacted.
+        Records that are appended later at these offsets are neither synced nor compacted.
         """
         self.truncations += 1
         durability = self.durability
@@ -509,11 +513,11 @@ class Log:
             try:
                 self.environment.recovery_point_lowered(self)
             except OSError as error:
-                durability.restore_recovery_point(before)  # nothing has changed yet: the cut may be tried again
+                durability.restore_recovery_point(before)  # no file has changed yet: the caller may try again
                 raise self.failed(error) from error
 
     def end_at(self, offset: int) -> None:
-        """Lowers the end of the log to `offset`: the files were cut there. No offset of the log stays above it."""
+        """Lowers the log end offset to `offset`, where the files were cut, and every other offset that is above it."""
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         if self.log_start_offset > offset:
@@ -521,18 +525,18 @@ class Log:
             self.environment.recovery_point_lowered(self)
 
     def restart_at(self, segment: Segment) -> None:
-        """Makes `segment` the only one: the log is empty and starts at its base offset."""
+        """Makes the empty `segment` the only one: the log is empty and starts at its base offset."""
         offset = segment.base_offset
         self.segments.add(segment)
         self.log_start_offset = self.log_end_offset = self.high_watermark = offset
         self.durability.restart_at(offset)
 
     def note_compacted(self, offset: int) -> None:
-        """Everything below `offset` is compacted."""
+        """Records that everything below `offset` is compacted."""
         self.cleaned_offset = min(offset, self.log_end_offset)
 
     def prepare_stop(self) -> bool:
-        """Before the last flush: index and snapshot what a restart wants to find. False where that failed."""
+        """Before the last flush: completes the indexes and takes a producer snapshot. False if that failed."""
         if self._failure is not None:
             return False
         try:
@@ -552,7 +556,7 @@ class Log:
         return True
 
     def close(self) -> None:
-        """Let go of the files. Not a flush."""
+        """Closes the files, without a flush."""
         self._closed = True
         for segment in self.segments:
             segment.close()

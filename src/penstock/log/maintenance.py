@@ -1,4 +1,4 @@
-"""What is done to logs from time to time: one task, one thing after another, in slices that requests don't notice."""
+"""Background work on logs: retention, checkpoints, flushes, removal and compaction, in slices that block no request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Recovery points are written this soon after a flush that moved one.
+#: Delay between a flush that moved a recovery point and the write of the checkpoints.
 AFTER_FLUSH_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Milliseconds between two runs of each; Kafka's defaults."""
+    """Milliseconds between two runs of each kind of work, with Kafka's defaults."""
 
     initial_delay_ms: int = 30_000
     retention_check_ms: int = 300_000
@@ -37,7 +37,7 @@ class Maintenance:
     def __init__(self, logs: LogManager, intervals: Intervals | None = None, cleaner: Cleaner | None = None) -> None:
         self._logs = logs
         self._intervals = intervals if intervals is not None else Intervals()
-        #: None: logs are not compacted.
+        #: None if logs are not compacted.
         self.cleaner = cleaner
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -68,7 +68,7 @@ class Maintenance:
             try:
                 await job()
             except (KafkaError, OSError) as error:
-                logger.error("%s: %s", name, error)
+                logger.error("background work on logs failed and is tried again later: %s: %s", name, error)
             await asyncio.sleep(interval_ms / 1000)
 
     async def retention(self) -> None:
@@ -85,7 +85,7 @@ class Maintenance:
         self._logs.expire_producers()
 
     async def timed_flush(self) -> None:
-        """flush.ms: a log that has waited this long since its last flush gets one."""
+        """Flushes logs whose last flush is flush.ms ago."""
         now_ms = self._logs.clock.wall_ms()
         for log in self._logs:
             if log.durability.flush_is_overdue(now_ms) and not log.offline:
@@ -99,7 +99,7 @@ class Maintenance:
             await self.checkpoints()
 
     async def flush_queued(self) -> None:
-        """Flush the logs that asked for it, those too that ask meanwhile."""
+        """Flushes the logs that asked for it, also those that ask during the flush."""
         logs = self._logs
         logs.flush_requested.clear()
         while logs.flush_queue:

@@ -1,9 +1,9 @@
-"""All logs of a node: in which directories they are, how they come up, and what is done to them from time to time.
+"""All logs of a node: opens them, creates and deletes them, flushes them, and writes their checkpoints.
 
     open ──► lock and identify each directory ──► load its logs (recover them unless the stop was clean) ──► serve
     close ──► flush and close every log ──► checkpoints ──► the mark of a clean stop ──► unlock
 
-A directory that fails goes offline with all its logs and the broker is told; the others go on.
+A directory that fails goes offline with all its logs, and the broker is notified; the other directories go on.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["DirectoryError", "LogDir", "LogManager"]
 
-#: Logs opened before the loop gets a turn while a node starts.
+#: Logs handled before other tasks of the loop get a turn.
 OPEN_SLICE = 64
 #: Logs flushed at the same time.
 PARALLEL_FLUSHES = 8
-#: From this many on, one sync of the whole volume is cheaper than one of every file.
+#: For more logs than this, one sync of the whole volume is cheaper than one sync per file.
 MANY_FLUSHES = 64
 
 
@@ -100,10 +100,10 @@ class LogManager:
         self.environment.producer_ids.counted_by(lambda: sum(len(log.producers) for log in self._logs.values()))
         self._logs: dict[TopicPartition, Log] = {}
         self._log_counts = dict.fromkeys((directory.path for directory in self.dirs.all), 0)
-        #: Logs that asked for a flush; the maintenance task sees to them.
+        #: Logs that asked for a flush; `Maintenance` flushes them.
         self.flush_queue: dict[Log, None] = {}
         self.flush_requested = asyncio.Event()
-        #: The last damage found, by topic and partition: for the operator's view.
+        #: The last damage found in each partition, for the operator.
         self.corruptions: dict[TopicPartition, str] = {}
 
     def __iter__(self) -> Iterator[Log]:
@@ -116,7 +116,7 @@ class LogManager:
         return self._logs.get((topic, partition))
 
     def synced_partitions(self) -> dict[bytes, list[int]]:
-        """Those that were only ever counted for what they had on disk, by topic id."""
+        """Returns the partitions with a synced mark, by topic id: they never counted records that were not on disk."""
         found: dict[bytes, list[int]] = {}
         for log in self._logs.values():
             if log.durability.mark is Mark.PRESENT:
@@ -128,13 +128,13 @@ class LogManager:
     async def open(
         self, *, node_id: int = 0, cluster_id: str = "", config_of: Callable[[str], LogConfig] | None = None
     ) -> None:
-        """Bring every log up. Raises DirectoryError or DirectoryLockedError if a directory is not ours to use."""
+        """Opens every log. Raises DirectoryError or DirectoryLockedError if this node may not use a directory."""
         try:
             for directory in self.dirs.all:
                 self._open_directory(directory, node_id, cluster_id)
             if all(directory.offline for directory in self.dirs):
                 reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
-                raise DirectoryError(f"No log directory works ({reasons}): free space or replace the disk.")
+                raise DirectoryError(f"No log directory can be used ({reasons}): free space or replace the disk.")
             for directory in self.dirs.all:
                 if not directory.offline:
                     await self._load_directory(directory, config_of)
@@ -153,8 +153,8 @@ class LogManager:
     def _failed_at_start(self, directory: LogDir, error: OSError) -> None:
         if is_shortage(error):
             raise DirectoryError(
-                f"{directory.path} can't be opened ({error.strerror or error}): the disk is not to blame. Raise the "
-                "process's limit of open files (ulimit -n, LimitNOFILE=), or give it memory."
+                f"{directory.path} can't be opened ({error.strerror or error}), though the disk did not fail: raise "
+                "the process's limit of open files (ulimit -n, LimitNOFILE=), or give it memory."
             ) from error
         self._take_offline(directory, error)
 
@@ -169,7 +169,7 @@ class LogManager:
             for count, name in enumerate(directory.log_names()):
                 key = parse_log_name(name)
                 assert key is not None
-                if key[0] == METADATA_TOPIC:  # the quorum's own: it is opened, checked and cut by the metadata log
+                if key[0] == METADATA_TOPIC:  # the metadata log opens, verifies and cuts this one itself
                     continue
                 config = config_of(key[0]) if config_of is not None else LogConfig()
                 self._load(directory, name, key, config, recovery_points.get(key, 0), log_starts.get(key, 0))
@@ -181,7 +181,7 @@ class LogManager:
                     damaged = damaged or log.log_end_offset < promised
                 if count % OPEN_SLICE == OPEN_SLICE - 1:
                     await asyncio.sleep(0)
-            if damaged:  # other records will have the offsets that the checkpoints speak of
+            if damaged:  # other records will get the offsets that the checkpoints promise
                 directory.write_checkpoints(self._checkpoints(directory))
         except OSError as error:
             self._failed_at_start(directory, error)
@@ -212,9 +212,11 @@ class LogManager:
                 clean=directory.clean,
             )
         except CorruptBatchError as error:
-            # Not served, and not touched: the operator decides.
+            # The log is neither served nor changed: the operator decides.
             self.corruptions[key] = str(error)
-            logger.error("%s is left out: %s", path, error)
+            logger.error(
+                "%s is not served, because it is damaged; restore it from a replica or move it away: %s", path, error
+            )
             return
         self._register(log)
         if not directory.clean and log.recovery_point < log.log_end_offset:
@@ -251,7 +253,7 @@ class LogManager:
         directory_id: bytes | None = None,
         start_offset: int = 0,
     ) -> Log:
-        """A new log, in the directory with that id or else the one with the fewest logs, cordoned ones last."""
+        """Creates a log in the directory with that id, or in the one with the fewest logs, cordoned ones last."""
         known = self._logs.get((topic, partition))
         if known is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} has a log in {known.log_dir}.")
@@ -262,7 +264,7 @@ class LogManager:
             if (topic, partition) in self.corruptions:
                 self._set_unreadable_aside((topic, partition), topic_id)
             if directory.remembers((topic, partition)):
-                # Of a log that was deleted: after a crash its recovery point or start would pass for the new log's.
+                # Removes lines of a deleted log: after a crash they would be taken for the new log's.
                 directory.write_checkpoints(self._checkpoints(directory))
             self.disk.mkdir(path)
             log = create_log(self.environment, place, config, start_offset)
@@ -273,15 +275,16 @@ class LogManager:
         except OSError as error:
             self._take_offline(directory, error)
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"Directory {directory.path} failed: {error.strerror or error}."
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"Directory {directory.path} failed ({error.strerror or error}): see the broker's log.",
             ) from error
         self._register(log)
         return log
 
     def _set_unreadable_aside(self, key: TopicPartition, topic_id: bytes) -> None:
-        """A log that could not be read when the node started: of a topic that is gone, it makes room for the new one.
+        """Renames a log that could not be read when the node started, if it belongs to a topic that is gone.
 
-        Of this topic it may be the only copy there is: an empty one in its place would lose it without a word.
+        If it belongs to this very topic, raises: it may be the only copy, and an empty log in its place would lose it.
         """
         name = f"{key[0]}-{key[1]}"
         for directory in self.dirs:
@@ -302,11 +305,11 @@ class LogManager:
         return directory.file(f"{name[:room]}.{unique}{suffix}")
 
     def delete(self, topic: str, partition: int) -> None:
-        """The log is gone at once; its directory is renamed now and removed after file.delete.delay.ms."""
+        """Deletes the log: renames its directory now and removes it after file.delete.delay.ms."""
         self._put_aside(topic, partition, DELETE_SUFFIX)
 
     def set_stray(self, topic: str, partition: int) -> None:
-        """The metadata knows no such replica: keep the files, out of the way."""
+        """Closes a log that the metadata does not know and renames its directory; the files are kept."""
         self._put_aside(topic, partition, STRAY_SUFFIX)
 
     def _put_aside(self, topic: str, partition: int, suffix: str) -> None:
@@ -327,20 +330,26 @@ class LogManager:
         if suffix == DELETE_SUFFIX:
             self.removal.add_directory(target, log.config.file_delete_delay_ms)
 
-    # What logs tell.
+    # Callbacks of logs.
 
     def _disk_failed(self, log: Log, error: OSError) -> None:
         self._take_offline(self.dirs.of(log), error)
 
     def _take_offline(self, directory: LogDir, error: OSError) -> None:
-        """A lack of descriptors or memory is the process's, and no directory goes offline for it."""
+        """Takes the directory and its logs offline, unless the error is a lack of descriptors or memory."""
         if directory.offline:
             return
         if is_shortage(error):
-            logger.error("log directory %s could not be used for a moment: %s", directory.path, error)
+            logger.error(
+                "log directory %s could not be used for lack of descriptors or memory, and stays online: %s",
+                directory.path,
+                error,
+            )
             return
         directory.failure = error
-        logger.error("log directory %s is offline: %s", directory.path, error)
+        logger.error(
+            "log directory %s is offline until the node restarts; repair or replace its disk: %s", directory.path, error
+        )
         for log in list(self._logs.values()):
             if log.log_dir == directory.path:
                 log.take_offline(error)
@@ -350,7 +359,12 @@ class LogManager:
 
     def _corruption_found(self, log: Log, reason: str) -> None:
         self.corruptions[log.topic, log.partition] = reason
-        logger.error("%s-%d is damaged: %s", log.topic, log.partition, reason)
+        logger.error(
+            "a stored batch of %s-%d is damaged and not served; restore it from a replica: %s",
+            log.topic,
+            log.partition,
+            reason,
+        )
 
     def _recovery_point_lowered(self, log: Log) -> None:
         directory = self.dirs.of(log)
@@ -360,14 +374,14 @@ class LogManager:
         self.removal.add_segments(segments, log.config.file_delete_delay_ms)
 
     def flush_soon(self, log: Log) -> None:
-        """The maintenance task flushes it and checkpoints its recovery point."""
+        """Queues the log for a flush by `Maintenance`, which then checkpoints its recovery point."""
         self.flush_queue[log] = None
         self.flush_requested.set()
 
-    # From time to time.
+    # Background work.
 
     def apply_retention(self) -> int:
-        """Delete what retention no longer protects. Returns how many segments went."""
+        """Deletes segments that retention no longer keeps, in all logs. Returns how many."""
         now_ms = self.clock.wall_ms()
         return sum(self.retain(log, now_ms) for log in self)
 
@@ -377,7 +391,7 @@ class LogManager:
         try:
             return log.delete_old_segments(now_ms)
         except (KafkaError, CorruptBatchError) as error:
-            logger.error("retention of %s: %s", log, error)
+            logger.error("no segment of %s could be deleted by retention: %s", log, error)
             return 0
 
     def expire_producers(self) -> int:
@@ -391,14 +405,14 @@ class LogManager:
         logs = [(key, log) for key, log in self._logs.items() if log.log_dir == directory.path]
         return {
             RECOVERY_POINT_FILE: {key: log.recovery_point for key, log in logs},
-            # Kafka leaves out logs that start with their first segment; but a crash may bring a deleted one back.
+            # Kafka leaves out logs that start with their first segment; but a crash may bring a deleted segment back.
             LOG_START_FILE: {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0},
             HIGH_WATERMARK_FILE: {key: log.high_watermark for key, log in logs},
             CLEANER_FILE: {key: log.cleaned_offset for key, log in logs if log.cleaned_offset > 0},
         }
 
     def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
-        """Writes recovery points, log starts and high watermarks now. False if a file could not be written."""
+        """Writes the checkpoints of the given directories, or all, now. False if a file could not be written."""
         written = True
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
@@ -410,7 +424,7 @@ class LogManager:
         return written
 
     async def save_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
-        """The same, in the background."""
+        """Writes the checkpoints of the given directories, or all, without blocking the loop. False as above."""
         written = True
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
@@ -422,13 +436,13 @@ class LogManager:
         return written
 
     async def flush_all(self, directory: LogDir, logs: list[Log]) -> bool:
-        """Flush these logs of one directory; if they are many, by one sync of its whole volume. False if one failed."""
+        """Flushes these logs of one directory; many of them with one sync of its volume. False if one failed."""
         goals: list[tuple[Log, FlushGoal]] = []
         for count, log in enumerate(logs):
             try:
                 goals.append((log, log.durability.begin()))
             except KafkaError as error:
-                logger.error("%s could not be flushed: %s", log, error)
+                logger.error("%s could not be flushed and is tried again with the next flush: %s", log, error)
             if count % OPEN_SLICE == OPEN_SLICE - 1:
                 await asyncio.sleep(0)
         try:
@@ -444,28 +458,31 @@ class LogManager:
         return len(goals) == len(logs) and not failures
 
     async def _end_flushes(self, goals: list[tuple[Log, FlushGoal]], synced: bool) -> int:
-        """How many failed."""
+        """Ends the flushes. Returns how many failed."""
         failures = 0
         for log, goal in goals:
             try:
                 await log.durability.end(goal, synced=synced)
             except KafkaError as error:
-                logger.error("%s could not be flushed: %s", log, error)
+                logger.error("%s could not be flushed and is tried again with the next flush: %s", log, error)
                 failures += 1
         return failures
 
     # Stopping.
 
     async def close(self, *, broker_epoch: int = -1) -> None:
-        """Leave everything on disk and marked as clean, so that the next start has nothing to check.
+        """Flushes and closes every log and marks the directories as clean, so that the next start verifies nothing.
 
-        A directory in which a flush failed gets no mark, even if its disk is not to blame: the next start looks.
+        A directory in which a flush failed gets no mark: the next start verifies its logs.
         """
         unfinished: set[str] = set()
         for log in self:
             await log.durability.settle()
             if not log.prepare_stop():
-                logger.error("%s could not be prepared for the stop: the next start looks through its end", log)
+                logger.error(
+                    "%s could not be prepared for the stop: the next start verifies the end of its directory's logs",
+                    log,
+                )
                 unfinished.add(log.log_dir)
         for directory in self.dirs.all:
             dirty = [log for log in self._logs_in(directory) if log.is_dirty]
@@ -485,7 +502,7 @@ class LogManager:
         self.disk.close()
 
     def abandon(self) -> None:
-        """Let go at once, as a crash would: the next start recovers."""
+        """Closes everything at once, as a crash would: the next start recovers the logs."""
         for log in self:
             log.close()
         for directory in self.dirs.all:

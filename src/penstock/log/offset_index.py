@@ -1,6 +1,6 @@
-"""The offset index of a segment: sparse (offset, position) pairs, eight bytes each, offsets relative to the base.
+"""The offset index of a segment: sparse (relative offset, position) pairs, eight bytes each.
 
-An entry names the last offset of a batch and the byte where that batch starts.
+An entry holds the last offset of a batch, relative to the base offset, and the position where that batch starts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from penstock.disk.api import Disk
 from penstock.log.entries import SPILL_ENTRIES, EntryFile
 
 ENTRY_SIZE = 8
-#: Entries that one read of the file brings in at the end of a search.
+#: Entries that the last step of a search reads at once.
 BLOCK = 512
-#: 32 bits wide, so that the bytes on disk are the array's, swapped.
+#: The array type that is 32 bits wide: the file holds its bytes, swapped.
 INT32 = "i" if array("i").itemsize == 4 else "l"
 _ENTRY = struct.Struct(">ii")
 
@@ -31,7 +31,7 @@ class OffsetIndex:
         #: Entries that are not in the file yet.
         self._offsets = array(INT32)
         self._positions = array(INT32)
-        #: The offset in every BLOCK-th entry of the file, as far as look-ups have needed them.
+        #: The offset in every BLOCK-th entry of the file, as far as look-ups have read them.
         self._marks: array[int] | None = None
 
     def __len__(self) -> int:
@@ -45,11 +45,11 @@ class OffsetIndex:
         self._offsets.append(offset - self._base)
         self._positions.append(position)
         if len(self._offsets) >= SPILL_ENTRIES:
-            with suppress(OSError):  # they stay in memory; the flush that needs them in the file will say so
+            with suppress(OSError):  # they stay in memory; a flush that needs them in the file raises the error
                 self.store()
 
     def lookup(self, offset: int) -> int:
-        """The start of the last indexed batch that ends at or before `offset`; 0 if there is none."""
+        """Returns the position of the last indexed batch that ends at or before `offset`; 0 if there is none."""
         relative = offset - self._base
         offsets = self._offsets
         if offsets and relative >= offsets[0]:
@@ -73,7 +73,7 @@ class OffsetIndex:
         return positions[slot] if slot >= 0 else 0
 
     def first_past(self, position: int) -> int | None:
-        """The offset in the first entry at or after this byte; None if there is none."""
+        """Returns the offset of the first entry whose position is this one or later; None if there is none."""
         low, high = 0, self._file.stored
         while low < high:
             middle = (low + high) // 2
@@ -101,7 +101,7 @@ class OffsetIndex:
         return self._base + relative, position
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at or above `offset`."""
+        """Removes the entries at or above `offset`."""
         self._marks = None
         relative = offset - self._base
         if self._offsets and self._offsets[0] < relative:
@@ -114,10 +114,14 @@ class OffsetIndex:
         self._file.truncate(self._good_entries(relative))
 
     def _good_entries(self, relative: int) -> int:
-        """How many stored entries from the first on are in order and below: after a crash the rest may be anything."""
+        """Counts the leading stored entries that are in order and below the bound; a crash may damage the others."""
         if not self._file.stored:
             return 0
-        last_offset, last_position, keep = -1, 0, 0  # a segment's first batch has no entry: zeros are a hole
+        last_offset, last_position, keep = (
+            -1,
+            0,
+            0,
+        )  # a segment's first batch has no entry, so zeros are unwritten space
         for offset, position in zip(*_unpack(self._file.read(0, self._file.stored))):
             if not (last_offset < offset < relative and last_position < position):
                 break
@@ -131,7 +135,7 @@ class OffsetIndex:
         self._file.truncate(0)
 
     def store(self) -> None:
-        """Everything is in the file after this, not necessarily on the disk."""
+        """Writes all entries to the file, without a sync."""
         if self._offsets:
             pairs = array(INT32, bytes(len(self._offsets) * ENTRY_SIZE))
             pairs[0::2] = self._offsets
@@ -143,13 +147,13 @@ class OffsetIndex:
             del self._positions[:]
 
     def entries(self) -> list[tuple[int, int]]:
-        """All of them, for checks and tools."""
+        """Returns all entries, for checks and tools."""
         offsets, positions = _unpack(self._file.read(0, self._file.stored)) if self._file.stored else ((), ())
         stored = [(self._base + offset, position) for offset, position in zip(offsets, positions)]
         return stored + [(self._base + offset, pos) for offset, pos in zip(self._offsets, self._positions)]
 
     def is_sane(self, log_size: int) -> bool:
-        """Cheap: do first and last entry belong to a log of this size?"""
+        """True if the first and the last entry fit a log of this size: a cheap check."""
         last = self.last
         if last is None:
             return True

@@ -1,9 +1,9 @@
-"""What a partition remembers of its producers: sequences for idempotence, open transactions for the last stable offset.
+"""The producer state of a partition: sequences for idempotence, open transactions for the last stable offset.
 
     client batch ──validate──► duplicate of one of the last five: answered with its offset, nothing appended
                                out of sequence or of an old epoch: refused
                                else appended, then `update`d
-Everything here is rebuilt from the batches' headers, so a snapshot is only a shorter way to the same state.
+All of this state can be rebuilt from the headers of the batches; a snapshot only makes that faster.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class ProducerEntry:
 
 @dataclass(slots=True, eq=False)
 class Verification:
-    """A transactional producer is being looked up at its coordinator before its first batch is let in (KIP-890)."""
+    """A check with the coordinator, before the first batch of a transaction is appended (KIP-890)."""
 
     producer_epoch: int
     lowest_sequence: int
     supports_epoch_bump: bool
-    #: Nothing appended, no marker seen since the look-up began; whoever holds the object may append.
+    #: True while no batch and no marker of the producer came since the check began: then its batch may be appended.
     token: object = field(default_factory=object)
 
 
@@ -102,7 +102,7 @@ class ProducerStateManager:
         #: First offset → last offset of transactions that ended at or above the high watermark.
         self._unreplicated: dict[int, int] = {}
         self._verifications: dict[int, Verification] | None = None
-        #: The state reflects the log up to here.
+        #: The state includes the batches of the log below this offset.
         self.map_end_offset = 0
 
     def __iter__(self) -> Iterator[ProducerEntry]:
@@ -124,7 +124,7 @@ class ProducerStateManager:
     # Before an append.
 
     def admit(self, header: BatchHeader) -> BatchMetadata | None:
-        """A client's batch: None if it comes next, the batch that it repeats, or a refusal."""
+        """Checks a client's batch. Returns None if it comes next, or the batch that it repeats; else raises."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None
@@ -175,11 +175,11 @@ class ProducerStateManager:
         if entry.txn_first_offset is not None and not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"Producer {header.producer_id} has an open transaction: end it before writing outside of one.",
+                f"Producer {header.producer_id} has an open transaction: end it before you send records without one.",
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """A producer not seen here, or forgotten: any sequence will do, unless a look-up under way says otherwise."""
+        """Accepts any sequence of an unknown or expired producer, unless a check under way has seen a lower one."""
         if origin is AppendOrigin.CLIENT and marker is None:
             self._check_verified_sequence(None, header)
 
@@ -192,13 +192,13 @@ class ProducerStateManager:
         if unknown_start or sequence > verification.lowest_sequence:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Sequence {sequence} of producer {header.producer_id} comes before an earlier one was written.",
+                f"Producer {header.producer_id} sent sequence {sequence} before earlier records: retry.",
             )
 
-    # After it.
+    # After an append.
 
     def update(self, header: BatchHeader, marker: EndTxn | None = None) -> CompletedTxn | None:
-        """The batch is in the log, with its final offsets. Returns the transaction that it ended, if any."""
+        """Takes in a batch that was appended. Returns the transaction that it ended, if any."""
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -241,7 +241,7 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction starts that is open, or whose end consumers can't see yet."""
+        """The start of the oldest transaction that is open, or whose marker is not below the high watermark."""
         if not self._ongoing and not self._unreplicated:
             return None
         undecided = next(iter(self._ongoing), None)
@@ -255,7 +255,7 @@ class ProducerStateManager:
         return next(iter(self._ongoing), None)
 
     def last_stable_offset_after(self, completed: CompletedTxn) -> int:
-        """The stable offset once `completed` counts: what its entry in the transaction index says."""
+        """The last stable offset after the end of `completed`, for its entry in the transaction index."""
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
@@ -280,7 +280,7 @@ class ProducerStateManager:
     def start_verification(
         self, producer_id: int, producer_epoch: int, sequence: int, *, supports_epoch_bump: bool
     ) -> Verification | None:
-        """None if the transaction is already under way here and needs no look-up."""
+        """Begins a check with the coordinator. None if the transaction is already open here and needs no check."""
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return None
         if self._verifications is None:
@@ -294,7 +294,7 @@ class ProducerStateManager:
         return known
 
     def end_verification(self, producer_id: int, verification: Verification) -> None:
-        """The look-up came to nothing: who asks for producers that don't exist leaves no trace."""
+        """Forgets a check that failed: requests for producers that don't exist leave nothing in memory."""
         if self._verifications and self._verifications.get(producer_id) is verification:
             del self._verifications[producer_id]
 
@@ -302,17 +302,20 @@ class ProducerStateManager:
         return self.is_admitted(header.producer_id, header.producer_epoch, verification)
 
     def is_admitted(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> bool:
-        """Whether its transaction is open here, or nothing has made this look-up void."""
+        """True if the producer's transaction is open here, or if this check is still valid."""
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return True
         known = self._verifications.get(producer_id) if self._verifications else None
         return verification is not None and known is verification
 
     def check_open(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
-        """Raises unless this producer's transaction may be written to; `validate` is for batches of clients."""
+        """Raises unless this producer's open transaction takes records; `validate` is for batches of clients."""
         entry = self._entries.get(producer_id)
         if entry is not None and producer_epoch < entry.producer_epoch:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"Epoch {entry.producer_epoch} has written since.")
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"A producer with the newer epoch {entry.producer_epoch} has written since.",
+            )
         known = self._verifications.get(producer_id) if self._verifications else None
         if verification is not None and known is verification:
             return
@@ -347,7 +350,7 @@ class ProducerStateManager:
         ]
 
     def load(self, entries: Iterable[SnapshotEntry], offset: int, now_ms: int, expiration_ms: int) -> None:
-        """The state as it was at `offset`, less the producers that have been silent too long."""
+        """Loads the state at `offset` from a snapshot, without producers that have expired."""
         self.clear(offset)
         for saved in entries:
             if saved.txn_first_offset < 0 and now_ms - saved.timestamp >= expiration_ms:
@@ -407,6 +410,6 @@ def _check_marker(
     if origin is AppendOrigin.COORDINATOR and entry.coordinator_epoch > marker.coordinator_epoch:
         raise KafkaError(
             ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-            f"A coordinator of epoch {entry.coordinator_epoch} has ended a transaction of producer "
+            f"A coordinator with the newer epoch {entry.coordinator_epoch} has ended a transaction of producer "
             f"{header.producer_id} since epoch {marker.coordinator_epoch}.",
         )

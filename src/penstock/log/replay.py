@@ -1,4 +1,4 @@
-"""State that is derived from the batches, rebuilt from them: producers, transactions, leader epochs."""
+"""Rebuilds state from the batches of a log: producers, transactions, leader epochs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def batches_between(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-    """(segment, position, header) of the batches that end at or after `start` and begin before `end`."""
+    """Yields (segment, position, header) of the batches that end at or after `start` and begin before `end`."""
     for slot, segment in enumerate(segments):
         next_base = segments[slot + 1].base_offset if slot + 1 < len(segments) else end
         if next_base <= start or segment.base_offset >= end or not segment.size:
@@ -31,13 +31,13 @@ def batches_between(segments: Sequence[Segment], start: int, end: int) -> Iterat
             yield segment, found, header
 
 
-#: Batches with a producer that are kept from one pass over them to the next; more are read again.
+#: Batches with a producer id that recovery keeps in memory for the next pass; if there are more, they are read again.
 MAX_KEPT = 100_000
 
 
 @dataclass(slots=True)
 class Recovered:
-    """What checking the end of a log has seen of its batches, so that they are read once."""
+    """What recovery has read of the batches at the end of a log, so that they are read only once."""
 
     start_offset: int
     #: (epoch, offset) where the leader epoch changes.
@@ -56,7 +56,7 @@ class Recovered:
                 self.batches = None
 
     def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Those of producers, and perhaps others, from `offset` to the end of the log."""
+        """Yields the batches with a producer id, and perhaps others, from `offset` to the end of the log."""
         if self.batches is None:
             yield from batches_between(log.segments, offset, log.log_end_offset)
             return
@@ -67,9 +67,9 @@ class Recovered:
 
 
 def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int, list[AbortedTransaction]]:
-    """From the newest snapshot at or below the end of the log, and the batches after it.
+    """Rebuilds the producer state from the newest snapshot at or below the end of the log, and the batches after it.
 
-    Returns the aborted transactions that came by, under the base offset of the segment that they ended in.
+    Returns the aborted transactions among those batches, by the base offset of the segment that they ended in.
     """
     environment = log.environment
     producers = log.producers
@@ -97,7 +97,7 @@ def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int,
 
 
 def _marker(segment: Segment, position: int, header: BatchHeader) -> EndTxn | None:
-    """Of a batch that may have rotted since it was checked: what it says decides what readers see."""
+    """Reads a marker and verifies its checksum again: the marker decides what readers see."""
     data = segment.file.pread(header.size, position)
     if not crc_ok(data):
         raise CorruptBatchError(segment.file.path, position, "the checksum of a transaction's marker does not match")

@@ -1,4 +1,4 @@
-"""Walking the batches of a segment file by their headers, with or without judging them."""
+"""Walks the batches of a segment file by their headers, with or without verifying checksums."""
 
 from __future__ import annotations
 
@@ -38,18 +38,22 @@ class ScannedBatch(NamedTuple):
 
 
 def _checked(header: BatchHeader, path: str, position: int, end: int, lowest: int) -> BatchHeader:
-    """The CRC covers neither offset nor length: these must make sense by themselves."""
+    """Checks offset and length of a header, which the CRC does not cover."""
     if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
-        raise CorruptBatchError(path, position, f"magic {header.magic}, length {header.batch_length}")
+        raise CorruptBatchError(
+            path, position, f"there is no batch: its magic would be {header.magic}, its length {header.batch_length}"
+        )
     if position + header.batch_length + LOG_OVERHEAD > end:
         raise CorruptBatchError(path, position, f"a batch of {header.size} bytes is cut off at {end}")
     if header.last_offset_delta < 0 or header.base_offset < lowest:
-        raise CorruptBatchError(path, position, f"offset {header.base_offset} where {lowest} or more follows")
+        raise CorruptBatchError(
+            path, position, f"a batch starts at offset {header.base_offset}, below {lowest}, where the one before ended"
+        )
     return header
 
 
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every batch from `position`, which must be where one starts, up to `end`."""
+    """Yields (position, header) of every batch from `position`, where one must start, up to `end`."""
     chunk, chunk_start, lowest = b"", position, 0
     while position < end:
         at = position - chunk_start
@@ -64,9 +68,9 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_verified(file: File, position: int, end: int, lowest: int = 0) -> Iterator[ScannedBatch]:
-    """Every batch with its bytes, its CRC checked; ends with CorruptBatchError at the first that fails.
+    """Yields every batch with its bytes. Raises CorruptBatchError at the first whose CRC fails.
 
-    `lowest`: no batch may start below this offset.
+    No batch may start below the offset `lowest`.
     """
     chunk, chunk_start = memoryview(b""), position
     unpack = HEADER.unpack_from

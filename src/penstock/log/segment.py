@@ -1,7 +1,7 @@
-"""One segment: a stretch of the log in one file, with its indexes.
+"""One segment: a run of batches in one file, with its indexes.
 
-Positions come from three places, cheapest first: a short map of the newest batches, the sparse offset index, and a walk
-over headers from where the index points. Index objects are made when first needed: most segments of most logs are idle.
+A position is found in three ways, cheapest first: a short map of the newest batches, the sparse offset index, and a
+walk over headers from where the index points. Index objects are made on first use, because most segments are idle.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TXN_INDEX_SUFFIX = ".txnindex"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 DELETED_SUFFIX = ".deleted"
 
-#: Batches whose exact place is remembered: half of them are forgotten when there are this many.
+#: The newest batches whose positions are kept in memory; half of them are dropped when there are this many.
 TAIL_BATCHES = 512
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
 
@@ -80,7 +80,7 @@ class Segment:
         self.disk = disk
         self.directory = directory
         self.base_offset = base_offset
-        #: Behind the usual ones while the segment is being made (`.cleaned`, `.swap`) or on its way out.
+        #: Added to the file names while the segment is being compacted (`.cleaned`, `.swap`) or deleted (`.deleted`).
         self.suffix = suffix
         self.size = size
         self.file: File = disk.open(segment_path(directory, base_offset, LOG_SUFFIX) + suffix, size=size)
@@ -88,10 +88,10 @@ class Segment:
         self.created_ms = created_ms
         self.has_aborted = has_aborted
         self.bytes_since_index = 0
-        #: Bytes known to be on the disk.
+        #: Bytes that have been synced.
         self.synced_size = 0
-        #: Bytes from here on were checked when they were appended or recovered; of those before, the ones between
-        #: `checked_from` and `checked_to` have been since.
+        #: Checksums of the bytes from here on were verified when they were appended or recovered. Of the bytes before,
+        #: those between `checked_from` and `checked_to` have been verified since.
         self.trusted_from = size
         self.checked_from = self.checked_to = 0
         self._index: OffsetIndex | None = None
@@ -100,7 +100,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self._max_timestamp: int | None = None if size else -1
         self._max_timestamp_offset = base_offset
-        #: Of the newest batches: the offset after each, and where each starts. Nothing before `_tail_floor` is in them.
+        #: The offset after each of the newest batches, and the position of each; only batches from `_tail_floor` on.
         self._tail_ends: list[int] = []
         self._tail_positions: list[int] = []
         self._tail_floor = base_offset if not size else -1
@@ -152,7 +152,7 @@ class Segment:
         return len(index) >= max_index_bytes // 8 or len(time_index) >= max_index_bytes // 12 - 1
 
     def rebuild_indexes(self) -> None:
-        """From the headers of the whole segment."""
+        """Rebuilds both indexes from the headers of the whole segment."""
         self.reset_indexes(0)
         size, self.size = self.size, 0
         try:
@@ -162,9 +162,9 @@ class Segment:
             self.size = size
 
     def reset_indexes(self, offset: int) -> None:
-        """Forget what is indexed at or above `offset` (0: everything), and all that is derived from it.
+        """Removes index entries at or above `offset` (0: all of them), and the state derived from them.
 
-        Works on index files that nobody has judged yet: a crash may have left anything above `offset`.
+        The index files need not be valid: a crash may have left any bytes above `offset`.
         """
         if self._index is None or self._time_index is None:
             self._index = OffsetIndex(self.disk, self.path(INDEX_SUFFIX), self.base_offset)
@@ -191,14 +191,14 @@ class Segment:
     # Appending.
 
     def append(self, header: BatchHeader, head: Buffer, tail: Buffer) -> None:
-        """After the write nothing may fail: what is in the file is accounted for, or the file is as it was."""
+        """Writes the batch and accounts for it. A failed write leaves the file as it was; after that nothing fails."""
         if self._index is None:
             self._open_indexes()
         self.file.append(head, tail)
         self.account(header, self.size)
 
     def append_many(self, headers: list[BatchHeader], data: list[Buffer]) -> None:
-        """Several batches in one write."""
+        """Writes several batches at once and accounts for them."""
         if self._index is None:
             self._open_indexes()
         self.file.append(*data)
@@ -206,7 +206,7 @@ class Segment:
             self.account(header, self.size)
 
     def account(self, header: BatchHeader, position: int) -> None:
-        """The batch stands at `position`, the end of what was accounted for before."""
+        """Adds a batch at `position`, the end of the segment so far, to size, indexes and timestamps."""
         index, time_index = self._index, self._time_index
         if index is None or time_index is None:
             self._open_indexes()
@@ -252,7 +252,7 @@ class Segment:
     # Looking up.
 
     def locate(self, offset: int) -> tuple[int, int] | None:
-        """(position, size) of the first batch that ends at or after `offset`; None if there is none here."""
+        """Returns (position, size) of the first batch that ends at or after `offset`; None if there is none here."""
         ends = self._tail_ends
         if ends and offset >= self._tail_floor:
             slot = bisect_right(ends, offset)
@@ -268,7 +268,7 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Where the batches that end before `offset` end."""
+        """Returns the position after the batches that end before `offset`."""
         found = self.locate(offset)
         return found[0] if found is not None else self.size
 
@@ -285,20 +285,20 @@ class Segment:
         return self._max_timestamp_offset
 
     def _load_max_timestamp(self) -> None:
-        # The time index knows the largest up to the last indexed batch; a few headers may follow it.
+        # The time index has the largest timestamp up to the last indexed batch; a few headers may follow that batch.
         timestamp, offset = self.time_index.last
         last = self.index.last
         try:
             for _, header in scan_headers(self.file, last[1] if last is not None else 0, self.size):
                 if header.max_timestamp > timestamp:
                     timestamp, offset = header.max_timestamp, header.last_offset
-        except CorruptBatchError as error:  # whoever reads it will hear of it: no reason to take nothing more
-            logger.warning("timestamps are not known from there on: %s", error)
+        except CorruptBatchError as error:  # readers of the batch get the error: appends need not stop
+            logger.warning("a damaged batch hides the timestamps of the records after it from retention: %s", error)
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     @property
     def first_timestamp(self) -> int | None:
-        """The largest timestamp of the first batch: what rolling by time counts from. None in an empty segment."""
+        """The largest timestamp of the first batch, from which rolling by time counts. None in an empty segment."""
         if self._first_timestamp is None and self.size:
             for _, header in scan_headers(self.file, 0, self.size):
                 self._first_timestamp = header.max_timestamp
@@ -314,15 +314,15 @@ class Segment:
     # Whole files.
 
     def seal(self) -> None:
-        """No append will follow: the last timestamp is indexed, both index files are whole."""
+        """Ends the segment: indexes the last timestamp and completes both index files. No append may follow."""
         if self.size:
             _ = self.index
         self.store_indexes()
         self.reset_tail(-1)
 
     def store_indexes(self) -> None:
-        """Write out what is only in memory, the largest timestamp so far included: sealing then adds nothing to files
-        that a flush has made durable."""
+        """Writes out index entries that are only in memory, with one for the largest timestamp so far: sealing then
+        adds nothing to files that a flush has made durable."""
         if self._index is None or self._time_index is None:
             return
         if self.size:
@@ -333,7 +333,7 @@ class Segment:
         self._time_index.file.create()
 
     def boundary(self, offset: int) -> int:
-        """`offset`, or the start of the batch that it falls into: where the log can be cut."""
+        """Returns where the log can be cut: `offset`, or the start of the batch that it falls into."""
         found = self.locate(offset)
         if found is None:
             return offset
@@ -341,7 +341,7 @@ class Segment:
         return min(offset, header.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that ends at or after `offset`, on disk before this returns."""
+        """Removes every batch that ends at or after `offset`, and syncs before it returns."""
         position = self.position_of(offset)
         self.file.truncate(position)
         self.file.sync_now()
@@ -361,7 +361,7 @@ class Segment:
             self.disk.remove(self.path(TXN_INDEX_SUFFIX))
 
     def needs_check(self, position: int, end: int) -> bool:
-        """Whether some of these bytes were on disk before this process started and have not been looked at since."""
+        """True if some of these bytes were on disk before this process started and have not been verified since."""
         if position >= self.trusted_from:
             return False
         return position < self.checked_from or min(end, self.trusted_from) > self.checked_to
@@ -373,10 +373,10 @@ class Segment:
             self.checked_from, self.checked_to = position, end
 
     def change_suffix(self, suffix: str) -> None:
-        """Rename the segment's files; open handles follow.
+        """Renames the segment's files; open handles follow.
 
-        The data file is what makes a segment: it comes last, and it is the first to go. So wherever a crash finds one,
-        all that belongs to it is there too.
+        A segment exists if its data file does. The data file gets its new name last and loses its old one first, so
+        after a crash at any point a data file has all its index files.
         """
         old = {each: self.path(each) for each in SUFFIXES}
         self.suffix = suffix
@@ -390,11 +390,11 @@ class Segment:
 
     @property
     def touched(self) -> bool:
-        """Whether this process has appended to the segment, or read its indexes."""
+        """True if this process has appended to the segment or read its indexes."""
         return self._index is not None
 
     def sync_files(self) -> None:
-        """Everything of the segment is on disk after this; for one that is not appended to any more."""
+        """Syncs all files of a segment that takes no more appends."""
         for each in SUFFIXES:
             if self.disk.exists(self.path(each)):
                 self.disk.sync_file(self.path(each))

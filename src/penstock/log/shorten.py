@@ -1,7 +1,7 @@
-"""Taking records off a log: at the end (truncation) and at the start (retention, DeleteRecords).
+"""Removes records of a log: at the end (truncation) and at the start (retention, DeleteRecords).
 
-Order matters where a crash may come between two steps. Truncation: the checkpoints go down first, then the files are
-cut and synced, then side files follow: what is on disk is always a log that was once whole.
+A crash may come between two steps, so their order matters. Truncation first lowers the checkpoints, then cuts and syncs
+the files, then removes side files: the disk always holds a valid earlier state of the log.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 def truncate_to(log: Log, offset: int) -> bool:
     if offset < 0:
-        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"A log can't be cut at offset {offset}.")
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"A log can't be truncated to the negative offset {offset}.")
     if offset >= log.log_end_offset:
         if offset == log.log_end_offset:
-            # An epoch may begin where the log ends: that of records which retention has taken.
+            # An epoch may start at the log end: that of records that retention has deleted.
             log.epochs.truncate_from_end(offset)
         return False
     try:
         cancel_swaps(log)
-        # A batch stays whole or goes whole: a cut inside of one takes all of it.
+        # Batches stay whole: a cut inside a batch removes all of it.
         offset = log.segments.starting_at(offset)[0].boundary(offset)
         if offset <= log.segments.bases[0]:
             truncate_fully_and_start_at(log, offset)
@@ -36,7 +36,9 @@ def truncate_to(log: Log, offset: int) -> bool:
             _cut(log, offset)
     except CorruptBatchError as error:
         log.report_corruption(str(error))
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The log can't be cut: {error}.") from error
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"The log can't be truncated, because a batch is damaged: {error}."
+        ) from error
     except OSError as error:
         raise log.failed_midway(error) from error
     return True
@@ -47,13 +49,13 @@ def _cut(log: Log, offset: int) -> None:
     later = [segment for segment in log.segments if segment.base_offset >= offset]
     if later:
         log.drop_segments(later[::-1])
-        # Else a crash could bring one back, right behind what is appended from now on.
+        # Else a crash could bring one of them back behind newer records.
         log.environment.disk.sync_dir(log.path)
     log.segments.active.truncate_to(offset)
     log.end_at(offset)
     log.epochs.truncate_from_end(offset)
     log.snapshots.remove_above(offset)
-    # Nothing that describes what is gone may come back with a crash, once other records have these offsets.
+    # After a crash, no file may describe removed records once other records have their offsets.
     log.environment.disk.sync_dir(log.path)
     rebuild_producers(log)
 
@@ -100,7 +102,10 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
 
 
 def _doomed(log: Log, now_ms: int) -> list[Segment]:
-    """The longest run of segments at the start of which each has a reason to go and is behind the high watermark."""
+    """Returns the segments to delete: from the first on, as long as each is expired, in excess or below the log start.
+
+    Segments that reach the high watermark stay.
+    """
     config = log.config
     excess = log.size - config.retention_bytes if config.delete and config.retention_bytes >= 0 else -1
     by_time = config.delete and config.retention_ms >= 0
@@ -122,6 +127,6 @@ def _doomed(log: Log, now_ms: int) -> list[Segment]:
 
 
 def _newest(segment: Segment) -> int:
-    """The newest record's time; of records without one, the file's."""
+    """Returns the largest timestamp of the segment's records; if they have none, the file's modification time."""
     timestamp = segment.max_timestamp
     return timestamp if timestamp >= 0 else segment.disk.mtime_ms(segment.file.path)

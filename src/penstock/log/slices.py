@@ -1,4 +1,4 @@
-"""What a read gives: a stretch of a segment file, not yet read. The caller chooses how to wait for the bytes."""
+"""The result of a read: a range of a segment file whose bytes are read later, in the way that the caller chooses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.log.txn_index import AbortedTransaction
 
 
-#: Bytes whose checksums are looked at on the event loop: they may be batches of 68 bytes, 1 µs each.
+#: More bytes than this are verified in a thread: a batch may have only 68 bytes, and each takes 1 µs.
 CHECKED_AT_ONCE = 256 * 1024
 
 
@@ -39,8 +39,8 @@ class LogSlice:
         return self.segment.base_offset if self.segment is not None else -1
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Aborted transactions from `start` that these bytes may hold records of, and few others: a long log with
-        many of them doesn't tell all in every answer.
+        """Returns the aborted transactions that may have records in these bytes. It may include a few others, but not
+        all of a long log in every answer.
         """
         log, segment = self._log, self.segment
         if segment is None:
@@ -56,7 +56,7 @@ class LogSlice:
         return found if past is None else [each for each in found if each.first_offset < past]
 
     def read_cached(self) -> Buffer | None:
-        """The bytes, if they are in memory and known to be good; else None: await `read()`."""
+        """Returns the bytes if they are in memory and verified; else None, and the caller awaits `read()`."""
         segment = self.segment
         if segment is None or not self.size:
             return b""
@@ -90,7 +90,7 @@ class LogSlice:
         return self._judged(segment, data)
 
     def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
-        """Bytes that were on disk before this process are served only once their checksums have been seen to hold."""
+        """Verifies bytes that were on disk before this process. Returns the bytes before the first damaged batch."""
         if len(data) != self.size:
             raise self._corrupt(segment, self.position + len(data), "the file is shorter than it was")
         if not segment.needs_check(self.position, self.position + self.size):
@@ -104,12 +104,12 @@ class LogSlice:
     def _corrupt(self, segment: Segment, position: int, reason: str) -> KafkaError:
         self._log.report_corruption(f"{segment.file.path} at byte {position}: {reason}")
         return KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged; it is not served. Restore it from a replica."
+            ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged and is not served: restore it from a replica."
         )
 
 
 def _good_bytes(data: Buffer) -> tuple[int, bool]:
-    """How many bytes from the start are whole batches whose checksums hold, and whether damage ends them."""
+    """Returns how many bytes from the start are valid whole batches, and True if a damaged batch follows them."""
     view = memoryview(data)
     good = lowest = 0
     while good + HEADER_SIZE <= len(view):

@@ -1,4 +1,4 @@
-"""The `.snapshot` files of a log: producer state at segment boundaries, and once more where the log last stopped."""
+"""The `.snapshot` files of a log: producer state at segment boundaries, and at the log end after a clean stop."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class SnapshotFiles:
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk
         self._directory = directory
-        #: Ascending.
+        #: Offsets of the snapshots, ascending.
         self.offsets = offsets
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take(self, producers: ProducerStateManager) -> str | None:
-        """Write the state as it is; returns the file to sync, or None if there is one for this offset already."""
+        """Writes a snapshot of the state. Returns the file to sync, or None if this offset has one already."""
         offset = producers.map_end_offset
         if self.offsets and self.offsets[-1] >= offset:
             return None
@@ -40,20 +40,24 @@ class SnapshotFiles:
         return path
 
     def take_last(self, producers: ProducerStateManager) -> str | None:
-        """On stopping: a log that never had a producer id needs no file to say so."""
+        """Writes the last snapshot before a stop, unless the log never had a producer id."""
         return self.take(producers) if self.offsets or len(producers) else None
 
     def load_latest(
         self, producers: ProducerStateManager, log_start: int, log_end: int, now_ms: int, expiration_ms: int
     ) -> int | None:
-        """Start from the newest snapshot that is whole; returns its offset. None: there is none, the state is empty."""
+        """Loads the newest valid snapshot and returns its offset. None if there is none: the state is empty."""
         while self.offsets:
             offset = self.offsets[-1]
             if log_start <= offset <= log_end:
                 try:
                     entries = parse_snapshot(self._disk.read_bytes(self.path(offset), MAX_SNAPSHOT_BYTES))
                 except (SnapshotError, OSError) as error:
-                    logger.warning("%s is of no use: %s", self.path(offset), error)
+                    logger.warning(
+                        "producer snapshot %s is damaged and removed; an older one or the log itself replaces it: %s",
+                        self.path(offset),
+                        error,
+                    )
                 else:
                     producers.load(entries, offset, now_ms, expiration_ms)
                     return offset
@@ -65,7 +69,7 @@ class SnapshotFiles:
         return None
 
     def remove_above(self, offset: int) -> bool:
-        """False if there was none."""
+        """Removes snapshots above the offset. False if there was none."""
         found = bool(self.offsets) and self.offsets[-1] > offset
         while self.offsets and self.offsets[-1] > offset:
             self._disk.remove(self.path(self.offsets.pop()))
@@ -75,7 +79,7 @@ class SnapshotFiles:
         self.remove_above(-1)
 
     def keep_only(self, bases: list[int]) -> None:
-        """Segments went or another snapshot came: those at segment boundaries stay, and the newest."""
+        """Removes snapshots that are neither at a segment boundary nor the newest."""
         wanted = {*bases, *self.offsets[-1:]}
         for offset in [each for each in self.offsets if each not in wanted]:
             self._disk.remove(self.path(offset))

@@ -1,4 +1,4 @@
-"""Producer state on disk: Kafka's `.snapshot` files, version 1. One entry a producer, with its last batch only."""
+"""The format of Kafka's `.snapshot` files, version 1: one entry per producer, with its last batch only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class SnapshotError(Exception):
-    """The file is torn or not a snapshot; an older one, or the log itself, has the state."""
+    """The file is torn or not a snapshot. An older snapshot or the log itself has the state."""
 
 
 class SnapshotEntry(NamedTuple):
@@ -37,7 +37,7 @@ def render_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
 
 def parse_snapshot(data: bytes) -> list[SnapshotEntry]:
     if len(data) < _HEAD.size + _COUNT.size:
-        raise SnapshotError("shorter than an empty snapshot")
+        raise SnapshotError("the file is shorter than an empty snapshot")
     version, crc = _HEAD.unpack_from(data)
     if version != VERSION:
         raise SnapshotError(f"version {version} is unknown")
@@ -47,5 +47,5 @@ def parse_snapshot(data: bytes) -> list[SnapshotEntry]:
     (count,) = _COUNT.unpack_from(body)
     entries = body[_COUNT.size :]
     if count < 0 or len(entries) != count * _ENTRY.size:
-        raise SnapshotError(f"{count} entries don't fit {len(entries)} bytes")
+        raise SnapshotError(f"it announces {count} entries, which do not fit its {len(entries)} bytes")
     return [SnapshotEntry._make(fields) for fields in _ENTRY.iter_unpack(entries)]

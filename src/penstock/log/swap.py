@@ -1,10 +1,10 @@
-"""Putting compacted segments in the place of the ones they were made from, so that a crash at any point is harmless.
+"""Replaces segments by the compacted ones made from them, so that a crash at any point does no harm.
 
-    X.log.cleaned     being written, or written but not decided: worth nothing, removed on start
-    X.log.swap        decided: from here on the new segment counts, and a start finishes what was begun
-    X.log.deleted     an old segment on its way out, removed on start
+    X.log.cleaned     a compacted segment that is not in use yet: the next start removes it
+    X.log.swap        a compacted segment that counts from here on: the next start completes the replacement
+    X.log.deleted     an old segment that is being removed: the next start removes it
 
-The data file changes its name last in every step, so its name alone says how far the step got.
+The data file changes its name last in every step, so its name alone tells how far the step got.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SWAP_SUFFIX = ".swap"
 
 
 async def swap_in(log: Log, replacements: list[tuple[list[Segment], Segment]]) -> int:
-    """Each new segment (its files end in `.cleaned` and are synced) takes the place of a run of old, sealed ones.
+    """Replaces each run of old, sealed segments by a new one, whose files end in `.cleaned` and are synced.
 
-    The log lives on while the disk is waited for: what was truncated or deleted meanwhile is not replaced. Returns how
-    many were.
+    The log may change during the syncs: segments that are truncated or deleted meanwhile are not replaced. Returns how
+    many replacements were made.
     """
     disk = log.environment.disk
     for _, new in replacements:
@@ -56,14 +56,14 @@ def _replace(log: Log, old: list[Segment], new: Segment) -> None:
 
 
 def cancel_swaps(log: Log) -> None:
-    """The log is about to be cut: what was compacted from it must not come back after a crash."""
+    """Removes compacted segments that are not in use yet: after a truncation a crash must not bring them back."""
     for segment in log.pending_swaps:
         segment.remove_files()
     log.pending_swaps.clear()
 
 
 def finish_swaps(disk: Disk, path: str, names: set[str]) -> set[str]:
-    """What a crash interrupted: drop what was not decided, complete what was. Returns the names that are there now."""
+    """After a crash: removes `.cleaned` segments and completes `.swap` ones. Returns the file names that are left."""
     undecided = sorted(name for name in names if name.endswith(CLEANED_SUFFIX))
     swapping = sorted(name for name in names if name.endswith(SWAP_SUFFIX))
     if not undecided and not swapping:
@@ -92,7 +92,7 @@ def _finish_swap(disk: Disk, path: str, base: int, names: set[str]) -> None:
         for suffix in reversed(SUFFIXES):
             if f"{offset:020d}{suffix}" in names:
                 disk.remove(f"{path}/{offset:020d}{suffix}")
-    # Old files of this base had to go first; if the old data file is gone already, what has no suffix is the new one's.
+    # The old files of this base had to go first. If the old data file is gone, files without a suffix are the new ones.
     for suffix in reversed(SUFFIXES):
         if f"{base:020d}{suffix}{SWAP_SUFFIX}" in names:
             disk.rename(f"{stem}{suffix}{SWAP_SUFFIX}", f"{stem}{suffix}")

@@ -1,7 +1,8 @@
-"""The mark of a log: a file that says "everything that this replica was ever counted for is on disk".
+"""The synced mark of a log: a file that says "every record that ever counted for this replica is on disk".
 
-A broker whose machine was off tells the controller of its marked logs. Acknowledgements that promise fsync bring the
-mark; it goes when they do not promise fsync any more. While the mark may be on disk, only synced records may count:
+After its machine was off, a broker reports its marked logs to the controller. The mark is written when
+acknowledgements begin to promise fsync, and removed when they no longer do. While the mark may be on disk, only synced
+records may count:
 
     state      the file on disk   records that count, see `Log.countable_offset`
     ABSENT     is not there       all; none where fsync is promised: the mark has to be written first
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.disk.api import Disk
 
 SYNCED_MARK_FILE = "penstock.synced"
-#: What the file is called between the two steps of its removal.
+#: Name of the file between the two steps of its removal.
 REMOVED_MARK_FILE = SYNCED_MARK_FILE + ".removed"
 
 
@@ -38,9 +39,9 @@ class Mark(Enum):
 
 
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
-    """The state of the mark of a log that is opened and whose directory has files of these `names`.
+    """Returns the state of the mark of a log whose directory has files of these `names`.
 
-    A damaged log lacks records that its mark speaks of. The mark goes for good: the next start finds no damage.
+    Removes the mark of a damaged log, which lacks records that counted: the next start would find no damage.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         remove_file(disk, path)

@@ -34,7 +34,7 @@ class TimeIndex:
         return self._file
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Timestamps only grow: an entry that says nothing new is not written."""
+        """Adds an entry if its timestamp is larger than all before."""
         last = self._last_timestamp
         if last is None:
             last = self._last_timestamp = self.last[0]
@@ -44,12 +44,12 @@ class TimeIndex:
         self._timestamps.append(timestamp)
         self._offsets.append(offset - self._base)
         if len(self._timestamps) >= SPILL_ENTRIES:
-            with suppress(OSError):  # they stay in memory; the flush that needs them in the file will say so
+            with suppress(OSError):  # they stay in memory; a flush that needs them in the file raises the error
                 self.store()
 
     @property
     def last(self) -> tuple[int, int]:
-        """(timestamp, offset) of the newest entry; (-1, base) without one."""
+        """(timestamp, offset) of the newest entry; (-1, base offset) if there is none."""
         if self._timestamps:
             return self._timestamps[-1], self._base + self._offsets[-1]
         if not self._file.stored:
@@ -61,7 +61,7 @@ class TimeIndex:
         return timestamp, self._base + relative
 
     def lookup(self, timestamp: int) -> int:
-        """An offset such that no batch that ends before it has a record as new as `timestamp`."""
+        """Returns an offset: records at or after `timestamp` are only in batches that end at or after this offset."""
         if self._timestamps and timestamp >= self._timestamps[0]:
             return self._base + self._offsets[bisect_right(self._timestamps, timestamp) - 1]
         low, high = 0, self._file.stored
@@ -76,7 +76,7 @@ class TimeIndex:
         return found
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at or above `offset`."""
+        """Removes the entries at or above `offset`."""
         relative = offset - self._base
         keep = bisect_left(self._offsets, relative)
         del self._timestamps[keep:]
@@ -86,10 +86,10 @@ class TimeIndex:
         self._last_timestamp = self.last[0]
 
     def _good_entries(self, relative: int) -> int:
-        """How many stored entries from the first on are in order and below: after a crash the rest may be anything."""
+        """Counts the leading stored entries that are in order and below the bound; a crash may damage the others."""
         if not self._file.stored:
             return 0
-        last_timestamp, last_offset, keep = 0, -1, 0  # zeros are a hole
+        last_timestamp, last_offset, keep = 0, -1, 0  # zeros are unwritten space
         data = self._file.read(0, self._file.stored)
         for timestamp, offset in _ENTRY.iter_unpack(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]):
             if not (last_timestamp < timestamp and last_offset <= offset < relative):
@@ -110,12 +110,12 @@ class TimeIndex:
             del self._offsets[:]
 
     def entries(self) -> list[tuple[int, int]]:
-        """All of them, for checks and tools."""
+        """Returns all entries, for checks and tools."""
         stored = [self._stored_entry(slot) for slot in range(self._file.stored)]
         return stored + [(stamp, self._base + offset) for stamp, offset in zip(self._timestamps, self._offsets)]
 
     def is_sane(self) -> bool:
-        """Cheap: are first and last entry in order?"""
+        """True if the first and the last entry are in order: a cheap check."""
         if not self._file.stored:
             return True
         first, last = self._stored_entry(0), self.last

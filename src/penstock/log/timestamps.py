@@ -1,7 +1,6 @@
-"""Finding records by time: the time index narrows it down to a few batches, only the last is opened.
+"""Finds records by time: the time index narrows the search to a few batches, and only the last one is unpacked.
 
-A batch is read here and looked into by the caller, who may have to wait for that. So each step begins with the segments
-of that moment: those of the step before may be gone.
+Unpacking may wait, and segments may be deleted meanwhile. So each step of a search starts with the present segments.
 """
 
 from __future__ import annotations

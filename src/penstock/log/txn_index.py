@@ -21,7 +21,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] | None:
-    """None when the file is not what a transaction index looks like."""
+    """Parses a transaction index. None if the bytes are none."""
     if len(data) % ENTRY_SIZE:
         return None
     found: list[AbortedTransaction] = []
@@ -34,9 +34,9 @@ def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] |
 
 
 def read_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction]:
-    """The entries up to the first that can't be: behind a crash's last whole entry there may be anything, zeros too.
+    """Returns the entries before the first impossible one: after a crash, any bytes may follow the last whole entry.
 
-    Entries come in the order of their markers, and a marker comes behind what it ends.
+    Entries are in the order of their markers, and a marker comes after the records of its transaction.
     """
     found: list[AbortedTransaction] = []
     last_offset = base_offset - 1

@@ -1,12 +1,12 @@
-"""Looking into compressed batches beside other requests: how much a client can make a node unpack, and when.
+"""Unpacks compressed batches without blocking other requests, and bounds how much a client can make a node unpack.
 
-A megabyte that a client sends, or that lies in a log, may unpack to gigabytes and to millions of records. So:
+A megabyte from a client or from a log may unpack to gigabytes and to millions of records. Therefore:
 
-- no batch is unpacked beyond `MAX_UNPACKED_BYTES`, MESSAGE_TOO_LARGE otherwise (a producer then splits its batch);
-- unpacking and packing run in a thread behind `Disk`: the codecs release the interpreter's lock;
-- the records are looked at on the loop, in slices, between which everything else has its turn;
-- a number of batches at a time, so that what is unpacked together has a bound: `SMALL_BATCHES` of `SMALL_BYTES` and one
-  that is larger. The many that are small don't wait for the large one.
+- a batch that unpacks to more than `MAX_UNPACKED_BYTES` is refused: MESSAGE_TOO_LARGE (a producer then splits it);
+- unpacking and packing run in a thread of `Disk`: the codecs release the interpreter's lock;
+- the records are examined on the loop in slices, between which other tasks run;
+- at most `SMALL_BATCHES` batches of up to `SMALL_BYTES` and one larger batch are unpacked at the same time, to bound
+  the memory. Small batches do not wait for a large one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What one batch may unpack to where the broker looks inside: as much as one request may hold by default.
+#: The most that a batch may unpack to when the broker examines its records: as much as a request by default.
 MAX_UNPACKED_BYTES = 100 * 1024 * 1024
 SMALL_BYTES = 4 * 1024 * 1024
 SMALL_BATCHES = 8
 
 
 class Unpacking:
-    """One per node. Whoever waits is served in order."""
+    """The queue of batches to unpack, one per node, served in order."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -43,10 +43,10 @@ class Unpacking:
         self._large = asyncio.Semaphore(1)
 
     async def look_into(self, header: BatchHeader, batch: Buffer, work: Callable[[bytes], Slices[T]]) -> T:
-        """What `work` finds in the records of this whole batch."""
+        """Runs `work` on the records of this batch and returns its result."""
         small = unpacked_if_small(header, batch)
         if small is not None:
-            await asyncio.sleep(0)  # a log may have any number of small ones
+            await asyncio.sleep(0)  # a log may have any number of small batches
             return finish(work(small))
 
         async def use(data: bytes) -> T:
@@ -55,7 +55,7 @@ class Unpacking:
         return await self._unpacked(header, batch, use)
 
     async def prepare(self, first: UnpackFirstError) -> Prepared:
-        """What the append of this batch needs to know; KafkaError if the batch is refused."""
+        """Examines a batch before its append and returns what the append needs. Raises KafkaError if it is refused."""
         header, rules = first.header, first.rules
 
         async def use(data: bytes) -> Prepared:

@@ -15,6 +15,7 @@ from penstock.broker.replicas.throttle import LEADER_RATE, Throttle
 from penstock.net.limits import LimitedLog
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import CONSUMER_REPLICA, NO_REPLICA
+from penstock.replication.preferred_replica import preferred_replica
 
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
@@ -90,24 +91,5 @@ class FetchPolicy:
         return FROM_ANY_REPLICA
 
     def _preferred(self, rack: str, partition: Partition, offset: int) -> int:
-        """The replica in the consumer's rack that is furthest, if the leader isn't in it itself."""
-        leading, brokers = partition.leading, self._host.brokers
-        if leading is None or _rack_of(brokers, leading.node_id) == rack:
-            return NO_REPLICA
-        fit = [
-            follower
-            for follower in leading.followers.values()
-            if follower.broker_id in leading.isr
-            and self._host.is_alive(follower.broker_id)
-            and _rack_of(brokers, follower.broker_id) == rack
-            and follower.log_start <= offset <= follower.log_end
-        ]
-        if not fit:
-            return NO_REPLICA
-        return max(fit, key=lambda each: (each.log_end, each.caught_up_ms)).broker_id
-
-
-def _rack_of(brokers: Any, broker_id: int) -> str | None:
-    broker = brokers.get(broker_id)
-    rack: str | None = broker.rack if broker is not None else None
-    return rack
+        leading = partition.leading
+        return NO_REPLICA if leading is None else preferred_replica(leading, self._host.brokers, rack, offset)

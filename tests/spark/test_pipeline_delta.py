@@ -132,6 +132,29 @@ def test_upserts_keep_records_without_a_key_and_delete_by_the_key_of_records(she
     assert (done.code, "is a Delta table: use --format delta" in done.last) == (Exit.FAILED, True), done
 
 
+#: By batch: keys that are objects and grow, or that columns don't hold; names and texts that Delta itself uses.
+AWKWARD = [
+    ["no object"],
+    ['{"id":{"x":1},"day":"mo","_row_id_":1}', '{"id":{"x":2},"day":"","_until":1,"row":1}'],
+    ['{"id":{"x":1,"y":2},"day":"%s"}' % ("long" * 100), '{"id":{"x":"a"}}', '{"id":{"x":"b"},"day":{"d":1}}'],
+]
+
+
+def test_upserts_by_awkward_keys_into_awkward_partitions_lose_nothing(shell: Shell, tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    with Broker(data=tmp_path / "broker", topics={"users": 1, "restored": 1}) as broker:
+        for batch in AWKWARD:
+            with broker.client() as client, client.producer() as producer:
+                producer.send_many("users", [(None, value.encode(), (), None) for value in batch])
+            words = ["users", table, "--mode", "upsert", "--key", "id", "--partition-by", "day"]
+            pipeline(shell, "table", *words, "-b", broker.bootstrap)
+        pipeline(shell, "backfill", table, "restored", "-b", broker.bootstrap)
+        found = [str(record.value or b"", "utf-8") for record in broker.records("restored")]
+    [no_object, *objects] = found
+    assert no_object == "no object"
+    assert [json.loads(each) for each in objects] == [json.loads(each) for batch in AWKWARD[1:] for each in batch]
+
+
 def test_a_table_of_all_records_is_partitioned_grown_compacted_and_read_as_it_was(shell: Shell, tmp_path: Path) -> None:
     table = tmp_path / "users"
     with Broker(data=tmp_path / "broker", topics={"users": 2, "before": 2}) as broker:

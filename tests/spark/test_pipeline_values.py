@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import functions as f
+
 from penstock.pipelines.table import TableJob, check_place, start_table
 from penstock.pipelines.topics import Topic
 from penstock.pipelines.upsert import changes_of
@@ -124,6 +126,30 @@ def test_a_field_to_upsert_by_that_no_value_has_is_one_sentence_unless_no_value_
         changed(spark, [("a", 1, 1, None, False)], "nothing")
     kept, ended, deleted = changed(spark, [("a", None, None, "x", False), ("b", None, None, None, True)], "nothing")
     assert (len(kept), ended, deleted) == (1, [], [("b", 1)])
+
+
+def test_records_whose_keys_columns_do_not_hold_are_rows_of_their_own(spark: Any) -> None:
+    rows = [
+        ("a", 1, None, "x", False),
+        ("a", 1, None, "y", False),
+        ("a", 1, None, None, False),
+        ("a", 1, 2, "z", False),
+    ]
+    made = [(key, id_, n, bad, "t", 0, offset, offset, gone) for offset, (key, id_, n, bad, gone) in enumerate(rows)]
+    frame = spark.createDataFrame(made, TABLE).coalesce(1)
+    changes = changes_of(frame, ["id", "n"])
+    assert sorted(row["_offset"] for row in changes.kept.collect()) == [0, 1, 2, 3]
+    later = frame.withColumn("_offset", f.col("_offset") + 10)
+    replaced = frame.alias("old").join(later.alias("new"), f.expr(changes.same)).select("old._offset").collect()
+    assert sorted(row["_offset"] for row in replaced) == [2, 3], "and nothing replaces the others"
+
+
+def test_fields_may_be_named_like_anything_that_an_upsert_uses(spark: Any) -> None:
+    fields = "row BIGINT, _until BIGINT, _lone BIGINT, new BIGINT, old BIGINT"
+    rows = [("a", 1, 1, 1, 1, 1, None, "t", 0, 0, 0, False), ("b", 1, 2, 2, 2, 2, None, "t", 0, 1, 1, False)]
+    table = spark.createDataFrame(rows, TABLE.replace("id BIGINT, n BIGINT", fields))
+    [row] = changes_of(table, ["row"]).kept.collect()
+    assert (row["_key"], row["row"], row["_until"]) == ("b", 1, 2)
 
 
 def test_an_option_about_bad_values_is_refused_where_it_would_do_nothing() -> None:

@@ -2,7 +2,8 @@
 
 A table's columns are more than a value's fields, differ in more than case, and have no spaces or dots. So a character
 that no column name may have becomes `%` and its two hexadecimal digits, as in an address (`a b` is column `a%20b`), and
-a field that is named like a column of the record's own has its underscore written so (`_key` is `%5Fkey`).
+a field that is named like a column of the record's own has its underscore written so (`_key` is `%5Fkey`), as has one
+that is named like those that Delta adds while it merges (`_row_id_`, all begin and end with an underscore).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ OWN = ("_key", *PLACES, BAD, "_bad_value", "_bad_reason", "_gone")
 _EMPTY = "%"
 #: What Delta refuses in names, what separates names of nested fields, what quotes them, and what is written with `%`.
 _UNSAFE = re.compile(r"[\x00-\x20\x7f,;{}()=.`%]")
+#: What Delta calls columns of its own.
+_DELTAS = re.compile(r"_.*_")
 
 
 def column_of(field: str, *, top: bool) -> str:
@@ -29,7 +32,7 @@ def column_of(field: str, *, top: bool) -> str:
     if not field:
         return _EMPTY
     safe = _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", field)
-    return f"%5F{safe[1:]}" if top and folded(safe) in _OWN else safe
+    return f"%5F{safe[1:]}" if top and (folded(safe) in _OWN or _DELTAS.fullmatch(safe)) else safe
 
 
 def field_of(column: str) -> str:

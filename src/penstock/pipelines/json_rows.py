@@ -7,6 +7,7 @@ and a field that is not there are the same.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Iterable
 from datetime import date, datetime
@@ -57,11 +58,11 @@ def seen_in(values: Iterable[bytes]) -> Seen:
 
 
 class Rows:
-    """Makes rows of values. For one thread at a time."""
+    """Makes rows of values. For one thread at a time. The table is partitioned by columns that are `fixed`."""
 
-    def __init__(self, columns: Struct) -> None:
+    def __init__(self, columns: Struct, fixed: frozenset[str] = frozenset()) -> None:
         self._lost = False
-        self._convert = self._struct(columns)
+        self._convert = self._struct(columns, fixed)
 
     def row(self, value: bytes) -> Row:
         self._lost = False
@@ -106,9 +107,12 @@ class Rows:
 
         return converted
 
-    def _struct(self, kind: Struct) -> Callable[[Any], Any]:
+    def _struct(self, kind: Struct, fixed: frozenset[str] = frozenset()) -> Callable[[Any], Any]:
         types = dict(kind.columns)
-        by_field = {name: (column, self._converter(types[column])) for name, column in columns_by_field(types).items()}
+        converters = {column: self._converter(each) for column, each in types.items()}
+        directories = {column: self._checked(_directory) for column in fixed if types.get(column) == STRING}
+        converters |= directories
+        by_field = {name: (column, converters[column]) for name, column in columns_by_field(types).items()}
 
         def converted(value: Any) -> Row | None:
             if type(value) is not dict:
@@ -183,9 +187,27 @@ def _timestamp(value: Any) -> datetime | None:
         found = datetime.fromisoformat(value) if type(value) is str else None
     except ValueError:
         return None
-    digits = value.partition(".")[2].rstrip("Z").partition("+")[0].partition("-")[0] if found is not None else ""
+    digits = (
+        value.replace(",", ".").partition(".")[2].rstrip("Z").partition("+")[0].partition("-")[0]
+        if found is not None
+        else ""
+    )
     return found if found is not None and found.tzinfo is not None and len(digits) <= 6 else None
 
+
+def _directory(value: Any) -> str | None:
+    """A text in a column that a table is partitioned by: it names a directory there, and nothing names none."""
+    if type(value) is not str or value in ("", _NO_VALUE):
+        return None
+    return value if len(_ESCAPED.sub("%00", value).encode()) <= MOST_DIRECTORY else None
+
+
+#: Of the 255 bytes that a directory's name may have, what is left for the value beside the column's name.
+MOST_DIRECTORY = 200
+#: The directory of null, for Spark and Delta.
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+#: What Spark writes in names of directories as `%` and two digits.
+_ESCAPED = re.compile(r"""[\x00-\x20\x7f"#%'*/:=?\\{}\[\]^<>|]""")
 
 _SCALARS: dict[Scalar, Callable[[Any], Any]] = {
     BOOLEAN: lambda value: value if type(value) is bool else None,

@@ -235,8 +235,15 @@ _BOUNDS = ("low", "high", "whole", "fraction")
 
 
 def grown(known: Struct, seen: Seen, *, widens: bool, fixed: frozenset[str] = frozenset()) -> Struct:
-    """A table's columns after some values; those that are `fixed` keep their types."""
-    return _grown_struct(known, seen, widens, 0, fixed)
+    """A table's columns after some values. Those that are `fixed` keep their types, and are no objects and no arrays if
+    they are new: a table is partitioned by them."""
+    columns = _grown_struct(known, seen, widens, 0, fixed).columns
+    there = {column for column, _ in known.columns}
+    return Struct(tuple((column, _one(kind) if column in fixed - there else kind) for column, kind in columns))
+
+
+def _one(kind: Type) -> Type:
+    return STRING if isinstance(kind, Struct | ListOf) else kind
 
 
 def _grown_struct(known: Struct, seen: Seen, widens: bool, depth: int, fixed: frozenset[str] = frozenset()) -> Struct:

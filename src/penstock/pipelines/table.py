@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from penstock.pipelines.json_names import OWN, column_of
 from penstock.pipelines.json_types import Struct, Type, widened
 from penstock.pipelines.parquet_files import LOG as PARQUET_LOG
 from penstock.pipelines.parquet_files import compact as compact_files
@@ -65,6 +66,13 @@ class TableJob:
             )
 
     @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """What `partition_by` names, as columns of the table."""
+        if not self.finds_columns:
+            return self.partition_by
+        return tuple(name if name in OWN else column_of(name, top=True) for name in self.partition_by)
+
+    @property
     def finds_columns(self) -> bool:
         """Whether the table's columns are those that its JSON values turn out to have."""
         return self.value_format == "json" and self.value_schema is None
@@ -81,13 +89,15 @@ def start_table(spark: Any, job: TableJob) -> Any:
             options["value.schema"] = _understood(job.value_schema, job.value_format)
     records = read_stream(spark, job.topic, **options)
     if job.format == "parquet":
-        records = rows(with_rows(records, _found_columns(spark, job)) if job.finds_columns else records)
+        if job.finds_columns:
+            records = with_rows(records, _found_columns(spark, job), job.partition_columns)
+        records = rows(records)
     writer = records.writeStream.queryName(f"table {job.topic.name} to {job.path}").trigger(**job.pace.trigger)
     writer = writer.option("checkpointLocation", job.checkpoint_location)
     if job.format == "delta":
         return writer.foreachBatch(_batch_writer(job)).start()
-    if job.partition_by:
-        writer = writer.partitionBy(*job.partition_by)
+    if job.partition_columns:
+        writer = writer.partitionBy(*job.partition_columns)
     return writer.format("parquet").start(job.path)
 
 
@@ -101,8 +111,8 @@ def _found_columns(spark: Any, job: TableJob) -> Struct:
     except AnalysisException:  # none yet
         there = StructType([])
     # What a table is partitioned by has the type that directories' names look like.
-    known = StructType([field for field in there.fields if field.name not in job.partition_by])
-    found = columns_of(read_ends(spark, job.topic, SAMPLE), known)
+    known = StructType([field for field in there.fields if field.name not in job.partition_columns])
+    found = columns_of(read_ends(spark, job.topic, SAMPLE), known, job.partition_columns)
     if not found.columns:
         raise SourceError(f"Topic {job.topic.name} holds no JSON object to find columns in: give --value-schema.")
     return found
@@ -202,7 +212,7 @@ def _batch_writer(job: TableJob) -> Callable[[Any, int], None]:
 
 
 def _write_evolving(spark: Any, job: TableJob, batch: Any, batch_id: int) -> None:
-    evolved = evolving(batch, _columns(spark, job.path), job.partition_by)
+    evolved = evolving(batch, _columns(spark, job.path), job.partition_columns)
     try:
         _widen(spark, job.path, list(widened(evolved.before, evolved.after)))
         _write(spark, job, evolved.records, batch_id)
@@ -214,7 +224,7 @@ def _write(spark: Any, job: TableJob, records: Any, batch_id: int) -> None:
     if job.mode == "append":
         _append(spark, job, rows(records), batch_id)
     else:
-        upsert(spark, job.path, records, job.keys, job.partition_by)
+        upsert(spark, job.path, records, job.keys, job.partition_columns)
 
 
 def _widen(spark: Any, path: str, changes: list[tuple[tuple[str, ...], Type]]) -> None:
@@ -240,7 +250,7 @@ def _append(spark: Any, job: TableJob, batch: Any, batch_id: int) -> None:
     # The query's own id, which a new checkpoint has anew: the path alone would make a fresh query's first batches old.
     writer = batch.write.format("delta").mode("append").option("mergeSchema", "true")
     writer = writer.option("txnAppId", query_id(spark, job.checkpoint_location)).option("txnVersion", batch_id)
-    (writer.partitionBy(*job.partition_by) if job.partition_by else writer).save(job.path)
+    (writer.partitionBy(*job.partition_columns) if job.partition_columns else writer).save(job.path)
 
 
 def query_id(spark: Any, checkpoint: str) -> str:

@@ -2,15 +2,14 @@
 
 A key is the record's, or some of the value's fields. The newest record of a key is its row. A record without a value
 deletes: the row of its key, or, where fields are the key, every row that an earlier record with its key has made. A
-record without a key, or whose value has none of the fields, is a row of its own: nothing replaces it.
+record without a key, or whose value has none of the fields, is a row of its own: nothing replaces it. So is one whose
+value is in `_bad` and may have a key that its columns do not hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from penstock.pipelines.json_names import BAD, column_of
@@ -20,6 +19,8 @@ from penstock.spark.errors import SourceError
 KEY, GONE = "_key", "_gone"
 #: Where a record was: what a row without a key is found by again, when its batch is repeated.
 _HERE = ("_topic", "_partition", "_offset")
+#: Columns for a moment. No field's column has a space in its name.
+_ROW, _LONE, _UNTIL = "the row", "a lone row", "deleted until"
 
 
 def rows(records: Any, *more: Any) -> Any:
@@ -54,30 +55,51 @@ def changes_of(table: Any, fields: Sequence[str]) -> Changes:
     """Of a batch of rows with a column `_gone`. Raises SourceError."""
     from pyspark.sql import functions as f
 
-    keys = _key_columns(table, fields) if fields else [KEY]
-    named = [f.col(f"`{name}`") for name in keys]
-    has_key = reduce(or_, (name.isNotNull() for name in named), f.lit(False))
-    lone = f.when(~has_key, f.struct(*_HERE)).alias("_lone")
+    keys = _Keys(table.schema, _key_columns(table, fields) if fields else [KEY], BAD in table.columns and bool(fields))
+    named = [f.col(f"`{name}`") for name in keys.names]
+    has_key = f.expr(keys.are_there())
+    lone = f.when(~has_key, f.struct(*_HERE)).alias(_LONE)
     # A key's records are in one partition, in order; fields of values may come by any partition.
     order = ("_timestamp", "_partition", "_offset") if fields else ("_offset",)
-    newest = f.max_by(f.struct(*(f.col(f"`{name}`") for name in table.columns)), f.struct(*order)).alias("row")
+    newest = f.max_by(f.struct(*(f.col(f"`{name}`") for name in table.columns)), f.struct(*order)).alias(_ROW)
     rows_of = table.where(~f.col(GONE)) if fields else table.where(has_key | ~f.col(GONE))
-    found = rows_of.groupBy(*named, lone).agg(newest).select("row.*")
+    found = rows_of.groupBy(*named, lone).agg(newest).select(f"`{_ROW}`.*")
     here = " AND ".join(f"old.{name} = new.{name}" for name in _HERE)
-    match = " AND ".join(f"old.`{name}` <=> new.`{name}`" for name in keys) or "true"
-    some = " OR ".join(f"new.`{name}` IS NOT NULL" for name in keys) or "false"
-    same = f"{match} AND ({some} OR ({here}))"
+    both = f"{keys.are_there('old.')} AND {keys.are_there('new.')}"
+    same = f"{keys.match()} AND (({both}) OR ({here}))"
     if not fields:
         return Changes(found.where(~f.col(GONE)).drop(GONE), same, found.where(f.col(GONE)), None)
     deleted = table.where(f.col(GONE) & f.col(KEY).isNotNull()).groupBy(KEY, "_topic", "_partition")
     deleted = deleted.agg(f.max("_offset").alias("_offset"))
     found = found.drop(GONE)
-    until = deleted.withColumnRenamed("_offset", "_until")
+    until = deleted.withColumnRenamed("_offset", _UNTIL)
     found = found.join(until, [KEY, "_topic", "_partition"], "left").select(
         *(f.col(f"`{name}`") for name in found.columns),
-        f.coalesce(f.col("_until") > f.col("_offset"), f.lit(False)).alias(GONE),
+        f.coalesce(f.col(f"`{_UNTIL}`") > f.col("_offset"), f.lit(False)).alias(GONE),
     )
     return Changes(found.where(~f.col(GONE)).drop(GONE), same, found.where(f.col(GONE) & has_key), deleted)
+
+
+class _Keys:
+    """Columns that a row is found by, in SQL."""
+
+    def __init__(self, schema: Any, names: Sequence[str], may_be_bad: bool) -> None:
+        from pyspark.sql.types import ArrayType, StructType
+
+        self.names = names
+        self._nested = {name for name in names if isinstance(schema[name].dataType, StructType | ArrayType)}
+        self._may_be_bad = may_be_bad
+
+    def are_there(self, side: str = "") -> str:
+        """Whether a row has its key. One in `_bad` has it for sure if columns hold all of it, objects left aside."""
+        some = " OR ".join(f"{side}`{name}` IS NOT NULL" for name in self.names) or "false"
+        if not self._may_be_bad:
+            return f"({some})"
+        whole = "false" if self._nested else " AND ".join(f"{side}`{name}` IS NOT NULL" for name in self.names)
+        return f"(({some}) AND ({side}{BAD} IS NULL OR ({whole or 'false'})))"
+
+    def match(self) -> str:
+        return " AND ".join(f"old.`{name}` <=> new.`{name}`" for name in self.names) or "true"
 
 
 def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
@@ -95,6 +117,16 @@ def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
     raise SourceError(f"Values have no field {', '.join(missing)} to upsert by: they have {there or 'none'}.")
 
 
+def _holds(spark: Any, path: str, schema: Any) -> bool:
+    """Whether a table is there with these columns, and all fields of their objects."""
+    from delta.tables import DeltaTable
+
+    if not DeltaTable.isDeltaTable(spark, path):
+        return False
+    there = {each.name: each.dataType.simpleString() for each in DeltaTable.forPath(spark, path).toDF().schema.fields}
+    return {each.name: each.dataType.simpleString() for each in schema.fields}.items() <= there.items()
+
+
 def upsert(spark: Any, path: str, records: Any, fields: Sequence[str], partition_by: Sequence[str]) -> None:
     """A batch into a Delta table. To do it twice changes nothing."""
     from delta.tables import DeltaTable
@@ -106,8 +138,8 @@ def upsert(spark: Any, path: str, records: Any, fields: Sequence[str], partition
     table = rows(records, gone.alias(GONE)).persist()
     try:
         changes = changes_of(table, fields)
-        if not DeltaTable.isDeltaTable(spark, path):
-            writer = changes.kept.limit(0).write.format("delta")
+        if not _holds(spark, path, changes.kept.schema):  # a merge compares keys before it adds columns
+            writer = changes.kept.limit(0).write.format("delta").mode("append").option("mergeSchema", "true")
             (writer.partitionBy(*partition_by) if partition_by else writer).save(path)
         target = DeltaTable.forPath(spark, path).alias("old")
         if changes.deleted is not None and not changes.deleted.isEmpty():

@@ -32,46 +32,47 @@ def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolve
     from pyspark.sql import functions as f
 
     before = struct_of(known) if known is not None else Struct()
+    kept = frozenset(fixed)
     if before.columns:
-        records = with_rows(batch, before).persist()
+        records = with_rows(batch, before, kept).persist()
         bad = f.col(f"value.{BAD}")
         lost = records.where(bad.isNotNull()).select(bad.cast("binary").alias("value"))
-        after = grown(before, _seen(lost), widens=True, fixed=frozenset(fixed))
+        after = grown(before, _seen(lost), widens=True, fixed=kept)
         if after == before:
             return Evolved(records, before, after)
         records.unpersist()
     else:
-        after = _with_fixed(grown(before, _seen(batch.select("value")), widens=True), fixed)
-    return Evolved(with_rows(batch, after).persist(), before, after)
+        after = _with_fixed(grown(before, _seen(batch.select("value")), widens=True, fixed=kept), kept)
+    return Evolved(with_rows(batch, after, kept).persist(), before, after)
 
 
 def _with_fixed(columns: Struct, fixed: Iterable[str]) -> Struct:
     """A new table has the columns that it is partitioned by, also if no value has them yet."""
     there = {folded(name) for name, _ in columns.columns}
-    missing = [name for name in fixed if folded(name) not in there and name not in OWN]
+    missing = [name for name in sorted(fixed) if folded(name) not in there and name not in OWN]
     return Struct((*columns.columns, *((name, STRING) for name in missing)))
 
 
-def columns_of(records: Any, known: Any) -> Struct:
+def columns_of(records: Any, known: Any, fixed: Iterable[str] = ()) -> Struct:
     """The columns of a StructType, and what else some plain JSON values ask for."""
-    return grown(struct_of(known), _seen(records.select("value")), widens=False)
+    return grown(struct_of(known), _seen(records.select("value")), widens=False, fixed=frozenset(fixed))
 
 
-def with_rows(records: Any, columns: Struct) -> Any:
+def with_rows(records: Any, columns: Struct, fixed: Iterable[str] = ()) -> Any:
     """Plain JSON values as structs of these columns and `_bad`. Also for streams."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     found = StructType([*spark_type(columns).fields, StructField(BAD, StringType())])
     fields = [StructField("value", found) if each.name == "value" else each for each in records.schema.fields]
-    return records.mapInArrow(_converter(columns, found), StructType(fields))
+    return records.mapInArrow(_converter(columns, found, frozenset(fixed)), StructType(fields))
 
 
-def _converter(columns: Struct, found: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _converter(columns: Struct, found: Any, fixed: frozenset[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def convert(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_type
 
-        rows = Rows(columns)
+        rows = Rows(columns, fixed)
         kind = to_arrow_type(found, timezone="UTC")
         for batch in batches:
             values = batch.column("value").to_pylist()

@@ -286,6 +286,7 @@ def test_types_of_a_table_that_somebody_else_made_hold_what_they_can() -> None:
         '{"d":"20240229"}',
         '{"t":"2024-01-01T00:00:00"}',
         '{"t":"2024-01-01T00:00:00.1234567Z"}',
+        '{"t":"2024-01-01T00:00:00,1234567Z"}',
         '{"f":0.1}',
         '{"f":1e300}',
         '{"m":"x"}',
@@ -301,6 +302,23 @@ def test_a_partition_column_keeps_its_type() -> None:
     known = Struct((("day", Scalar("int")),))
     seen = seen_in([b'{"day":99999999999}'])
     assert grown(known, seen, widens=True, fixed=frozenset({"day"})) == known
+
+
+def test_a_partition_column_is_no_object_and_what_names_no_directory_is_kept_in_bad() -> None:
+    fixed = frozenset({"day"})
+    assert grown(Struct(), seen_in([b'{"day":{"x":1}}']), widens=True, fixed=fixed) == Struct((("day", STRING),))
+    rows = Rows(Struct((("day", STRING), ("n", STRING))), fixed)
+    assert rows.row(b'{"day":"a/b","n":""}') == {"day": "a/b", "n": ""}
+    for text in ("", "__HIVE_DEFAULT_PARTITION__", "x" * 201, "/" * 67, "é" * 101):
+        value = json.dumps({"day": text}, ensure_ascii=False)
+        assert rows.row(value.encode()) == {"day": None, "_bad": value}
+    assert rows.row(b'{"day":"%s"}' % (b"x" * 200)) == {"day": "x" * 200}
+
+
+def test_fields_named_like_what_delta_adds_get_another_name() -> None:
+    columns, rows = table(['{"_row_id_":1,"_x":2,"o":{"_row_id_":3}}'])
+    assert rows == [{"%5Frow_id_": 1, "_x": 2, "o": {"_row_id_": 3}}]
+    assert restored(rows[0], columns) == {"_row_id_": 1, "_x": 2, "o": {"_row_id_": 3}}
 
 
 def test_fields_without_end_and_depth_without_end_are_kept_in_bad() -> None:

@@ -23,7 +23,7 @@ pytest.importorskip("pyspark")
 from sink_driver import committed_rows
 from standalone import BARE_PATH, EXECUTORS, Standalone, bare_environment, spark_home, standalone
 
-from penstock.pipelines.packing import pack
+from penstock.pipelines.packing import OURS, pack
 from penstock.testing import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -100,12 +100,6 @@ def submit(
     return done.returncode, done.stdout + done.stderr
 
 
-def problem_in(text: str) -> str:
-    """The lines that say something, not where in Spark it was said."""
-    kept = [line for line in text.splitlines() if not line.lstrip().startswith("at ") and " INFO " not in line]
-    return "\n".join(kept)[-4000:]
-
-
 def test_a_packed_environment_reads_and_writes_on_executors_without_penstock(
     tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path
 ) -> None:
@@ -114,6 +108,40 @@ def test_a_packed_environment_reads_and_writes_on_executors_without_penstock(
     assert (code, "DONE" in said) == (0, True), said[-4000:]
     found = sorted(int(record.value or b"") for record in broker.records("copy"))
     assert found == list(range(1000))
+
+
+@pytest.fixture(scope="module")
+def without_penstock(archive: Path) -> Path:
+    """An environment with the packages that Penstock needs, as a node may have it."""
+    target = archive.with_name("node.tar.gz")
+    ours = tuple(f"lib/{package}/" for package in OURS)
+    with tarfile.open(archive) as packed, tarfile.open(target, "w:gz", compresslevel=1) as left:
+        for each in packed:
+            if not each.name.startswith(ours):
+                left.addfile(each, packed.extractfile(each))
+    return target
+
+
+def test_penstock_alone_comes_to_executors_with_py_files(
+    tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path, without_penstock: Path
+) -> None:
+    broker.create_topic("zipped", 2)
+    unpack(archive, tmp_path)
+    pack(tmp_path / "penstock.zip")
+    words = ["--archives", f"{without_penstock}#env", "--py-files", "penstock.zip"]
+    code, said = submit(tmp_path, cluster, broker, *words, job=JOB.replace('"copy"', '"zipped"'), **PACKED)
+    assert (code, "DONE" in said) == (0, True), said[-4000:]
+    assert sorted(int(record.value or b"") for record in broker.records("zipped")) == list(range(1000))
+
+
+def test_executors_without_penstock_end_the_job_with_a_sentence(
+    tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path, without_penstock: Path
+) -> None:
+    unpack(archive, tmp_path)
+    code, said = submit(tmp_path, cluster, broker, "--archives", f"{without_penstock}#env", **PACKED)
+    assert code != 0
+    assert "Tasks of format(\"penstock\") need module 'penstock', which " in said, said[-4000:]
+    assert "No module named" not in said
 
 
 COPY = """

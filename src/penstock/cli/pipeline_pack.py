@@ -28,8 +28,7 @@ def run_pack(args: argparse.Namespace) -> int:
         raise Failure(f"{target} can't be written: {problem.strerror}", Exit.STORAGE) from problem
     output.record(args.output, {"file": str(target), "files": files, "bytes": target.stat().st_size})
     if target.suffix == ".zip":
-        given = f"--files {target} --conf spark.executorEnv.PYTHONPATH={target.name}"
-        output.note(f"use it with: spark-submit {given} …")
+        output.note(f"use it with: spark-submit --py-files {target} …")
     else:
         output.note(f"use it with: mkdir env && tar -xzf {target} -C env")
         output.note("             export PYSPARK_PYTHON=./env/bin/python3 PYSPARK_DRIVER_PYTHON=./env/bin/python3")

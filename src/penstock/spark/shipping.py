@@ -3,6 +3,9 @@
 Spark pickles an object as the name of its class. An executor without Penstock ends with a ModuleNotFoundError inside of
 Spark's own unpickling, and nobody reads from that what to do. So these objects are pickled as a small function, by
 value, which opens the rest or says in a sentence what is missing.
+
+Spark brings the archives of `--py-files` to every executor, and adds them to the path of Python functions, but not to
+that of a data source's tasks. The small function adds them where Penstock is not found otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +38,13 @@ def opener() -> Opener:
         import pickle
         import socket
         import sys
+        from importlib.util import find_spec
 
+        from pyspark import SparkFiles
+
+        brought = SparkFiles._root_directory  # by Spark, to executors: --py-files and --files
+        if find_spec("penstock") is None and brought is not None:
+            sys.path += sorted(os.path.join(brought, name) for name in os.listdir(brought) if name.endswith(".zip"))
         try:
             for name in ("penstock", *needs):
                 __import__(name)

@@ -92,4 +92,4 @@ def test_what_can_not_be_packed_is_one_sentence(tmp_path: Path, capsys: pytest.C
     assert "neither a .tar.gz, for --archives, nor a .zip, for Penstock alone" in capsys.readouterr().err
     assert main(["pipeline", "pack", str(tmp_path / "nowhere" / "env.zip")]) == Exit.STORAGE
     assert main(["pipeline", "pack", str(tmp_path / "code.zip")]) == Exit.OK
-    assert "spark.executorEnv.PYTHONPATH=code.zip" in capsys.readouterr().err
+    assert f"spark-submit --py-files {tmp_path / 'code.zip'}" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Replicas of the quorum as real as a test can have them: real sockets, disks in memory, no broker around them."""
+"""Replicas of the quorum for tests: real sockets, disks in memory, no broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from penstock.records.build import build_batch
 from penstock.records.record import read_records
 
 KEYS = (1, 18, 52, 53, 54, 59, 80, 81, 82)
-#: Short: nobody waits for seconds in a test.
+#: Short timeouts, so that tests do not wait for seconds.
 CONFIG = RaftConfig(
     election_timeout_ms=150,
     election_backoff_max_ms=150,
@@ -66,7 +66,7 @@ class Replica:
     failure: Exception | None = None
     installed: list[OffsetAndEpoch] = field(default_factory=list)
 
-    # What the quorum tells.
+    # Notifications of the quorum.
 
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None:
         self.roles.append((role, epoch))
@@ -89,7 +89,7 @@ class Replica:
         self.failure = error
         self.news.set()
 
-    # The node around it.
+    # The node.
 
     @property
     def voter(self) -> Voter:
@@ -124,7 +124,7 @@ class Replica:
         return self.quorum
 
     async def kill(self) -> None:
-        """Everything stops at once. What was not flushed may be there or not; here it is."""
+        """Stops the replica at once. Unflushed data may survive a crash or not; here it does."""
         assert self.server is not None
         await self.running.abandon()
         await self.server.stop(grace_s=0)
@@ -161,10 +161,10 @@ class Replica:
             head += b"\0"
         return [head, *encode_parts(response, version)]
 
-    # What a test asks.
+    # For tests.
 
     def take_snapshot(self) -> OffsetAndEpoch:
-        """Of everything committed; the log goes."""
+        """Takes a snapshot of all committed records and empties the log."""
         quorum, log = self.running, self.log
         snapshot = OffsetAndEpoch(self.high_watermark, log.epochs.latest_epoch)
         voters = quorum.describe().voter_set
@@ -191,7 +191,7 @@ class Replica:
         return quorum.propose(quorum.epoch, [(len(values), batch)])
 
     def values(self) -> list[str]:
-        """Of all data records in the log."""
+        """Returns the values of all data records in the log."""
         if self.log.log_end_offset == self.log.log_start_offset:
             return []
         data = self.log.read(self.log.log_start_offset, 1 << 20, upper_bound=self.log.log_end_offset).read_now()
@@ -205,7 +205,7 @@ class Replica:
 
 
 class Group:
-    """Replicas that were told of each other, and a bell that rings when one of them has news."""
+    """Replicas that know each other, and an event that is set on every change of one of them."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
@@ -228,7 +228,7 @@ class Group:
         return replica
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits for what has to come true; the limit is for what doesn't."""
+        """Waits until the condition holds; the time limit only ends a hanging test."""
         async with asyncio.timeout(LIMIT_S):
             while not condition():
                 left = next((one.failure for one in self.replicas if one.failure is not None), None)
@@ -238,7 +238,7 @@ class Group:
                 await self.news.wait()
 
     async def leader(self) -> Replica:
-        """The one that leads, once it has committed something in its epoch."""
+        """Returns the leader, once it has committed a record of its epoch."""
 
         def found() -> list[Replica]:
             up = [one for one in self.replicas if one.quorum is not None]
@@ -248,7 +248,7 @@ class Group:
         return found()[0]
 
     async def all_have(self, replica: Replica) -> None:
-        """Everybody has committed all that this one has."""
+        """Waits until all replicas have committed the same records as this one."""
         await self.until(lambda: all(one.high_watermark == replica.log.log_end_offset for one in self.replicas))
 
     async def kill(self) -> None:

@@ -1,6 +1,6 @@
-"""Several brokers' partitions in one loop, each with its own disk in memory, and links between them that can be cut.
+"""Partitions of several brokers in one loop, each broker with its own disk in memory, and links that can be cut.
 
-The metadata is a plain image that the test changes; the controller is a few lines that take what leaders propose.
+The metadata is a plain image that the test changes; the controller is a few lines that accept proposals of leaders.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ QUICK = {"replica.fetch.backoff.ms": "100", "replica.lag.time.max.ms": "1000"}
 
 
 def run(work: Coroutine[Any, Any, T], seed: int = 1) -> T:
-    """In virtual time: waiting costs nothing. What a task throws and nobody sees is a failure too."""
+    """Runs a scenario in virtual time, so that waiting costs nothing. An unhandled exception of a task is a failure
+    too.
+    """
     timeline = Timeline(random.Random(seed))
     try:
         result = timeline.run(work, timeline.process("test"), until=10_000)
@@ -153,7 +155,7 @@ class Member:
         return self.partitions.get(TOPIC, 0)
 
     def values(self) -> list[bytes]:
-        """What this replica holds, as bytes of whole batches."""
+        """Returns the records of this replica, as bytes of whole batches."""
         log = self.partition.log
         found: list[bytes] = []
         offset = log.log_start_offset
@@ -165,7 +167,7 @@ class Member:
         return found
 
     def append(self, *values: bytes, acks: int = -1) -> int:
-        """The offset after the batch."""
+        """Appends a batch and returns the offset after it."""
         return self.partition.append(batch(*values), now_ms=NOW_MS, required_acks=acks).last_offset + 1
 
 
@@ -179,7 +181,7 @@ class Cluster:
         self.cut: set[tuple[int, int]] = set()
         self.refuse_isr: list[ErrorCode] = []
         self.publish_first = False
-        """Images come before the answers that they are of, as where the leader is the active controller."""
+        """An image arrives before the response about its change, as on a leader that is the active controller."""
         self.members = {each: Member(self, each, MemoryDisk(crashable=True)) for each in node_ids}
 
     @staticmethod
@@ -202,7 +204,7 @@ class Cluster:
                 await member.partitions.close()
 
     async def crash(self, node_id: int, rng: random.Random | None = None) -> None:
-        """Its process dies; with `rng` its machine does, and what was not synced may be gone."""
+        """Kills the process; with `rng` also the machine, and unsynced data may be lost."""
         member = self.members[node_id]
         member.alive = False
         await member.replicas.close()
@@ -217,7 +219,7 @@ class Cluster:
         member = self.members[node_id] = Member(self, node_id, disk)
         await member.start()
 
-    # The controller's side.
+    # The controller.
 
     @property
     def partition(self) -> PartitionImage:
@@ -241,7 +243,7 @@ class Cluster:
         )
 
     def widen(self, *others: PartitionImage) -> None:
-        """The topic has these partitions as well, from the second on."""
+        """Adds partitions to the topic, from the second on."""
         self._change(self.partition, None, *others)
         self.publish()
 
@@ -291,7 +293,7 @@ class Cluster:
             answer.partition_epoch = now.partition_epoch + 1
         return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])])
 
-    # The network's.
+    # The network.
 
     async def carry(self, source: int, target: int, request: Any, lane: str) -> Any:
         await asyncio.sleep(0.0005)

@@ -1,4 +1,4 @@
-"""ACL requests where no authorizer is configured: answered as by Apache Kafka 4.3.1, and told of in ApiVersions."""
+"""ACL requests without an authorizer: answered as by Apache Kafka 4.3.1, and advertised by ApiVersions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer(api_key: int, version: int, request: Any, response_class: type[Any]) 
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_every_acl_request_is_told_that_security_is_disabled(version: int) -> None:
+def test_every_acl_request_gets_security_disabled(version: int) -> None:
     described = answer(29, version, DescribeAclsRequest(), DescribeAclsResponse)
     assert (described.error_code, described.resources) == (DISABLED, [])
     assert "No authorizer is configured" in described.error_message

@@ -1,4 +1,4 @@
-"""Questions to transaction coordinators on other nodes."""
+"""Requests to transaction coordinators on other nodes, which add or verify partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.protocol.messages.api_24_add_partitions_to_txn import (
 
 
 class Coordinators:
-    """Refuses partition 9 of anything."""
+    """Coordinators that refuse partition 9 of every topic."""
 
     def __init__(self) -> None:
         self.asked: list[AddPartitionsToTxnRequest] = []
@@ -76,7 +76,7 @@ def test_each_partition_gets_its_own_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_what_comes_up_while_a_node_is_asked_goes_into_the_next_request_each_transaction_once() -> None:
+def test_calls_during_a_request_share_the_next_request_with_each_transaction_once() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.gate.clear()
@@ -95,7 +95,7 @@ def test_what_comes_up_while_a_node_is_asked_goes_into_the_next_request_each_tra
     asyncio.run(scenario())
 
 
-def test_no_answer_is_said_so_and_the_next_question_is_asked_anew() -> None:
+def test_a_lost_request_fails_its_callers_and_the_next_call_sends_a_new_request() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.lost = True

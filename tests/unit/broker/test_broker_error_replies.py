@@ -1,4 +1,4 @@
-"""Errors in the shape of every API, and the splitting of requests that fault rules do."""
+"""Error responses of every API, and the splitting of requests by fault rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLES: dict[str, Any] = {"string": "x", "uuid": b"u" * 16}
 
 
 def filled(struct: type[Struct], version: int) -> Any:
-    """One item in every array, so that there is something to report on."""
+    """Returns a message with one item in every array, so that errors have a place."""
     made = struct()
     for field in struct.FIELDS:
         if field.exists_in(version) and field.kind == "array":
@@ -49,7 +49,7 @@ def error_codes(struct: Any) -> set[int]:
 
 
 @pytest.mark.parametrize("api_key", APIS)
-def test_every_api_and_version_can_say_an_error(api_key: int) -> None:
+def test_every_api_and_version_has_an_error_response(api_key: int) -> None:
     api = APIS[api_key]
     for version in range(api.min_version, api.max_version + 1):
         request = filled(request_class(api_key), version)
@@ -85,7 +85,7 @@ def test_a_produce_error_names_every_partition_asked_for() -> None:
     assert said == [("t", 0, 6, -1), ("t", 2, 6, -1), ("u", 1, 6, -1)]
 
 
-def test_session_errors_stand_at_the_top_of_a_fetch() -> None:
+def test_session_errors_are_at_the_top_of_a_fetch_response() -> None:
     response: Any = error_response(1, 12, filled(FetchRequest, 12), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     assert (response.error_code, response.responses) == (70, [])
 
@@ -97,14 +97,14 @@ def test_targets_are_the_partitions_of_a_request() -> None:
     assert targets(MetadataRequest(topics=None), 9) == []
 
 
-def test_a_request_is_split_in_what_matches_and_the_rest() -> None:
+def test_a_request_is_split_into_matching_and_other_partitions() -> None:
     kept, hit = split(produce(("t", [0, 1]), ("u", [0])), 9, is_t0)
     assert targets(kept, 9) == [Target("t", None, 1), Target("u", None, 0)]
     assert targets(hit, 9) == [Target("t", None, 0)]
     assert kept.topic_data[0].partition_data[0].records == b"r"
 
 
-def test_a_request_that_matches_wholly_leaves_nothing() -> None:
+def test_a_fully_matching_request_leaves_no_other_part() -> None:
     kept, hit = split(produce(("t", [0])), 9, is_t0)
     assert kept is None
     assert hit is not None
@@ -118,7 +118,7 @@ def test_merging_puts_partitions_back_under_their_topic() -> None:
     assert said == [("t", [(1, 0), (0, 6)]), ("u", [(0, 0)])]
 
 
-def test_overwriting_a_fetch_drops_the_records_of_what_matches_only() -> None:
+def test_overwriting_a_fetch_drops_only_records_of_matching_partitions() -> None:
     partitions = [PartitionData(partition_index=p, high_watermark=9, records=b"data") for p in (0, 1)]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
     assert overwrite(response, 12, ErrorCode.OFFSET_OUT_OF_RANGE, is_t0)

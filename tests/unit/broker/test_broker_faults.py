@@ -1,4 +1,4 @@
-"""Fault rules, against a handler that only remembers what it was given."""
+"""Fault rules, with a handler that only records its requests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def produce_request(*partitions: int, topic: str = "t") -> ProduceRequest:
 
 
 class Log:
-    """A handler that takes every partition it sees."""
+    """A handler that records and accepts every partition."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, int]] = []
@@ -86,7 +86,7 @@ def codes(response: Any) -> dict[int, int]:
     return {p.index: p.error_code for topic in response.responses for p in topic.partition_responses}
 
 
-def test_a_rule_hits_the_next_n_requests_and_then_no_more() -> None:
+def test_a_rule_applies_to_the_next_n_requests_only() -> None:
     faults, log = Faults(), Log()
     rule = faults.add(api="Produce", times=2, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     seen = [codes(produce(faults, log, produce_request(0)))[0] for _ in range(3)]
@@ -95,7 +95,7 @@ def test_a_rule_hits_the_next_n_requests_and_then_no_more() -> None:
     assert rule.hits == 2
 
 
-def test_a_partition_rule_leaves_the_other_partitions_served() -> None:
+def test_a_partition_rule_does_not_affect_other_partitions() -> None:
     faults, log = Faults(), Log()
     faults.add(api="Produce", topic="t", partition=1, error="KAFKA_STORAGE_ERROR")
     assert codes(produce(faults, log, produce_request(0, 1, 2))) == {0: 0, 2: 0, 1: 56}
@@ -106,14 +106,14 @@ def test_a_partition_rule_leaves_the_other_partitions_served() -> None:
     "about",
     [{"topic": "other"}, {"api": "Fetch"}, {"client_id": "someone"}, {"topic": "t", "partition": 5}],
 )
-def test_what_a_rule_does_not_name_is_untouched(about: dict[str, Any]) -> None:
+def test_a_rule_does_not_affect_other_requests(about: dict[str, Any]) -> None:
     faults, log = Faults(), Log()
     rule = faults.add(**about, error=ErrorCode.UNKNOWN_SERVER_ERROR)
     assert codes(produce(faults, log, produce_request(0))) == {0: 0}
     assert rule.hits == 0
 
 
-def test_a_topic_is_known_by_its_id_too() -> None:
+def test_a_rule_also_matches_a_topic_by_its_id() -> None:
     faults, log = Faults(), Log()
     faults.add(api="Produce", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     data = [TopicProduceData(topic_id=TOPIC_ID, partition_data=[PartitionProduceData(index=0, records=b"r")])]
@@ -121,7 +121,7 @@ def test_a_topic_is_known_by_its_id_too() -> None:
     assert (response.responses[0].topic_id, codes(response)) == (TOPIC_ID, {0: 6})
 
 
-def test_close_hangs_up_before_anything_is_done() -> None:
+def test_close_closes_the_connection_before_the_request_is_handled() -> None:
     faults, log, ctx = Faults(), Log(), context(0, 9)
     faults.add(close=True)
     ended = asyncio.run(faults.apply(ctx, produce_request(0), log, TOPIC_NAMES.get))
@@ -130,14 +130,14 @@ def test_close_hangs_up_before_anything_is_done() -> None:
     assert log.taken == []
 
 
-def test_a_lost_reply_with_close_does_the_work_and_hangs_up() -> None:
+def test_a_lost_reply_with_close_handles_the_request_and_closes_the_connection() -> None:
     faults, log = Faults(), Log()
     faults.add(lose_reply=True, close=True)
     assert isinstance(produce(faults, log, produce_request(0)), Close)
     assert log.taken == [("t", 0)]
 
 
-def test_a_lost_reply_does_the_work_and_is_silent_until_the_client_goes() -> None:
+def test_a_lost_reply_handles_the_request_and_sends_nothing() -> None:
     async def scenario() -> None:
         faults, log, ctx = Faults(), Log(), context(0, 9)
         faults.add(lose_reply=True)
@@ -151,7 +151,7 @@ def test_a_lost_reply_does_the_work_and_is_silent_until_the_client_goes() -> Non
     asyncio.run(scenario())
 
 
-def test_release_ends_the_silence_so_that_a_broker_can_stop() -> None:
+def test_release_ends_lost_replies_so_that_a_broker_can_stop() -> None:
     async def scenario() -> None:
         faults, ctx = Faults(), context(0, 9)
         faults.add(lose_reply=True)
@@ -163,7 +163,7 @@ def test_release_ends_the_silence_so_that_a_broker_can_stop() -> None:
     asyncio.run(scenario())
 
 
-def test_a_delay_serves_afterwards() -> None:
+def test_a_delayed_request_is_handled_after_the_delay() -> None:
     faults, log = Faults(), Log()
     faults.add(delay=0.001, times=1)
     assert codes(produce(faults, log, produce_request(0))) == {0: 0}
@@ -178,7 +178,7 @@ def fetch(faults: Faults, request: FetchRequest) -> Any:
     return asyncio.run(faults.apply(context(1, 12), request, handle, TOPIC_NAMES.get))
 
 
-def test_a_fetch_is_served_and_the_error_put_on_its_partition() -> None:
+def test_a_fetch_is_handled_and_the_error_is_set_on_its_partition() -> None:
     faults = Faults()
     faults.add(api="Fetch", topic="t", partition=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     request = FetchRequest(session_epoch=0, max_wait_ms=500)
@@ -188,14 +188,14 @@ def test_a_fetch_is_served_and_the_error_put_on_its_partition() -> None:
     assert request.max_wait_ms == 0
 
 
-def test_an_incremental_fetch_is_made_a_full_one_without_using_up_the_rule() -> None:
+def test_an_incremental_fetch_becomes_a_full_fetch_without_using_up_the_rule() -> None:
     faults = Faults()
     rule = faults.add(api="Fetch", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER, times=1)
     assert fetch(faults, FetchRequest(session_id=3, session_epoch=4)).error_code == 70
     assert rule.hits == 0
 
 
-def test_an_error_for_a_producer_that_wants_no_answer_ends_its_connection() -> None:
+def test_an_error_for_a_produce_without_acks_closes_the_connection() -> None:
     faults, log = Faults(), Log()
     faults.add(api="Produce", topic="t", partition=0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     request = produce_request(0, 1)
@@ -204,7 +204,7 @@ def test_an_error_for_a_producer_that_wants_no_answer_ends_its_connection() -> N
     assert log.taken == [("t", 1)]
 
 
-def test_an_answer_that_a_handler_kept_as_bytes_can_carry_the_error() -> None:
+def test_the_error_can_be_set_in_a_cached_encoded_response() -> None:
     faults = Faults()
     faults.add(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE)
     kept = Encoded(encode(MetadataResponse(topics=[MetadataResponseTopic(name="t")]), 9))
@@ -213,7 +213,7 @@ def test_an_answer_that_a_handler_kept_as_bytes_can_carry_the_error() -> None:
     assert [topic.error_code for topic in response.topics] == [5]
 
 
-def test_rules_end_by_hand_by_context_and_all_at_once() -> None:
+def test_rules_are_removed_one_by_one_by_context_and_all_at_once() -> None:
     faults = Faults()
     faults.add(close=True).remove()
     assert not faults.rules
@@ -226,7 +226,7 @@ def test_rules_end_by_hand_by_context_and_all_at_once() -> None:
     assert not faults.rules
 
 
-def test_spent_rules_are_forgotten_when_the_next_is_added() -> None:
+def test_used_up_rules_are_dropped_when_the_next_is_added() -> None:
     faults = Faults()
     faults.add(close=True, times=1).hits = 1
     kept = faults.add(close=True)
@@ -237,6 +237,6 @@ def test_spent_rules_are_forgotten_when_the_next_is_added() -> None:
     "wrong",
     [{}, {"api": "Nonsense", "close": True}, {"partition": 1, "close": True}, {"times": 0, "close": True}],
 )
-def test_a_rule_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_rule_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         Faults().add(**wrong)

@@ -1,4 +1,4 @@
-"""Coordinators on three real nodes: what they promised holds when their node dies."""
+"""Coordinators on three real nodes: acknowledged changes survive the death of their node."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def state_of(client: AsyncClient, transactional_id: str) -> str:
 
 
 async def read_committed(client: AsyncClient, count: int) -> list[bytes | None]:
-    """From all partitions, until so many are there and no more come."""
+    """Reads committed records from all partitions, until there are this many and no more arrive."""
     values: list[bytes | None] = []
     settings = ConsumerSettings(isolation_level=READ_COMMITTED, max_wait_ms=50)
     async with Consumer(client, settings) as consumer:
@@ -124,7 +124,7 @@ def test_a_group_keeps_its_offsets_when_its_coordinators_node_dies(cluster: Clus
     run(scenario)
 
 
-def test_transactions_over_partitions_of_all_nodes_outlive_their_coordinator(cluster: Cluster) -> None:
+def test_transactions_over_partitions_of_all_nodes_survive_their_coordinator(cluster: Cluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster) as client:
             settings = ProducerSettings(transactional_id="tx", linger_s=0)
@@ -150,7 +150,7 @@ def test_transactions_over_partitions_of_all_nodes_outlive_their_coordinator(clu
     run(scenario)
 
 
-def test_what_a_coordinator_decided_before_it_died_the_next_one_finishes(cluster: Cluster) -> None:
+def test_the_next_coordinator_completes_transactions_that_a_dead_one_decided(cluster: Cluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster) as client:
             settings = ProducerSettings(transactional_id="tx", linger_s=0)

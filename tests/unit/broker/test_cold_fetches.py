@@ -1,4 +1,4 @@
-"""A fetch of records that are not in memory: they are read aside, and count as an unsent answer only meanwhile."""
+"""A fetch of records that are not in memory: a thread reads them, and meanwhile they count as an unsent response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ColdSlice:
 
 
 class ColdFetching(Fetching):
-    """Finds one slice of which nothing is in memory."""
+    """A fetch that finds one slice, none of which is in memory."""
 
     __slots__ = ("outcome",)
     outcome: asyncio.Future[bytes]
@@ -42,7 +42,7 @@ class ColdFetching(Fetching):
 
 
 @pytest.mark.parametrize("end", ["read", "failed", "hung up"])
-def test_the_bytes_of_a_cold_fetch_are_given_back_however_it_ends(end: str) -> None:
+def test_the_bytes_of_a_cold_fetch_are_released_however_it_ends(end: str) -> None:
     async def scenario() -> None:
         unsent = ByteBudget(10 * SIZE)
         fetching = ColdFetching(

@@ -1,4 +1,4 @@
-"""The config and quota handlers over a metadata log that commits at once."""
+"""The config and quota handlers, with a metadata log that commits at once."""
 
 import asyncio
 import logging
@@ -105,7 +105,7 @@ def alter(
     return ErrorCode(reply.error_code).name, reply.error_message
 
 
-def test_a_topics_configs_are_described_as_they_are_altered(broker: Any) -> None:
+def test_altered_topic_configs_are_described(broker: Any) -> None:
     assert alter(broker, TOPIC, "t", ("retention.ms", SET, "5")) == ("NONE", None)
     [config] = describe(broker, TOPIC, "t", ["retention.ms", "nonsense"], include_synonyms=True).configs
     assert (config.name, config.value, config.config_source, config.config_type) == ("retention.ms", "5", 1, 5)
@@ -113,7 +113,7 @@ def test_a_topics_configs_are_described_as_they_are_altered(broker: Any) -> None
     assert config.documentation is None
 
 
-def test_synonyms_and_documentation_come_when_asked_for(broker: Any) -> None:
+def test_synonyms_and_documentation_are_returned_on_request(broker: Any) -> None:
     [config] = describe(broker, TOPIC, "t", ["segment.bytes"]).configs
     assert config.synonyms == []
     [config] = describe(broker, TOPIC, "t", ["segment.bytes"], include_documentation=True).configs
@@ -121,7 +121,7 @@ def test_synonyms_and_documentation_come_when_asked_for(broker: Any) -> None:
 
 
 @pytest.mark.parametrize("keys", [None, []])
-def test_no_names_mean_all(broker: Any, keys: list[str] | None) -> None:
+def test_an_empty_list_of_names_means_all_configs(broker: Any, keys: list[str] | None) -> None:
     assert len(describe(broker, TOPIC, "t", keys).configs) == 34
 
 
@@ -143,7 +143,7 @@ def test_no_names_mean_all(broker: Any, keys: list[str] | None) -> None:
         (GROUP, "", "INVALID_REQUEST", "The group has no name: give it one."),
     ],
 )
-def test_what_can_not_be_described(broker: Any, kind: int, name: str, code: str, message: str) -> None:
+def test_invalid_resources_are_refused(broker: Any, kind: int, name: str, code: str, message: str) -> None:
     result = describe(broker, kind, name)
     assert (ErrorCode(result.error_code).name, result.error_message) == (code, message)
     assert result.configs == []
@@ -164,7 +164,7 @@ def test_an_unknown_resource_type_refuses_the_whole_request(broker: Any) -> None
 
 
 def answered(broker: Any, version: int, request: DescribeConfigsRequest) -> DescribeConfigsResponse | Encoded:
-    """The answer to a request with more resources than one pass of the loop describes."""
+    """Returns the response to a request with more resources than one pass of the loop describes."""
 
     async def wait() -> DescribeConfigsResponse | Encoded:
         answer = api_32_describe_configs.handle(broker, context(version), request)
@@ -176,7 +176,7 @@ def answered(broker: Any, version: int, request: DescribeConfigsRequest) -> Desc
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 @pytest.mark.parametrize("extras", [False, True])
-def test_very_many_topics_are_answered_in_the_same_bytes_as_few(broker: Any, version: int, extras: bool) -> None:
+def test_many_topics_are_encoded_in_the_same_bytes_as_few(broker: Any, version: int, extras: bool) -> None:
     names = [f"t{number}" for number in range(200)]
     broker.metadata.image = MetadataImage(
         topics={name: TopicImage(name, bytes(16), {}) for name in names},
@@ -202,7 +202,7 @@ def test_very_many_topics_are_answered_in_the_same_bytes_as_few(broker: Any, ver
         assert many.body == expected
 
 
-def test_what_is_kept_of_topics_goes_when_a_setting_changes(broker: Any) -> None:
+def test_cached_topic_configs_are_dropped_when_a_setting_changes(broker: Any) -> None:
     assert len(describe(broker, TOPIC, "t").configs) == 34
     broker.settings.apply_dynamic({"message.max.bytes": "7"}, {})
     shown = {config.name: config.value for config in describe(broker, TOPIC, "t").configs}
@@ -216,7 +216,7 @@ def test_a_dynamic_setting_of_the_broker_takes_effect_and_is_shown(broker: Any) 
     assert (config.value, config.config_source, config.read_only) == ("7", 2, False)
 
 
-def test_the_old_request_replaces_everything(broker: Any) -> None:
+def test_alter_configs_replaces_all_configs(broker: Any) -> None:
     alter(broker, TOPIC, "t", ("retention.ms", SET, "5"))
     resource = legacy.AlterConfigsResource(
         resource_type=TOPIC, resource_name="t", configs=[legacy.AlterableConfig(name="segment.ms", value="9")]
@@ -243,7 +243,7 @@ def level(broker: Any, name: str) -> str | None:
     return config.value
 
 
-def test_levels_of_loggers_are_set_and_taken_back(broker: Any, logger: logging.Logger) -> None:
+def test_levels_of_loggers_are_set_and_deleted(broker: Any, logger: logging.Logger) -> None:
     before = broker.metadata.image
     for name, number in (("DEBUG", 10), ("TRACE", 5), ("FATAL", 50), ("WARN", 30)):
         assert alter(broker, LOGGER, "1", (logger.name, SET, name)) == ("NONE", None)
@@ -290,7 +290,7 @@ def test_validating_a_level_does_not_set_it(broker: Any, logger: logging.Logger)
         ("", ("root", SET, "INFO"), "INVALID_REQUEST", "'' is not a node id: give a number."),
     ],
 )
-def test_levels_that_can_not_be_set(
+def test_invalid_levels_are_refused(
     broker: Any, node: str, op: tuple[str, int, str | None], code: str, message: str
 ) -> None:
     assert alter(broker, LOGGER, node, op) == (code, message)
@@ -320,13 +320,13 @@ def test_resources_with_configs_are_listed(
     assert [(each.resource_name, each.resource_type) for each in response.config_resources] == names
 
 
-def test_unknown_resource_types_can_not_be_listed(broker: Any) -> None:
+def test_listing_an_unknown_resource_type_is_refused(broker: Any) -> None:
     request = ListConfigResourcesRequest(resource_types=[TOPIC, 99])
     response = api_74_list_config_resources.handle(broker, context(1), request)
     assert (response.error_code, response.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
 
-def test_quotas_are_described_as_they_are_altered(broker: Any) -> None:
+def test_altered_quotas_are_described(broker: Any) -> None:
     entry = alter_quotas.EntryData(
         entity=[alter_quotas.EntityData(entity_type="user", entity_name=None)],
         ops=[alter_quotas.OpData(key="producer_byte_rate", value=5.0)],
@@ -341,7 +341,7 @@ def test_quotas_are_described_as_they_are_altered(broker: Any) -> None:
     assert [(each.key, each.value) for each in quota.values] == [("producer_byte_rate", 5.0)]
 
 
-def test_a_filter_that_makes_no_sense_has_null_entries(broker: Any) -> None:
+def test_an_invalid_filter_gets_null_entries(broker: Any) -> None:
     component = describe_quotas.ComponentData(entity_type="user", match_type=9)
     request = describe_quotas.DescribeClientQuotasRequest(components=[component])
     response = api_48_describe_client_quotas.handle(broker, context(), request)
@@ -384,7 +384,7 @@ def resources(count: int, kind: int, name: str = "{}") -> list[DescribeConfigsRe
 
 
 @pytest.mark.parametrize("version", [1, 4])
-def test_a_resource_is_described_as_often_as_it_is_named_but_worked_out_once(
+def test_a_resource_is_described_as_often_as_it_is_named_but_computed_once(
     broker: Any, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
@@ -415,8 +415,8 @@ def test_a_resource_is_described_as_often_as_it_is_named_but_worked_out_once(
     assert made == len(one.configs)
 
 
-def test_a_pass_of_the_loop_describes_so_many_configs(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of groups: any name has all configs of groups."""
+def test_a_pass_of_the_loop_describes_a_bounded_number_of_configs(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses groups, because any group name has all group configs."""
     made: list[int] = []
     config = api_32_describe_configs._config
 
@@ -447,7 +447,7 @@ def test_a_pass_of_the_loop_describes_so_many_configs(broker: Any, monkeypatch: 
 
 @pytest.mark.parametrize(("kind", "name"), [(BROKER, "1"), (GROUP, "g{}")])
 @pytest.mark.parametrize("version", [1, 4])
-def test_resources_that_do_not_fit_into_the_answer_are_refused(
+def test_resources_that_do_not_fit_into_the_response_are_refused(
     broker: Any, kind: int, name: str, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_answers, "MAX_ANSWER_BYTES", 200_000)

@@ -1,4 +1,4 @@
-"""The active controller by itself, in virtual time: who is fenced when, and what it looks after."""
+"""The active controller alone, in virtual time: when it fences brokers, and its periodic work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {"node.id": "9", "min.insync.replicas": "2"}
 
 
 class FakeLog:
-    """What the controller uses of the metadata log, committed at once."""
+    """The part of the metadata log that the controller uses; it commits at once."""
 
     def __init__(self) -> None:
         self.image: MetadataImage = replace(EMPTY_IMAGE, features=default_features(30))
@@ -68,7 +68,7 @@ class FakeLog:
 
 @dataclass
 class FakeNetwork:
-    """Ports by how a connection to them goes: accepted, refused, or nothing at all."""
+    """A network whose ports accept, refuse or ignore connections."""
 
     ports: dict[int, str] = field(default_factory=dict)
     tried: list[int] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Stage:
         return answer.broker_epoch
 
     async def refused(self, broker_id: int, life: int, previous: int = -1, ended: int = -1) -> int:
-        """The epoch that the controller names; it registers nobody."""
+        """Sends a registration that is refused; returns the epoch that the refusal names."""
         before = self.log.image
         with pytest.raises(KafkaError) as refusal:
             await self.register(broker_id, life, previous, ended=ended)
@@ -152,7 +152,7 @@ class Stage:
         return self.told
 
     async def register_alive(self, broker_id: int, life: int) -> int:
-        """A process that runs reads the controller's answer, and names the registration that it ends."""
+        """Registers as a running process does: reads the refusal, and names the registration that it replaces."""
         return await self.register(broker_id, life, ended=await self.refused(broker_id, life))
 
     async def beat(self, broker_id: int, **fields: Any) -> Any:
@@ -220,7 +220,7 @@ def play(script: Callable[[Stage], Awaitable[None]], settings: dict[str, str] | 
 PARTITION = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, directories=(bytes(16),) * 3)
 
 
-def test_a_silent_broker_is_fenced_when_its_session_is_over() -> None:
+def test_a_broker_without_heartbeats_is_fenced_when_its_session_ends() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         stage.topic(PARTITION)
@@ -252,7 +252,7 @@ def test_a_killed_process_is_fenced_at_once() -> None:
     assert "refused" in (failover.how or "")
 
 
-def test_a_listener_that_closes_a_moment_later_than_the_connection_is_noticed_too() -> None:
+def test_a_broker_whose_listener_closes_shortly_after_its_connection_is_fenced_at_once() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.connections[1].close()
@@ -266,7 +266,7 @@ def test_a_listener_that_closes_a_moment_later_than_the_connection_is_noticed_to
 
 
 @pytest.mark.parametrize("how", ["accepts", "silent"])
-def test_a_lost_connection_alone_fences_nobody(how: str) -> None:
+def test_a_lost_connection_alone_fences_no_broker(how: str) -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.network.ports[1] = how
@@ -279,7 +279,7 @@ def test_a_lost_connection_alone_fences_nobody(how: str) -> None:
     play(script)
 
 
-def test_a_broker_that_is_heard_of_again_is_not_fenced() -> None:
+def test_a_broker_that_reconnects_is_not_fenced() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.connections.pop(1).close()
@@ -292,7 +292,7 @@ def test_a_broker_that_is_heard_of_again_is_not_fenced() -> None:
     play(script)
 
 
-def test_an_old_connection_says_nothing_about_a_broker_that_moved_to_another() -> None:
+def test_losing_an_old_connection_does_not_affect_a_broker_with_a_new_one() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         old = stage.connections.pop(1)
@@ -306,7 +306,7 @@ def test_an_old_connection_says_nothing_about_a_broker_that_moved_to_another() -
     play(script)
 
 
-def test_a_controller_that_takes_over_looks_for_every_broker() -> None:
+def test_a_new_controller_probes_every_broker() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         stage.topic(PARTITION)
@@ -325,7 +325,7 @@ def test_a_controller_that_takes_over_looks_for_every_broker() -> None:
     play(script)
 
 
-def test_nobody_is_fenced_for_time_in_which_the_controller_stood_still() -> None:
+def test_no_broker_is_fenced_for_a_pause_of_the_controller() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         asyncio.get_running_loop().block(60.0)  # type: ignore[attr-defined]
@@ -338,15 +338,15 @@ def test_nobody_is_fenced_for_time_in_which_the_controller_stood_still() -> None
 
 
 @pytest.mark.parametrize("pause_s", [7.5, 9.5, 60.0])
-def test_a_pause_of_the_controller_takes_nothing_from_a_session(pause_s: float) -> None:
-    """However a pause falls upon sessions: after it each broker has what it had before, but for a second or so."""
+def test_a_pause_of_the_controller_does_not_shorten_sessions(pause_s: float) -> None:
+    """Checks that after a pause at any moment each broker has its remaining session time, except for about a second."""
 
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
-        await asyncio.sleep(1.6)  # a heartbeat is under way
+        await asyncio.sleep(1.6)  # a heartbeat is in flight
         asyncio.get_running_loop().block(pause_s)  # type: ignore[attr-defined]
-        await asyncio.sleep(0)  # until it is over
-        await asyncio.sleep(5.0)  # brokers whose connections timed out meanwhile come back, one slower than the other
+        await asyncio.sleep(0)  # the end of the pause
+        await asyncio.sleep(5.0)  # brokers whose connections timed out meanwhile reconnect one after the other
         assert stage.fenced() == []
         await stage.beat(1)
         await asyncio.sleep(4.0)
@@ -355,11 +355,11 @@ def test_a_pause_of_the_controller_takes_nothing_from_a_session(pause_s: float) 
     play(script)
 
 
-def test_who_speaks_up_first_after_the_controller_stood_still_is_not_forgiven_for_the_future() -> None:
+def test_heartbeat_after_controller_pause_is_not_dated_in_the_future() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         asyncio.get_running_loop().block(60.0)  # type: ignore[attr-defined]
-        await stage.beat(1)  # waited in its connection
+        await stage.beat(1)  # was buffered in its connection
         await asyncio.sleep(0.01)
         stage.network.ports[1] = "refuses"
         stage.connections[1].close()
@@ -382,7 +382,7 @@ def listeners(**ports: int) -> list[api_62.Listener]:
         (listeners(OUTSIDE=7, INSIDE=8), {7, 8}, [1]),
     ],
 )
-def test_a_broker_is_looked_for_where_brokers_reach_each_other(
+def test_a_broker_is_probed_at_its_inter_broker_listener(
     offered: list[api_62.Listener], refusing: set[int], fenced: list[int]
 ) -> None:
     async def script(stage: Stage) -> None:
@@ -396,7 +396,7 @@ def test_a_broker_is_looked_for_where_brokers_reach_each_other(
     play(script)
 
 
-def test_a_restart_takes_over_from_its_own_former_life_but_not_from_a_running_one() -> None:
+def test_a_restarted_broker_replaces_its_previous_incarnation_but_not_a_running_one() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         with pytest.raises(KafkaError) as refusal:
@@ -415,12 +415,12 @@ def test_a_restart_takes_over_from_its_own_former_life_but_not_from_a_running_on
     play(script)
 
 
-def test_a_late_registration_of_an_incarnation_that_has_ended_changes_nothing() -> None:
+def test_a_late_registration_of_an_ended_incarnation_changes_nothing() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.connections.pop(1).close()
         before = stage.log.image.brokers[1].epoch
-        await stage.register(1, life=2, previous=before)  # it can tell that nothing was lost
+        await stage.register(1, life=2, previous=before)  # its clean shutdown proves that no record was lost
         stands = stage.log.image.brokers[1].epoch
         for late in (3, 4):
             assert await stage.refused(1, life=late, previous=before) == stands
@@ -436,10 +436,10 @@ def test_late_registrations_do_not_confirm_each_other() -> None:
         assert await stage.refused(1, life=2) == first
         second = await stage.register(1, life=2, ended=first)
         third = await stage.register(1, life=3, previous=second)
-        # Incarnation 2 sent these before it ended: twice without an epoch, and with the one that it had been told.
+        # Incarnation 2 sent these before it ended: twice without an epoch, and once with the epoch from a refusal.
         for ended in (-1, -1, first, first, -1):
             assert await stage.refused(1, life=2, ended=ended) == third
-        # Nor does a request of another incarnation, of another broker, or another controller change that.
+        # A request of another incarnation, of another broker, or at another controller does not change that.
         assert await stage.refused(1, life=4) == third
         stage.connections.pop(2).close()
         await stage.register_alive(2, life=2)
@@ -452,7 +452,7 @@ def test_late_registrations_do_not_confirm_each_other() -> None:
     play(script)
 
 
-def test_another_clusters_broker_is_refused() -> None:
+def test_a_broker_of_another_cluster_is_refused() -> None:
     async def script(stage: Stage) -> None:
         request = api_62.BrokerRegistrationRequest(broker_id=1, cluster_id="another")
         with pytest.raises(KafkaError) as refusal:
@@ -462,7 +462,7 @@ def test_another_clusters_broker_is_refused() -> None:
     play(script)
 
 
-def test_a_controlled_shutdown_waits_until_the_others_know_of_it() -> None:
+def test_a_controlled_shutdown_waits_until_the_other_brokers_have_the_metadata() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         stage.topic(PARTITION)
@@ -480,7 +480,7 @@ def test_a_controlled_shutdown_waits_until_the_others_know_of_it() -> None:
     play(script)
 
 
-def test_leaders_go_back_to_their_preferred_replicas_from_time_to_time() -> None:
+def test_leadership_returns_to_preferred_replicas_periodically() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         stage.topic(replace(PARTITION, leader=2))
@@ -491,7 +491,7 @@ def test_leaders_go_back_to_their_preferred_replicas_from_time_to_time() -> None
     assert play(script, {**settings, "auto.leader.rebalance.enable": "false"}).partition.leader == 2
 
 
-def test_allowing_unclean_elections_works_at_once() -> None:
+def test_enabling_unclean_elections_takes_effect_at_once() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(2, 3)
         stage.topic(replace(PARTITION, isr=(), elr=(1,), leader=-1, last_known_elr=(1,)))
@@ -503,7 +503,7 @@ def test_allowing_unclean_elections_works_at_once() -> None:
     assert play(script).controller.unclean_elections == 1
 
 
-def test_a_controller_that_lost_its_office_does_nothing_more() -> None:
+def test_a_controller_that_lost_its_leadership_does_nothing_more() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.log.lead(False)
@@ -516,6 +516,6 @@ def test_a_controller_that_lost_its_office_does_nothing_more() -> None:
     play(script)
 
 
-def test_rules_come_from_the_settings() -> None:
+def test_the_rules_of_partition_changes_come_from_the_settings() -> None:
     rules = rules_of(Settings({"node.id": "4", "min.insync.replicas": "2", "unclean.leader.election.enable": "true"}))
     assert (rules.min_insync_replicas, rules.unclean_leader_election, rules.node_id) == (2, True, 4)

@@ -1,4 +1,4 @@
-"""The way to the active controller when that changes, and heartbeats that go on whatever they meet."""
+"""The channel to the active controller when the controller changes, and heartbeats that continue after errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(work: Any) -> None:
 
 
 class FakeConnection:
-    """To a node by its port: one never answers, all others do at once."""
+    """A connection to a node by its port: one node never answers, all others answer at once."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -56,7 +56,7 @@ async def opened(network: Any, host: str, port: int, settings: Any = None) -> Fa
     return FakeConnection(port)
 
 
-def test_nobody_waits_for_a_controller_that_stands_still_once_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_to_a_paused_controller_end_when_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerConnection, "open", opened)
 
     async def scenario() -> None:
@@ -71,7 +71,7 @@ def test_nobody_waits_for_a_controller_that_stands_still_once_there_is_another(m
         await asyncio.sleep(0.1)
         assert asking.done()
         assert not asking.result().error_code
-        channel.controller_changed(WELL)  # the connection in use stays
+        channel.controller_changed(WELL)  # the connection in use stays open
         assert len(channel._links._open) == 1
         channel.close()
 
@@ -79,7 +79,7 @@ def test_nobody_waits_for_a_controller_that_stands_still_once_there_is_another(m
 
 
 def alive(ask: Any, directories: Any = lambda: Directories([], [], [])) -> Lifecycle:
-    """A broker that is registered, as far as its heartbeats go."""
+    """Returns a broker that counts as registered for its heartbeats."""
     image = SimpleNamespace(offset=5, brokers={}, features={METADATA_VERSION: 30})
     metadata = SimpleNamespace(image=image, reaches_other_cluster=False)
     identity = Identity(1, "c", bytes(16), True, False, {}, {})
@@ -87,7 +87,7 @@ def alive(ask: Any, directories: Any = lambda: Directories([], [], [])) -> Lifec
     return Lifecycle(identity, cast(Any, channel), cast(Any, metadata), Settings({"node.id": "1"}), directories)
 
 
-def test_what_changes_while_a_heartbeat_is_on_its_way_is_told_at_once() -> None:
+def test_a_change_during_a_heartbeat_is_sent_at_once_afterwards() -> None:
     async def scenario() -> None:
         told: list[tuple[list[bytes], list[bytes]]] = []
         online, failed, closed = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
@@ -112,13 +112,13 @@ def test_what_changes_while_a_heartbeat_is_on_its_way_is_told_at_once() -> None:
     run(scenario())
 
 
-def test_heartbeats_go_on_after_an_error_that_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
+def test_heartbeats_continue_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         beats: list[Any] = []
 
         async def ask(request: Any, *, timeout_ms: int, **_: Any) -> Any:
             beats.append(request)
-            assert timeout_ms <= 4500  # half of a session: a lost one can be sent again
+            assert timeout_ms <= 4500  # half of a session, so that a lost heartbeat can be sent again
             if len(beats) == 1:
                 raise ValueError("nobody has thought of this")
             return BrokerHeartbeatResponse()

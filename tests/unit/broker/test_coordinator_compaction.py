@@ -1,4 +1,4 @@
-"""The journal of a coordinator is a compacted topic: it stays small, and what is left of it is all that counts."""
+"""The journal of a coordinator is a compacted topic: it stays small, and compaction keeps the latest state."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ from penstock.transactions.transaction import Transaction
 
 EAGER = {
     "offsets.topic.num.partitions": "1",
-    "offsets.topic.segment.bytes": "1048576",  # as small as segments may be
+    "offsets.topic.segment.bytes": "1048576",  # the smallest segment size
     "log.cleaner.backoff.ms": "50",
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.cleaner.delete.retention.ms": "0",
@@ -88,7 +88,7 @@ LONG_ID = "x" * 30_000  # fills segments sooner
 
 
 def states_in_the_journal(broker: Broker) -> list[Transaction | None]:
-    """What is left of each id's history, in order."""
+    """Returns the remaining states of each id, in order."""
     records = broker.records("__transaction_state")
     entries = [decode_transaction(record.key, record.value) for record in records]
     return [entry.transaction for entry in entries if entry is not None]
@@ -103,7 +103,7 @@ def epochs_of(broker: Broker, transactional_id: str) -> list[int]:
 
 
 async def start_often(broker: Broker, transactional_id: str, times: int) -> tuple[int, int]:
-    """Each start of a producer is a record. The id and epoch of the last one."""
+    """Writes a record per start of a producer; returns the last producer id and epoch."""
     connection = await BrokerConnection.open(RealNetwork(), broker.host, broker.port)
     try:
         async with asyncio.timeout(120):
@@ -132,7 +132,7 @@ def test_a_compacted_transaction_journal_keeps_the_last_state_of_each_id() -> No
 
 
 @pytest.mark.slow
-def test_an_id_that_expired_leaves_nothing_behind() -> None:
+def test_an_expired_id_leaves_no_record() -> None:
     with Broker(config=EAGER_TRANSACTIONS) as broker:
         old_id, _ = asyncio.run(start_often(broker, "gone", 1))
         wait_until(lambda: None in states_in_the_journal(broker))

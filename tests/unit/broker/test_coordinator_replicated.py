@@ -1,4 +1,4 @@
-"""A coordinator whose partition has other replicas: they may be slow, too few, or follow somebody else."""
+"""A coordinator whose partition has other replicas: they may be slow, too few, or follow another leader."""
 
 import asyncio
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def test_decisions_in_flight_are_answered_in_order_as_the_high_watermark_passes_
 
 
 @pytest.mark.parametrize("step", ["decided", "appended", "half committed"])
-def test_losing_leadership_answers_everything_that_waits(step: str) -> None:
+def test_losing_leadership_answers_all_waiting_requests(step: str) -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -84,7 +84,7 @@ def test_losing_leadership_answers_everything_that_waits(step: str) -> None:
     run(scenario)
 
 
-def test_a_coordinator_of_an_older_epoch_writes_nothing() -> None:
+def test_a_coordinator_of_an_older_epoch_writes_no_record() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         zombie = coordinate(partition)
@@ -102,7 +102,7 @@ def test_a_coordinator_of_an_older_epoch_writes_nothing() -> None:
     run(scenario)
 
 
-def test_a_marker_of_an_older_epoch_is_not_written_either() -> None:
+def test_a_marker_of_an_older_epoch_is_not_written() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         zombie = coordinate(partition)
@@ -116,7 +116,7 @@ def test_a_marker_of_an_older_epoch_is_not_written_either() -> None:
     run(scenario)
 
 
-def test_what_a_new_leader_loaded_is_told_when_it_is_committed() -> None:
+def test_loaded_state_is_returned_only_once_it_is_committed() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         before = coordinate(partition)
@@ -135,7 +135,7 @@ def test_what_a_new_leader_loaded_is_told_when_it_is_committed() -> None:
     run(scenario)
 
 
-def test_a_decided_transaction_that_was_loaded_sends_its_markers_once_the_decision_is_committed() -> None:
+def test_markers_of_a_loaded_transaction_are_sent_once_its_decision_is_committed() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         performed: list[tuple[object, object]] = []
@@ -180,7 +180,7 @@ def test_too_few_replicas_refuse_a_write_without_losing_the_state() -> None:
     run(scenario)
 
 
-def test_replicas_that_fall_behind_after_the_append_make_clients_ask_again_and_the_write_stands() -> None:
+def test_a_write_whose_isr_shrinks_after_the_append_is_kept_and_the_client_retries() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -202,7 +202,7 @@ def test_replicas_that_fall_behind_after_the_append_make_clients_ask_again_and_t
     run(scenario)
 
 
-def test_an_answer_that_waits_too_long_for_replicas_says_try_again() -> None:
+def test_a_write_that_is_not_replicated_in_time_gets_a_retriable_error() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         shard = coordinate(partition).machine

@@ -1,4 +1,4 @@
-"""The runtime of coordinators over a log whose high watermark the test moves."""
+"""The runtime of coordinators, with a log whose high watermark the test moves."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -49,7 +49,7 @@ class Slice:
 
 @dataclass
 class MemoryPartition:
-    """A partition of whole batches; `replicated` says whether an append is committed at once."""
+    """A partition of whole batches; with `replicated` an append is committed at once."""
 
     replicated: bool = True
     refuse: KafkaError | None = None
@@ -176,7 +176,7 @@ async def passes(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-def test_what_one_pass_of_the_loop_decides_is_one_batch() -> None:
+def test_decisions_of_one_pass_of_the_loop_are_one_batch() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         coordinator = coordinate(partition)
@@ -191,7 +191,7 @@ def test_what_one_pass_of_the_loop_decides_is_one_batch() -> None:
     run(scenario)
 
 
-def test_an_answer_waits_for_the_high_watermark_and_so_does_a_read_of_what_is_not_committed() -> None:
+def test_responses_and_reads_of_uncommitted_state_wait_for_the_high_watermark() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -211,7 +211,7 @@ def test_an_answer_waits_for_the_high_watermark_and_so_does_a_read_of_what_is_no
     run(scenario)
 
 
-def test_replay_brings_back_the_state_and_the_members_sessions() -> None:
+def test_a_replay_restores_the_state_and_the_members_sessions() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         first = coordinate(partition)
@@ -233,7 +233,7 @@ def test_replay_brings_back_the_state_and_the_members_sessions() -> None:
     run(scenario)
 
 
-def test_a_marker_in_the_log_decides_over_the_commits_of_its_transaction() -> None:
+def test_a_marker_commits_or_drops_the_pending_offsets_of_its_transaction() -> None:
     async def scenario() -> None:
         for committed, expected in ((True, 7), (False, 1)):
             partition = MemoryPartition()
@@ -256,7 +256,7 @@ def test_a_marker_in_the_log_decides_over_the_commits_of_its_transaction() -> No
     run(scenario)
 
 
-def test_a_log_that_refuses_sends_everybody_away_and_nobody_is_told_a_lie() -> None:
+def test_a_failed_append_fails_all_its_requests_and_reloads_the_state() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         coordinator = coordinate(partition)
@@ -280,7 +280,7 @@ def test_a_log_that_refuses_sends_everybody_away_and_nobody_is_told_a_lie() -> N
     run(scenario)
 
 
-def test_losing_the_partition_fails_what_waits_for_its_commit() -> None:
+def test_losing_the_partition_fails_uncommitted_requests() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -298,7 +298,7 @@ def test_losing_the_partition_fails_what_waits_for_its_commit() -> None:
     run(scenario)
 
 
-def test_a_decision_larger_than_a_batch_is_split_and_a_record_larger_than_one_is_refused() -> None:
+def test_a_decision_larger_than_a_batch_is_split_and_a_record_larger_than_a_batch_is_refused() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(max_message_bytes=1000)
         coordinator = coordinate(partition)
@@ -319,10 +319,10 @@ def test_a_decision_larger_than_a_batch_is_split_and_a_record_larger_than_one_is
     run(scenario)
 
 
-def test_a_log_that_cannot_be_read_as_a_whole_is_not_served_in_part() -> None:
+def test_a_log_that_cannot_be_read_completely_is_not_served() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
-        key = b"\x00\x01" + b"\x00\x01g" + b"\x00\x09t"  # claims a longer topic than there is
+        key = b"\x00\x01" + b"\x00\x01g" + b"\x00\x09t"  # the length of the topic name is wrong
         partition.append(build_batch([(0, key, b"\x00\x04", ())]))
         coordinator = coordinate(partition)
         for _ in range(2):
@@ -334,7 +334,7 @@ def test_a_log_that_cannot_be_read_as_a_whole_is_not_served_in_part() -> None:
     run(scenario)
 
 
-def test_a_large_log_loads_beside_the_requests_that_ask_for_it() -> None:
+def test_a_large_log_loads_while_requests_are_answered() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         writer = coordinate(partition)
@@ -354,7 +354,7 @@ def test_a_large_log_loads_beside_the_requests_that_ask_for_it() -> None:
     run(scenario)
 
 
-def test_timers_fire_by_themselves() -> None:
+def test_timers_fire_without_a_request() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         config = GroupConfig(initial_rebalance_delay_ms=5)

@@ -21,7 +21,7 @@ HERE, ELSEWHERE = 1, 2
 
 
 class Hosted:
-    """One topic `o`; its partitions are hosted here, whoever leads them."""
+    """Hosts one topic `o`, whose partitions may have any leader."""
 
     def __init__(self, count: int) -> None:
         self.partitions = {index: MemoryPartition() for index in range(count)}
@@ -61,7 +61,7 @@ def test_partitions_led_here_have_coordinators_and_the_others_do_not() -> None:
     asyncio.run(scenario())
 
 
-def test_what_waits_is_sent_away_when_the_partition_goes_elsewhere() -> None:
+def test_parked_requests_get_not_coordinator_when_the_partition_moves() -> None:
     async def scenario() -> None:
         hosted = Hosted(1)
         hosted.partitions[0].replicated = False
@@ -78,7 +78,7 @@ def test_what_waits_is_sent_away_when_the_partition_goes_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("seen_elsewhere", [True, False])
-def test_a_later_epoch_has_a_coordinator_of_its_own_that_reads_the_log_anew(seen_elsewhere: bool) -> None:
+def test_a_later_leader_epoch_gets_a_new_coordinator_that_loads_the_log(seen_elsewhere: bool) -> None:
     async def scenario() -> None:
         hosted = Hosted(1)
         hosted.lead(p0=(HERE, 1))
@@ -88,7 +88,7 @@ def test_a_later_epoch_has_a_coordinator_of_its_own_that_reads_the_log_anew(seen
         await written
         if seen_elsewhere:
             hosted.lead(p0=(ELSEWHERE, 2))
-        hosted.partitions[0].batches.clear()  # the leader in between did not have it, and this node gave it up
+        hosted.partitions[0].batches.clear()  # the leader in between lacked the record, and this node truncated it
         hosted.partitions[0].log_end_offset = hosted.partitions[0].high_watermark = 0
         assert hosted.lead(p0=(HERE, 3))
         after = hosted.coordinators.at(0)
@@ -99,7 +99,7 @@ def test_a_later_epoch_has_a_coordinator_of_its_own_that_reads_the_log_anew(seen
     asyncio.run(scenario())
 
 
-def test_a_topic_that_was_made_again_has_coordinators_of_its_own_in_the_same_epoch() -> None:
+def test_a_topic_created_again_gets_new_coordinators_in_the_same_epoch() -> None:
     async def scenario() -> None:
         hosted = Hosted(1)
         hosted.lead(p0=(HERE, 0))
@@ -112,7 +112,7 @@ def test_a_topic_that_was_made_again_has_coordinators_of_its_own_in_the_same_epo
     asyncio.run(scenario())
 
 
-def test_going_through_coordinators_survives_that_some_of_them_leave() -> None:
+def test_iterating_over_coordinators_tolerates_removals() -> None:
     async def scenario() -> None:
         hosted = Hosted(3)
         hosted.lead(p0=(HERE, 1), p1=(HERE, 1), p2=(HERE, 1))

@@ -1,4 +1,4 @@
-"""A broker tells where its replicas are: together, until it is heard, and only what the controller does not know."""
+"""A broker reports the directories of its replicas: in one request, until it succeeds, and only changed ones."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def told(*placed: tuple[Partition, bytes], channel: Channel) -> list[Any]:
     return channel.asked
 
 
-def test_a_replica_that_is_where_the_controller_has_it_is_not_spoken_of() -> None:
+def test_a_replica_in_its_recorded_directory_is_not_reported() -> None:
     assert told((partition(0, OTHER, NEW), NEW), channel=Channel()) == []
 
 
-def test_all_that_moved_is_told_in_one_request_by_directory() -> None:
+def test_all_moved_replicas_are_reported_in_one_request_by_directory() -> None:
     asked = told((partition(0, OTHER, OLD), NEW), (partition(1, OTHER, OLD), NEW), channel=Channel())
     assert len(asked) == 1
     assert (asked[0].broker_id, asked[0].broker_epoch) == (2, 7)
@@ -63,7 +63,7 @@ def test_all_that_moved_is_told_in_one_request_by_directory() -> None:
     assert [part.partition_index for part in directory.topics[0].partitions] == [0, 1]
 
 
-def test_it_is_told_again_until_it_is_taken() -> None:
+def test_a_report_is_repeated_until_it_succeeds() -> None:
     refused = AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     channel = Channel(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody"), refused)
     assert len(told((partition(0, OTHER, OLD), NEW), channel=channel)) == 3

@@ -1,4 +1,4 @@
-"""What the dispatcher makes of headers and of handlers that fail."""
+"""The dispatcher's reaction to malformed headers and to handlers that fail."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FLEXIBLE_BODY = b"\0" + encode(DescribeClusterRequest(), 1)
     [
         b"\0\x3c\0\1",  # no correlation id
         bytes(frame(60, 1, b"")),  # the header's tags are missing
-        bytes(frame(60, 1, b"\x05")),  # five tags announced, none there
+        bytes(frame(60, 1, b"\x05")),  # a count of five tags without any tag
         bytes(frame(60, 1, b"\x01\x00\xff\xff\xff\xff\x0f")),  # a tag of four gigabytes
         bytes(frame(60, 1, b"\xff\xff\xff\xff\xff\xff")),  # a count that never ends
         struct.pack(">hhih", 60, 1, 7, -5),  # a client id of negative length
@@ -67,12 +67,12 @@ FLEXIBLE_BODY = b"\0" + encode(DescribeClusterRequest(), 1)
         bytes(frame(60, 1, b"\0")),  # no body
     ],
 )
-def test_a_frame_that_cannot_be_understood_closes_its_connection(request_bytes: bytes) -> None:
+def test_a_malformed_frame_closes_its_connection(request_bytes: bytes) -> None:
     assert isinstance(send(memoryview(request_bytes)), Close)
 
 
 def test_a_header_full_of_tagged_fields_is_refused_before_they_are_read() -> None:
-    """Five megabytes of empty fields took fourteen seconds."""
+    """Checks the CPU time: five megabytes of empty fields once took fourteen seconds."""
     count = 1 << 20
     started = time.thread_time()
     answer = send(frame(60, 1, write_uvarint(count) + b"\0\0" * count + FLEXIBLE_BODY))
@@ -82,7 +82,9 @@ def test_a_header_full_of_tagged_fields_is_refused_before_they_are_read() -> Non
 
 
 @pytest.mark.parametrize(("key", "version"), [(4, 0), (999, 0), (60, 99), (60, -1), (0, 2), (52, 0)])
-def test_what_is_not_served_on_a_client_listener_closes_the_connection_with_its_name(key: int, version: int) -> None:
+def test_an_api_that_is_not_served_on_the_listener_closes_the_connection_and_is_logged_by_name(
+    key: int, version: int
+) -> None:
     answer = send(frame(key, version, b""))
     assert isinstance(answer, Close)
     assert "is not served here" in answer.reason
@@ -111,7 +113,7 @@ def failing(error: Exception) -> Any:
         (ZeroDivisionError(), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_a_handler_that_fails_is_answered_in_the_shape_of_its_api(
+def test_a_failing_handler_gets_the_error_response_of_its_api(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, code: ErrorCode
 ) -> None:
     caplog.set_level(logging.CRITICAL, "penstock.broker.dispatch.dispatcher")

@@ -47,7 +47,7 @@ def test_epoch_minus_one_reads_without_a_session() -> None:
     assert len(cache) == 0
 
 
-def test_an_incremental_fetch_reads_all_that_the_session_knows() -> None:
+def test_an_incremental_fetch_reads_all_partitions_of_the_session() -> None:
     cache = sessions()
     session = opened(cache, {"a": [0, 1]})
     again, wanted, incremental = cache.open(request(session.id, 1, {"b": [0]}), NOW)
@@ -120,21 +120,21 @@ def bounded(max_partitions: int) -> FetchSessions:
     return FetchSessions(10, random.Random(1), max_partitions)
 
 
-def test_a_client_goes_without_a_session_once_all_sessions_hold_as_many_partitions_as_they_may() -> None:
+def test_a_client_gets_no_session_when_the_partition_limit_of_all_sessions_is_reached() -> None:
     cache = bounded(5)
     first = opened(cache, {"a": [0, 1, 2]})
     session, wanted, _ = cache.open(request(0, 0, {"b": [0, 1, 2]}), NOW)
     assert session is None
-    assert len(list(wanted)) == 3  # it is answered all the same
+    assert len(list(wanted)) == 3  # it is answered without a session
     assert (len(cache), cache.partitions) == (1, 3)
     session, _, _ = cache.open(request(0, 0, {"b": list(range(6))}), NOW + 2 * EVICTION_MS)
-    assert session is None  # too large for an empty cache: nobody is evicted for it
+    assert session is None  # larger than the whole limit: no session is evicted for it
     assert len(cache) == 1
-    cache.open(request(first.id, 0, {"b": [0, 1, 2, 3]}), NOW)  # takes the place of its own session
+    cache.open(request(first.id, 0, {"b": [0, 1, 2, 3]}), NOW)  # replaces its own session
     assert (len(cache), cache.partitions) == (1, 4)
 
 
-def test_a_session_that_grows_beyond_the_bound_is_dropped() -> None:
+def test_a_session_that_grows_beyond_the_limit_is_dropped() -> None:
     cache = bounded(5)
     session = opened(cache, {"a": [0, 1, 2]})
     with pytest.raises(KafkaError) as refused:
@@ -143,7 +143,7 @@ def test_a_session_that_grows_beyond_the_bound_is_dropped() -> None:
     assert (len(cache), cache.partitions) == (0, 0)
 
 
-def test_idle_sessions_make_room_for_the_partitions_of_a_new_one() -> None:
+def test_idle_sessions_are_evicted_for_the_partitions_of_a_new_one() -> None:
     cache = bounded(5)
     opened(cache, {"a": [0, 1]})
     opened(cache, {"b": [0, 1]})

@@ -1,4 +1,4 @@
-"""A fetch counts as a follower's if it names a broker's registered epoch and comes over the brokers' listener."""
+"""A fetch counts as a follower's if it has a broker's registered epoch and arrives on the inter-broker listener."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ends_of_followers(cluster: Cluster) -> list[int]:
 
 
 async def with_silent_followers() -> Cluster:
-    """Node 1 leads, 2 and 3 are in sync and not to be heard of any more: an append is not committed."""
+    """Returns a cluster led by node 1; nodes 2 and 3 are in sync but stopped fetching: an append is not committed."""
     cluster = Cluster(1, 2, 3, 4)
     await cluster.start(PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=1))
     await until(lambda: ends_of_followers(cluster) == [0, 0])
@@ -71,7 +71,9 @@ async def with_silent_followers() -> Cluster:
         pytest.param(REPLICA_EPOCHS, {"replica_state": ReplicaState(replica_id=9, replica_epoch=109)}, id="no broker"),
     ],
 )
-def test_a_fetch_without_the_registered_epoch_moves_no_high_watermark(version: int, fields: dict[str, Any]) -> None:
+def test_a_fetch_without_the_registered_epoch_does_not_advance_the_high_watermark(
+    version: int, fields: dict[str, Any]
+) -> None:
     async def scenario() -> None:
         cluster = await with_silent_followers()
         answer = sent(cluster, claims_to_have_everything(cluster, version, **fields), version)
@@ -83,7 +85,7 @@ def test_a_fetch_without_the_registered_epoch_moves_no_high_watermark(version: i
     run(scenario())
 
 
-def test_a_broker_without_a_replica_is_no_follower_whatever_its_epoch() -> None:
+def test_a_broker_without_a_replica_does_not_count_as_a_follower() -> None:
     async def scenario() -> None:
         cluster = await with_silent_followers()
         state = ReplicaState(replica_id=4, replica_epoch=cluster[4].epoch)
@@ -94,7 +96,7 @@ def test_a_broker_without_a_replica_is_no_follower_whatever_its_epoch() -> None:
     run(scenario())
 
 
-def test_a_fetch_with_a_replica_id_reads_nothing_over_a_listener_for_clients() -> None:
+def test_a_fetch_with_a_replica_id_gets_no_records_on_a_client_listener() -> None:
     async def scenario() -> None:
         cluster = await with_silent_followers()
         leader = cluster[1]
@@ -107,7 +109,7 @@ def test_a_fetch_with_a_replica_id_reads_nothing_over_a_listener_for_clients() -
             request.topics[0].partitions[0].fetch_offset = 0
             assert not sent(cluster, request, REPLICA_EPOCHS, "EXTERNAL").records
         assert cluster[1].partition.log.high_watermark == 0
-        for replica_id in (2, 3):  # the very same fetches, where brokers send them
+        for replica_id in (2, 3):  # the same fetches on the inter-broker listener
             state = ReplicaState(replica_id=replica_id, replica_epoch=cluster[replica_id].epoch)
             request = claims_to_have_everything(cluster, REPLICA_EPOCHS, replica_state=state)
             assert sent(cluster, request, REPLICA_EPOCHS, "INTERNAL").error_code == 0
@@ -117,16 +119,16 @@ def test_a_fetch_with_a_replica_id_reads_nothing_over_a_listener_for_clients() -
     run(scenario())
 
 
-def test_the_quiet_session_of_an_incarnation_that_is_gone_keeps_nobody_in_sync() -> None:
+def test_the_idle_session_of_an_ended_incarnation_keeps_no_replica_in_sync() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))
         await cluster[1].partition.committed(cluster[1].append(b"a"))
         leading = cluster[1].partition.leading
         assert leading is not None
-        await asyncio.sleep(2)  # parked polls, again and again, that name nothing
+        await asyncio.sleep(2)  # repeated parked fetches without partitions
         cluster.change_broker(2, epoch=202)
-        await asyncio.sleep(1)  # the poll that was parked before has ended
+        await asyncio.sleep(1)  # the fetch that was parked before has ended
         heard_ms, requests = leading.followers[2].fetch_ms, cluster[2].replicas.counts.requests
         await asyncio.sleep(5)
         assert cluster[2].replicas.counts.requests > requests

@@ -1,7 +1,7 @@
-"""A consumer that reads from a follower (KIP-392) hears of lost records only where the follower can know of them.
+"""A follower reports lost records to a consumer (KIP-392) only if it can know of them.
 
-A follower that lags, or has not heard yet where its leader's epoch begins, has less than the consumer has read. That is
-no loss: as in Kafka the answer is OFFSET_OUT_OF_RANGE, with which consumers go back to the leader.
+A follower that lags, or does not know the start of its leader's epoch yet, has fewer records than the consumer has
+read. No record is lost then: as in Kafka the answer is OFFSET_OUT_OF_RANGE, and the consumer returns to the leader.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NONE = (-1, -1)
 
 
 async def fetched(cluster: Cluster, node: int, offset: int, last_epoch: int) -> tuple[ErrorCode, tuple[int, int]]:
-    """The code, and the divergence that the consumer is told."""
+    """Returns the error code and the diverging epoch in the response."""
     asked = FetchPartition(partition=0, fetch_offset=offset, last_fetched_epoch=last_epoch, partition_max_bytes=1 << 20)
     topics = [FetchTopic(topic_id=TOPIC_ID, partitions=[asked])]
     request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics, rack_id=f"rack{node}")
@@ -28,7 +28,7 @@ async def fetched(cluster: Cluster, node: int, offset: int, last_epoch: int) -> 
 
 
 async def follower_behind(*, isr: tuple[int, ...] = (1, 3)) -> Cluster:
-    """Nodes 1 and 3 have three records, node 2 follows no more and has one."""
+    """Returns a cluster in which nodes 1 and 3 have three records; node 2 stopped fetching and has one."""
     cluster = Cluster(1, 2, 3, replica_selector_class=RACK_AWARE)
     await cluster.start(led_by_1(1, 2, 3))
     await cluster[1].partition.committed(cluster[1].append(b"a"))
@@ -39,7 +39,7 @@ async def follower_behind(*, isr: tuple[int, ...] = (1, 3)) -> Cluster:
     return cluster
 
 
-def test_a_follower_that_lags_tells_of_no_loss() -> None:
+def test_a_lagging_follower_reports_no_loss() -> None:
     async def scenario() -> None:
         cluster = await follower_behind()
         assert await fetched(cluster, 2, 3, 1) == (ErrorCode.OFFSET_OUT_OF_RANGE, NONE)
@@ -49,7 +49,7 @@ def test_a_follower_that_lags_tells_of_no_loss() -> None:
     run(scenario())
 
 
-def test_a_follower_without_its_leaders_epoch_tells_of_no_loss() -> None:
+def test_a_follower_without_its_leaders_epoch_reports_no_loss() -> None:
     async def scenario() -> None:
         cluster = await follower_behind()
         cluster.change(leader=3)
@@ -64,7 +64,7 @@ def test_a_follower_without_its_leaders_epoch_tells_of_no_loss() -> None:
     run(scenario())
 
 
-def test_an_empty_follower_tells_of_no_loss() -> None:
+def test_an_empty_follower_reports_no_loss() -> None:
     async def scenario() -> None:
         cluster = await follower_behind()
         cluster.change(leader=3)
@@ -76,8 +76,8 @@ def test_an_empty_follower_tells_of_no_loss() -> None:
     run(scenario())
 
 
-def test_a_follower_with_records_of_its_own_tells_of_no_loss_above_its_high_watermark() -> None:
-    """It led once, and has not cut off yet what nobody else has."""
+def test_a_diverging_follower_reports_no_loss_above_its_high_watermark() -> None:
+    """The follower is a former leader and has not truncated its own records yet."""
 
     async def scenario() -> None:
         cluster = await follower_behind()
@@ -90,8 +90,8 @@ def test_a_follower_with_records_of_its_own_tells_of_no_loss_above_its_high_wate
     run(scenario())
 
 
-def test_a_follower_tells_of_a_loss_below_its_high_watermark() -> None:
-    """What it has there is committed: a consumer with other records has read them from an unclean leader."""
+def test_a_follower_reports_a_loss_below_its_high_watermark() -> None:
+    """Its records there are committed: a consumer with other records has read them from an unclean leader."""
 
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3, replica_selector_class=RACK_AWARE)

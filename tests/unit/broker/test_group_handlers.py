@@ -1,4 +1,4 @@
-"""Group requests over the wire, in every version, against a node on memory."""
+"""Group requests over the wire, in every version, to a node with a disk in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -96,7 +96,7 @@ def test_a_coordinator_is_found_in_every_version(node: Broker, version: int) -> 
 
 
 @pytest.mark.parametrize("version", versions(11))
-def test_a_member_lives_through_its_cycle_in_every_version(node: Broker, version: int) -> None:
+def test_a_member_joins_syncs_heartbeats_and_leaves_in_every_version(node: Broker, version: int) -> None:
     group = f"cycle-{version}"
 
     async def scenario(connection: BrokerConnection) -> None:
@@ -146,7 +146,9 @@ def commit_request(broker: Broker, group: str, topic: str = "t", partitions: tup
 
 
 @pytest.mark.parametrize("version", versions(8))
-def test_offsets_are_committed_in_every_version_and_bad_partitions_refused_alone(node: Broker, version: int) -> None:
+def test_offsets_are_committed_in_every_version_and_only_unknown_partitions_are_refused(
+    node: Broker, version: int
+) -> None:
     async def scenario(connection: BrokerConnection) -> None:
         answer = await connection.request(commit_request(node, f"commit-{version}", partitions=(0, 5)), version=version)
         [topic] = answer.topics
@@ -228,8 +230,8 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
         talk(broker, scenario)
 
 
-def test_a_member_that_waits_for_others_does_not_hold_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    # a member that still waits makes the stop wait for all of its grace, longer than `stop` itself may take
+def test_a_parked_join_does_not_delay_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a parked join would make the stop wait for its whole grace period, which is longer than `stop` may take
     monkeypatch.setattr("penstock.testing.broker.STOP_GRACE_S", 2 * START_LIMIT_S)
     broker = Broker()
     broker.start()

@@ -1,4 +1,4 @@
-"""A Fetch with very many partitions goes on in slices, and is answered like one that is served in one go."""
+"""A Fetch with many partitions is handled in slices, with the same response as in one pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MANY = 3_000
 def asked(
     count: int = MANY, *, session_id: int = 0, epoch: int = 0, max_wait_ms: int = 0, topic: str = TOPIC
 ) -> FetchRequest:
-    """Partition 0, which is there, is the last one asked for."""
+    """Returns a request whose last partition is 0, the only one that exists."""
     partitions = [
         FetchPartition(partition=index, partition_max_bytes=1 << 20, current_leader_epoch=-1, last_fetched_epoch=-1)
         for index in reversed(range(count))
@@ -66,13 +66,13 @@ def decoded(answer: FetchResponse | Encoded) -> FetchResponse:
 async def leader() -> Cluster:
     cluster = Cluster(1)
     await cluster.start(PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=1))
-    cluster[1].partition.leader_log()  # it is opened
+    cluster[1].partition.leader_log()  # its log is opened
     return cluster
 
 
 @pytest.fixture
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many partitions each piece of a pass had."""
+    """Returns the number of partitions in each slice."""
     sizes: list[int] = []
     pass_over = Fetching.pass_over
 
@@ -85,7 +85,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_many_partitions_are_fetched_in_slices_with_the_answer_of_one_pass(
+def test_many_partitions_are_fetched_in_slices_with_the_response_of_one_pass(
     large: bool, passed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -118,7 +118,7 @@ def test_a_small_request_in_a_large_session_is_served_in_slices_too(passed: list
     run(scenario())
 
 
-def test_few_partitions_are_answered_in_the_pass_that_brought_them(passed: list[int]) -> None:
+def test_few_partitions_are_answered_in_the_pass_of_their_arrival(passed: list[int]) -> None:
     async def scenario() -> None:
         cluster = await leader()
         assert isinstance(handled(cluster, asked(1_000)), FetchResponse)
@@ -129,7 +129,7 @@ def test_few_partitions_are_answered_in_the_pass_that_brought_them(passed: list[
 
 
 @pytest.mark.parametrize("count", [1, MANY])
-def test_much_is_read_in_a_thread_though_it_is_in_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_read_runs_in_a_thread_even_if_it_is_in_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         cluster = await leader()
         cluster[1].append(b"a", b"b")
@@ -146,12 +146,12 @@ def test_much_is_read_in_a_thread_though_it_is_in_memory(count: int, monkeypatch
 
 
 @pytest.mark.parametrize("passes", [0, 3, 1000])
-def test_an_append_wakes_a_large_poll_whether_it_comes_during_its_first_pass_or_later(passes: int) -> None:
+def test_an_append_wakes_a_large_parked_fetch_during_its_first_pass_and_later(passes: int) -> None:
     async def scenario() -> None:
         cluster = await leader()
         loop = asyncio.get_running_loop()
         request = asked(max_wait_ms=60_000)
-        request.topics[0].partitions.reverse()  # the one that is there is looked at first
+        request.topics[0].partitions.reverse()  # the existing partition is read first
         poll = asyncio.ensure_future(handled(cluster, request))
         began = loop.time()
         for _ in range(passes):
@@ -166,7 +166,7 @@ def test_an_append_wakes_a_large_poll_whether_it_comes_during_its_first_pass_or_
     run(scenario())
 
 
-def test_a_large_poll_without_news_ends_after_its_time_and_garbage_is_collected_meanwhile() -> None:
+def test_a_large_parked_fetch_ends_after_its_maximum_wait_and_garbage_is_collected_meanwhile() -> None:
     async def scenario() -> None:
         cluster = await leader()
         loop = asyncio.get_running_loop()
@@ -210,7 +210,7 @@ def state(cache: FetchSessions, session_id: int) -> tuple[int, list[tuple[Any, i
 
 
 def changes(session_id: int) -> FetchRequest:
-    """Updates some partitions, adds some, forgets some, and forgets one that it adds."""
+    """Returns a request that updates, adds and forgets partitions, and forgets one that it adds."""
     request = asked(MANY, session_id=session_id, epoch=1)
     request.topics.append(FetchTopic(topic="other", partitions=[FetchPartition(partition=0, fetch_offset=9)]))
     for spec in request.topics[0].partitions:
@@ -223,7 +223,7 @@ def changes(session_id: int) -> FetchRequest:
     return request
 
 
-def test_a_session_that_is_updated_in_slices_is_the_one_that_is_updated_at_once() -> None:
+def test_updating_a_session_in_slices_gives_the_same_session_as_at_once() -> None:
     async def scenario() -> None:
         states = []
         for in_slices in (False, True):
@@ -243,7 +243,7 @@ def test_a_session_that_is_updated_in_slices_is_the_one_that_is_updated_at_once(
     run(scenario())
 
 
-def test_a_session_that_is_closed_while_it_is_updated_leaves_no_partition_behind() -> None:
+def test_a_session_closed_during_its_update_keeps_no_partitions() -> None:
     async def scenario() -> None:
         cache = FetchSessions(10, random.Random(1))
         session, _, _ = cache.open(asked(), 0)
@@ -265,7 +265,7 @@ def test_a_session_that_is_closed_while_it_is_updated_leaves_no_partition_behind
 # --- turns
 
 
-def test_a_pass_of_the_loop_has_one_slice_of_all_requests_together() -> None:
+def test_a_pass_of_the_loop_runs_one_slice_over_all_requests() -> None:
     async def scenario() -> None:
         slices = Slices()
         done: list[str] = []

@@ -1,4 +1,4 @@
-"""Short requests with long answers: ListGroups and DescribeClientQuotas."""
+"""Short requests with long responses: ListGroups and DescribeClientQuotas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def context(key: int, version: int) -> RequestContext:
 
 
 def passes(ask: Callable[[], Any], made: list[int]) -> Any:
-    """The answer; `made` gets an element for each pass of the loop, to count in."""
+    """Returns the response; `made` gets a counter for each pass of the loop."""
 
     async def run() -> Any:
         made.append(0)
@@ -50,7 +50,7 @@ def broker(**fields: Any) -> Any:
     return SimpleNamespace(logs=SimpleNamespace(environment=SimpleNamespace(disk=MemoryDisk())), **fields)
 
 
-def test_very_many_groups_are_listed_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_groups_are_listed_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
     def counted(**fields: Any) -> Any:
@@ -72,7 +72,7 @@ def test_very_many_groups_are_listed_in_several_passes(monkeypatch: pytest.Monke
     assert max(made) <= 5_000
 
 
-def test_very_many_quotas_are_described_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_quotas_are_described_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
     def counted(**fields: Any) -> EntryData:

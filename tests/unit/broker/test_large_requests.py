@@ -1,4 +1,4 @@
-"""Requests with very many elements: how they are cut, what is served in one pass, and what is refused."""
+"""Requests with many elements: how they are split, what one pass handles, and what is refused."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ from penstock.sim.engine.loop import Timeline
 LARGE = 3 * SMALL_ELEMENTS
 
 
-# --- cutting and joining
+# --- splitting and joining
 
 
 def filled(struct_type: type[Struct], version: int, counts: list[int], serial: list[int]) -> Any:
-    """A struct whose arrays have the given lengths, by depth, and whose names and numbers are all different."""
+    """Returns a struct whose arrays have the given lengths, by depth, and whose names and numbers are all different."""
     made = struct_type()
     for field in struct_type.FIELDS:
         if not field.exists_in(version):
@@ -107,7 +107,7 @@ def scalar(kind: str, number: int) -> Any:
 
 @pytest.mark.parametrize("counts", [[7, 5], [1, 23], [20, 1], [3, 0], [2, 3, 4], [1, 2, 30]])
 @pytest.mark.parametrize("key", sorted(IN_PIECES))
-def test_the_joined_answers_to_the_pieces_are_the_answer_to_the_whole(key: int, counts: list[int]) -> None:
+def test_the_joined_responses_to_the_pieces_equal_the_response_to_the_whole(key: int, counts: list[int]) -> None:
     for version in served_versions(key):
         request = filled(request_class(key), version, counts, [0])
         if isinstance(request, ProduceRequest):
@@ -141,7 +141,7 @@ def frame(key: int, version: int, request: Any) -> memoryview:
 
 
 def reply_of(answer: Any) -> tuple[int, Any]:
-    """How many passes of the loop it took, and the reply."""
+    """Returns the number of passes of the loop, and the reply."""
 
     async def run() -> tuple[int, Any]:
         reply = asyncio.ensure_future(answer())
@@ -186,7 +186,7 @@ def asked(names: list[str]) -> MetadataRequest:
     return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
 
 
-def test_a_request_with_very_many_elements_is_handled_in_pieces_of_one_pass_each(handler: MetadataHandler) -> None:
+def test_a_request_with_many_elements_is_handled_in_pieces_of_one_pass_each(handler: MetadataHandler) -> None:
     names = [f"t{number}" for number in range(LARGE)]
     assert gc.isenabled()
     passes, reply = send(3, 12, asked(names))
@@ -195,16 +195,16 @@ def test_a_request_with_very_many_elements_is_handled_in_pieces_of_one_pass_each
     assert max(handler.sizes) <= PIECE_ELEMENTS
     assert passes >= LARGE // PIECE_ELEMENTS
     assert not any(handler.collecting)
-    assert not any(handler.creating)  # as many topics are refused to CreateTopics
+    assert not any(handler.creating)  # CreateTopics refuses this many topics
     assert gc.isenabled()
 
 
-def test_a_name_that_is_asked_for_again_and_again_is_answered_once(handler: MetadataHandler) -> None:
+def test_a_repeated_name_is_answered_once(handler: MetadataHandler) -> None:
     _, reply = send(3, 12, asked(["t"] * LARGE))
     assert [topic.name for topic in decode(MetadataResponse, 12, b"".join(reply[1:])).topics] == ["t"]
 
 
-def test_a_request_with_few_elements_is_answered_in_the_pass_that_brought_it(handler: MetadataHandler) -> None:
+def test_a_request_with_few_elements_is_answered_in_the_pass_of_its_arrival(handler: MetadataHandler) -> None:
     dispatcher = Dispatcher(broker())
     assert isinstance(dispatcher(cast(Any, None), frame(3, 12, asked(["t"] * 100))), list)
     assert handler.collecting == [True]
@@ -212,7 +212,7 @@ def test_a_request_with_few_elements_is_answered_in_the_pass_that_brought_it(han
 
 
 def test_offsets_of_many_groups_are_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group takes ten times as long as an element of other requests: 4,900 of them took 55 ms."""
+    """Counts a group as ten elements of other requests: 4,900 groups took 55 ms."""
     sizes: list[int] = []
 
     def handle(broker: Any, ctx: Any, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -234,14 +234,14 @@ def test_a_request_beyond_the_limit_of_elements_closes_its_connection(handler: M
     assert handler.sizes == []
 
 
-def test_a_count_that_no_frame_can_hold_closes_the_connection_at_once() -> None:
+def test_an_array_length_beyond_the_frame_closes_the_connection_at_once() -> None:
     body = b"\0" + b"\xff\xff\xff\x7f" + bytes(100)
     data = memoryview(struct.pack(">hhih", 3, 12, 7, -1) + body)
     assert isinstance(Dispatcher(broker())(cast(Any, None), data), Close)
 
 
 def test_offsets_of_many_partitions_are_committed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit of 9,000 partitions, decided as a whole, took 65 ms of one pass of the loop."""
+    """Commits in pieces: a commit of 9,000 partitions took 65 ms in one pass of the loop."""
     sizes: list[int] = []
 
     def handle(broker: Any, ctx: Any, request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -261,7 +261,7 @@ def test_offsets_of_many_partitions_are_committed_in_pieces(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("topics", "configs", "code"), [(WIDEST + 1, 0, 44), (1000, 20, 0), (6000, 9, 44)])
-def test_more_topics_than_the_controller_makes_at_once_are_refused(
+def test_more_topics_than_the_controller_creates_at_once_are_refused(
     topics: int, configs: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def handle(broker: Any, ctx: Any, request: CreateTopicsRequest) -> CreateTopicsResponse:
@@ -280,7 +280,7 @@ def test_more_topics_than_the_controller_makes_at_once_are_refused(
 
 
 class ProduceHandler:
-    """Notes what it is asked to append, and answers when `safe` is done."""
+    """Records the requested appends, and answers when `safe` is done."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -340,7 +340,7 @@ def produced(count: int, acks: int = -1) -> ProduceRequest:
     )
 
 
-def test_a_produce_with_very_many_partitions_is_appended_in_pieces_in_order(producing: ProduceHandler) -> None:
+def test_a_produce_with_many_partitions_is_appended_in_pieces_in_order(producing: ProduceHandler) -> None:
     passes, reply = send(0, 10, produced(LARGE))
     told = decode(ProduceResponse, 10, b"".join(reply[1:]))
     assert producing.appended == list(range(LARGE))
@@ -354,7 +354,7 @@ def test_a_produce_with_very_many_partitions_is_appended_in_pieces_in_order(prod
     assert nodes[:3] == [7, 0, 1]
 
 
-def test_a_produce_with_a_thousand_partitions_is_appended_in_the_pass_that_brought_it(
+def test_a_produce_with_a_thousand_partitions_is_appended_in_the_pass_of_its_arrival(
     producing: ProduceHandler,
 ) -> None:
     assert isinstance(Dispatcher(broker())(cast(Any, None), frame(0, 10, produced(1_000))), list)
@@ -362,7 +362,7 @@ def test_a_produce_with_a_thousand_partitions_is_appended_in_the_pass_that_broug
 
 
 @pytest.mark.parametrize("fails_at", [-1, 3_000])
-def test_a_large_produce_without_acks_has_no_answer_and_ends_with_its_first_error(
+def test_a_large_produce_without_acks_has_no_response_and_ends_with_its_first_error(
     fails_at: int, producing: ProduceHandler
 ) -> None:
     producing.fails_at = fails_at
@@ -375,7 +375,7 @@ def test_a_large_produce_without_acks_has_no_answer_and_ends_with_its_first_erro
         assert max(producing.appended) < fails_at + PIECE_ELEMENTS
 
 
-def test_the_pieces_of_a_produce_share_its_time_and_garbage_is_collected_while_they_wait(
+def test_the_pieces_of_a_produce_share_its_timeout_and_garbage_is_collected_while_they_wait(
     producing: ProduceHandler,
 ) -> None:
     producing.seconds = 2.0
@@ -396,7 +396,7 @@ def test_the_pieces_of_a_produce_share_its_time_and_garbage_is_collected_while_t
     assert gc.isenabled()
 
 
-def test_the_pause_that_a_large_answer_tells_of_is_kept(producing: ProduceHandler) -> None:
+def test_the_throttle_time_of_a_large_response_is_enforced(producing: ProduceHandler) -> None:
     producing.throttle_ms = 250
     muted: list[float] = []
     connection: Any = SimpleNamespace(mute_for=muted.append)
@@ -438,7 +438,7 @@ def test_few_steps_are_done_at_once() -> None:
     assert run_steps(counting(STEPS_PER_PASS - 1)) == STEPS_PER_PASS - 1
 
 
-def test_many_steps_let_others_have_their_turn() -> None:
+def test_many_steps_let_other_requests_run_in_between() -> None:
     async def run() -> Any:
         return await cast(Awaitable[int], run_steps(counting(20 * STEPS_PER_PASS)))
 
@@ -448,7 +448,7 @@ def test_many_steps_let_others_have_their_turn() -> None:
 
 
 @pytest.mark.parametrize(("fails", "total"), [(False, 1010), (True, 9)])
-def test_a_step_may_wait_for_something(fails: bool, total: int) -> None:
+def test_a_step_may_be_awaitable(fails: bool, total: int) -> None:
     async def run() -> Any:
         return await cast(Awaitable[int], run_steps(counting(10, waits_at=3, fails=fails)))
 

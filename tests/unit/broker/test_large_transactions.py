@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn and WriteTxnMarkers with very many partitions: how many of them one pass of the loop has."""
+"""AddPartitionsToTxn and WriteTxnMarkers with many partitions: the number that one pass of the loop handles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.protocol.messages import api_27_write_txn_markers as api_27
 
 
 class Passes:
-    """Counts what is done in each pass of the loop."""
+    """Counts the operations in each pass of the loop."""
 
     def __init__(self) -> None:
         self.done = [0]
@@ -117,7 +117,7 @@ def test_partitions_of_many_transactions_are_added_in_several_passes(
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 5])
-def test_more_partitions_than_are_added_in_one_go_are_refused(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_partitions_than_one_request_may_add_are_refused(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     passes = Passes()
     assert add(passes, monkeypatch, version, [10_000])
     with pytest.raises(KafkaError) as refused:

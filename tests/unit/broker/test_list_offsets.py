@@ -1,4 +1,4 @@
-"""ListOffsets of a leader that has only just begun."""
+"""ListOffsets on a new leader."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def ask(*, high_watermark: int, last_stable_offset: int, isolation: int) -> tupl
 
 
 @pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
-def test_a_leader_that_is_not_yet_where_the_one_before_was_cannot_tell_the_end(isolation: int) -> None:
+def test_a_new_leader_below_the_start_of_its_epoch_returns_offset_not_available(isolation: int) -> None:
     code, _ = ask(high_watermark=EPOCH_START - 1, last_stable_offset=10, isolation=isolation)
     assert code is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-def test_an_open_transaction_does_not_hide_the_end_of_a_new_leaders_log() -> None:
+def test_an_open_transaction_does_not_make_a_new_leaders_end_unavailable() -> None:
     told = ask(high_watermark=EPOCH_START, last_stable_offset=10, isolation=READ_COMMITTED)
     assert told == (ErrorCode.NONE, 10)
 
 
-def test_looking_for_partitions_that_are_named_twice_takes_steps_too() -> None:
+def test_finding_repeated_partitions_is_done_in_steps() -> None:
     counted: list[int] = []
 
     class Spec:

@@ -1,4 +1,4 @@
-"""Handlers of the active controller, called on the node that is it, get the controller's parts and not the broker."""
+"""Handlers of the active controller that are called on the same node get the controller's parts, not the broker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ ASKED_BY_NODES = (56, 62, 63, 67, 70, 73)
 
 
 @pytest.mark.parametrize("api_key", sorted((CONTROLLER_APIS & HANDLERS.keys()) | set(ASKED_BY_NODES)))
-def test_a_controllers_handler_needs_no_more_than_the_controllers_parts(api_key: int) -> None:
+def test_a_controller_handler_needs_only_the_controllers_parts(api_key: int) -> None:
     first, *_ = inspect.signature(load_handler(api_key)).parameters.values()
     assert first.annotation == "ControllerParts"

@@ -1,4 +1,4 @@
-"""Markers on their way to partitions here and on nodes that move, refuse, vanish or wait for their replicas."""
+"""Sending markers to local partitions, and to nodes that move, refuse, die or wait for their replicas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EPOCH = 4
 
 
 def answer(request: WriteTxnMarkersRequest, codes: dict[int, ErrorCode] | None = None) -> WriteTxnMarkersResponse:
-    """The same code for every partition of an index, NONE where none is given."""
+    """Returns a response with the given code per partition index; NONE by default."""
     codes = codes or {}
     return WriteTxnMarkersResponse(
         markers=[
@@ -57,7 +57,7 @@ def answer(request: WriteTxnMarkersRequest, codes: dict[int, ErrorCode] | None =
 
 @dataclass
 class World:
-    """Leaders by partition; `scripts` has what the next calls to each node meet, then all is well."""
+    """Leaders by partition; `scripts` has the results of the next calls to each node, later calls succeed."""
 
     leaders: dict[tuple[str, int], int]
     scripts: dict[int, list[Any]] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_partitions_led_here_are_done_at_once() -> None:
+def test_markers_for_local_partitions_are_written_at_once() -> None:
     async def scenario() -> None:
         world = World({("t", 0): HERE, ("t", 1): HERE})
         world.send(("t", 0), ("t", 1))
@@ -149,7 +149,7 @@ def test_partitions_led_here_are_done_at_once() -> None:
     run(scenario)
 
 
-def test_a_marker_counts_when_it_is_committed() -> None:
+def test_a_marker_is_done_when_it_is_committed() -> None:
     async def scenario() -> None:
         world = World({("t", 0): HERE}, high_watermark=9)
         world.send(("t", 0))
@@ -162,7 +162,7 @@ def test_a_marker_counts_when_it_is_committed() -> None:
     run(scenario)
 
 
-def test_another_leader_gets_one_request_with_all_that_came_together() -> None:
+def test_another_leader_gets_one_request_with_all_waiting_markers() -> None:
     async def scenario() -> None:
         gate = asyncio.Event()
         world = World({("t", 0): 2, ("t", 1): 2, ("u", 0): 3}, scripts={2: [gate]})
@@ -179,7 +179,7 @@ def test_another_leader_gets_one_request_with_all_that_came_together() -> None:
     run(scenario)
 
 
-def test_what_is_lost_or_refused_is_sent_again_and_what_was_written_is_not() -> None:
+def test_only_lost_or_refused_markers_are_sent_again() -> None:
     async def scenario() -> None:
         lost = KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
         world = World({("t", 0): 2, ("t", 1): 2}, scripts={2: [lost, {1: ErrorCode.NOT_LEADER_OR_FOLLOWER}]})
@@ -191,7 +191,7 @@ def test_what_is_lost_or_refused_is_sent_again_and_what_was_written_is_not() -> 
     run(scenario)
 
 
-def test_an_answer_that_cannot_be_understood_loses_no_marker(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_response_loses_no_marker(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         world = World({("t", 0): 2, ("t", 1): 2}, scripts={2: [ValueError("999 is no error code")]})
         world.send(("t", 0), producer_id=1)
@@ -202,7 +202,7 @@ def test_an_answer_that_cannot_be_understood_loses_no_marker(caplog: pytest.LogC
     assert "markers for node 2" in caplog.text
 
 
-def test_a_new_leader_is_told_as_soon_as_it_is_known() -> None:
+def test_markers_are_sent_to_a_new_leader_at_once() -> None:
     async def scenario() -> None:
         world = World({("t", 0): -1})
         world.send(("t", 0))
@@ -215,7 +215,7 @@ def test_a_new_leader_is_told_as_soon_as_it_is_known() -> None:
     run(scenario)
 
 
-def test_a_dead_node_does_not_hold_up_the_others() -> None:
+def test_a_dead_node_does_not_delay_other_nodes() -> None:
     async def scenario() -> None:
         silence = asyncio.Event()
         world = World({("t", 0): 2, ("u", 0): 3}, scripts={2: [silence]})
@@ -241,7 +241,7 @@ def test_a_partition_that_knows_a_newer_coordinator_ends_the_attempt() -> None:
     run(scenario)
 
 
-def test_a_partition_that_has_ended_the_transaction_before_is_done() -> None:
+def test_a_partition_that_already_ended_the_transaction_is_done() -> None:
     async def scenario() -> None:
         world = World({("t", 0): 2}, scripts={2: [{0: ErrorCode.INVALID_PRODUCER_EPOCH}]})
         world.send(("t", 0))
@@ -250,7 +250,7 @@ def test_a_partition_that_has_ended_the_transaction_before_is_done() -> None:
     run(scenario)
 
 
-def test_nothing_more_is_sent_for_a_coordinator_that_lost_its_partition() -> None:
+def test_no_markers_are_sent_for_a_coordinator_that_lost_its_partition() -> None:
     async def scenario() -> None:
         world = World({("t", 0): HERE}, refusals=[ErrorCode.NOT_ENOUGH_REPLICAS])
         world.send(("t", 0))
@@ -273,7 +273,7 @@ def test_a_deleted_partition_needs_no_marker() -> None:
     run(scenario)
 
 
-def test_many_partitions_here_are_written_in_slices() -> None:
+def test_markers_for_many_local_partitions_are_written_in_slices() -> None:
     async def scenario() -> None:
         names = [("t", index) for index in range(250)]
         world = World(dict.fromkeys(names, HERE))
@@ -285,8 +285,8 @@ def test_many_partitions_here_are_written_in_slices() -> None:
     run(scenario)
 
 
-def test_markers_that_replicas_do_not_follow_are_answered_all_the_same() -> None:
-    """The partition behind the one that stands still has its own answer, and nothing waits for ever."""
+def test_markers_that_are_not_replicated_in_time_are_answered() -> None:
+    """A partition after one without replication progress gets its own result, and no request waits forever."""
 
     class Committing:
         def __init__(self, outcome: Exception | None, waits: bool) -> None:

@@ -1,4 +1,4 @@
-"""The metadata APIs against an image: what each version answers, pages, errors and the cache of the full answer."""
+"""The metadata APIs on an image: responses by version, pages, errors, and the cache of the full response."""
 
 import asyncio
 import inspect
@@ -143,12 +143,12 @@ def test_every_version_names_brokers_and_all_topics(version: int) -> None:
     assert reply.controller_id == (1 if version else -1)
 
 
-def test_no_topics_means_none_from_version_1() -> None:
+def test_an_empty_list_means_no_topics_since_version_1() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())))
     assert metadata(broker, MetadataRequest(topics=[]), 1).topics == []
 
 
-def test_the_answer_for_all_topics_is_encoded_once_per_image() -> None:
+def test_the_response_for_all_topics_is_encoded_once_per_image() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())))
     first = ask(api_03_metadata, broker, MetadataRequest(topics=None), 12)
     assert ask(api_03_metadata, broker, MetadataRequest(topics=None), 12) is first
@@ -213,7 +213,7 @@ def test_internal_topics_are_created_with_their_own_counts_and_configs() -> None
 @pytest.mark.parametrize(
     ("allowed", "properties"), [(False, {}), (True, {"auto_create_topics_enable": "false"})], ids=["client", "broker"]
 )
-def test_nothing_is_created_unless_both_sides_want_it(allowed: bool, properties: dict[str, str]) -> None:
+def test_a_topic_is_created_only_if_client_and_broker_allow_it(allowed: bool, properties: dict[str, str]) -> None:
     broker = broker_with(image_with(), **properties)
     reply = metadata(broker, named("new", allow_auto_topic_creation=allowed))
     assert reply.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -226,7 +226,7 @@ def test_a_topic_that_can_not_be_created_is_unknown() -> None:
     assert reply.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_authorised_operations_are_told_when_asked() -> None:
+def test_authorised_operations_are_returned_on_request() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())))
     reply = metadata(
         broker,
@@ -245,7 +245,7 @@ def partition_reply(image: MetadataImage, version: int) -> tuple[int, int, list[
     return found.error_code, found.leader_id, found.replica_nodes, found.offline_replicas
 
 
-def test_partitions_that_a_client_can_not_reach_say_so() -> None:
+def test_partitions_that_a_client_cannot_reach_get_an_error() -> None:
     fenced = BrokerImage(2, 5, bytes(16), {LISTENER: Endpoint("two", 9092, 0)}, fenced=True)
     elsewhere = BrokerImage(3, 5, bytes(16), {"OTHER": Endpoint("three", 9092, 0)}, fenced=False)
     leaderless = image_with(topic("a", 1, PartitionImage((1, 2), (1,), -1)), two=fenced)
@@ -281,7 +281,7 @@ def test_delete_topics_takes_names_before_version_6_and_states_after() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.INVALID_REQUEST), (6, ErrorCode.TOPIC_DELETION_DISABLED)])
-def test_deletion_can_be_switched_off(version: int, code: ErrorCode) -> None:
+def test_deletion_can_be_disabled(version: int, code: ErrorCode) -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())), delete_topic_enable="false")
     with pytest.raises(KafkaError) as refusal:
         ask(api_20_delete_topics, broker, DeleteTopicsRequest(topic_names=["a"]), version, 20)
@@ -310,7 +310,7 @@ def three_topics() -> Any:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
-def test_pages_put_together_are_everything_once_in_order(limit: int) -> None:
+def test_all_pages_together_contain_every_partition_once_in_order(limit: int) -> None:
     broker = three_topics()
     seen: list[tuple[str | None, int]] = []
     cursor: tuple[str, int] | None = None
@@ -323,7 +323,7 @@ def test_pages_put_together_are_everything_once_in_order(limit: int) -> None:
     assert seen == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
 
 
-def test_a_page_ends_before_the_first_topic_that_has_no_room() -> None:
+def test_a_page_ends_before_the_first_topic_that_does_not_fit() -> None:
     broker = three_topics()
     assert page(broker, ["a", "b", "x"], 2) == ([("a", [0, 1])], ("b", 0))
     assert page(broker, ["a", "b", "x"], 4) == ([("a", [0, 1]), ("b", [0, 1])], ("b", 2))
@@ -333,13 +333,13 @@ def test_a_page_ends_before_the_first_topic_that_has_no_room() -> None:
     assert page(broker, [], 9, ("bb", 1)) == ([("c", [0])], None)
 
 
-def test_the_broker_has_a_limit_of_its_own() -> None:
+def test_the_broker_limits_the_page_size() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one(5))), max_request_partition_size_limit="2")
     assert page(broker, [], 100) == ([("a", [0, 1])], ("a", 2))
 
 
 @pytest.mark.parametrize("cursor", [("zzz", 1), ("a", -1)])
-def test_a_cursor_that_points_nowhere_is_refused(cursor: tuple[str, int]) -> None:
+def test_an_invalid_cursor_is_refused(cursor: tuple[str, int]) -> None:
     with pytest.raises(KafkaError) as refusal:
         page(three_topics(), ["a", "b"], 9, cursor)
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
@@ -348,7 +348,7 @@ def test_a_cursor_that_points_nowhere_is_refused(cursor: tuple[str, int]) -> Non
 # --- DescribeCluster and DescribeQuorum -----------------------------------------------------------
 
 
-def test_fenced_brokers_are_described_when_asked() -> None:
+def test_fenced_brokers_are_described_on_request() -> None:
     fenced = BrokerImage(2, 5, bytes(16), {LISTENER: Endpoint("two", 9092, 0)}, fenced=True)
     broker = broker_with(image_with(two=fenced))
     reply = ask(api_60_describe_cluster, broker, DescribeClusterRequest(), 2, 60)
@@ -374,7 +374,7 @@ def test_controllers_are_not_described_by_a_broker(endpoint_type: int, code: Err
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_quorum_is_described_and_nothing_else(version: int) -> None:
+def test_only_the_metadata_partition_is_described_as_a_quorum(version: int) -> None:
     wanted = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)])
     request = DescribeQuorumRequest(topics=[wanted])
     reply = ask(api_55_describe_quorum, broker_with(image_with()), request, version, 55)

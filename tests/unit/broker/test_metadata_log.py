@@ -1,4 +1,4 @@
-"""The metadata log of a quorum of one: commit, restart, crash, snapshots, on a disk that loses what wasn't synced."""
+"""The metadata log of a quorum of one: commit, restart, crash, snapshots, on a disk that loses unsynced data."""
 
 import asyncio
 import itertools
@@ -76,7 +76,7 @@ def opened(
 async def started(
     disk: MemoryDisk, policy: SnapshotPolicy | None = None, on_fatal: Callable[[Exception], None] | None = None
 ) -> MetadataLog:
-    """Once it leads, and everything that was in its log is committed again."""
+    """Returns the log once it leads and all records in it are committed."""
     metadata = opened(disk, policy, on_fatal)
     await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
     elected = asyncio.Event()
@@ -204,7 +204,7 @@ def test_listeners_see_every_change_once_and_before_the_reply() -> None:
     run(scenario())
 
 
-def test_a_listener_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         seen: list[int] = []
@@ -220,7 +220,7 @@ def test_a_listener_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptur
     run(scenario())
 
 
-def test_a_refused_decision_leaves_nothing_behind() -> None:
+def test_a_refused_decision_writes_no_record() -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         before = metadata.quorum().log_end_offset
@@ -251,7 +251,7 @@ def test_an_unfinished_transaction_is_aborted_by_the_next_leader() -> None:
     run(scenario())
 
 
-def test_a_replayed_log_tells_when_a_broker_was_found_gone() -> None:
+def test_a_replayed_log_contains_the_times_of_fencings() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -289,7 +289,7 @@ def test_a_change_larger_than_a_batch_is_one_transaction(monkeypatch: pytest.Mon
     run(scenario())
 
 
-def test_a_snapshot_cuts_the_log_and_restores_the_same_image() -> None:
+def test_a_snapshot_truncates_the_log_and_restores_the_same_image() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -311,7 +311,7 @@ def test_a_snapshot_cuts_the_log_and_restores_the_same_image() -> None:
     run(scenario())
 
 
-def test_snapshots_come_by_themselves_when_enough_was_written() -> None:
+def test_snapshots_are_taken_after_enough_records() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk, SnapshotPolicy(bytes_between=2000))
@@ -331,7 +331,7 @@ def test_snapshots_come_by_themselves_when_enough_was_written() -> None:
     run(scenario())
 
 
-def test_a_torn_snapshot_is_passed_over_for_the_one_before() -> None:
+def test_a_torn_snapshot_is_skipped_for_the_previous_one() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -362,7 +362,7 @@ def test_a_snapshot_written_back_as_records_builds_the_same_image() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_was_acknowledged_survives_a_crash_at_any_moment(seed: int) -> None:
+def test_acknowledged_changes_survive_a_crash_at_any_moment(seed: int) -> None:
     async def scenario() -> None:
         random = Random(seed)
         disk = formatted_disk()
@@ -389,7 +389,7 @@ def test_what_was_acknowledged_survives_a_crash_at_any_moment(seed: int) -> None
     run(scenario())
 
 
-def test_a_failing_disk_is_fatal_and_said_once() -> None:
+def test_a_failing_disk_is_fatal_and_reported_once() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         fatal: list[Exception] = []
@@ -422,7 +422,7 @@ async def start_fails(disk: MemoryDisk, message: str) -> None:
         assert disk.read_bytes(name) == content
 
 
-def test_a_node_alone_does_not_take_over_the_log_of_a_quorum() -> None:
+def test_a_single_node_does_not_take_over_the_log_of_a_quorum() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         voters = [Voter(node_id, bytes([node_id] * 16)) for node_id in (1, 2, 3)]
@@ -441,7 +441,7 @@ def test_a_node_alone_does_not_take_over_the_log_of_a_quorum() -> None:
     run(scenario())
 
 
-def test_a_log_whose_beginning_no_snapshot_holds_is_refused() -> None:
+def test_a_log_without_a_snapshot_of_its_beginning_is_refused() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)

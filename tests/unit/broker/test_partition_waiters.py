@@ -1,4 +1,4 @@
-"""Requests that wait at a partition: in which order they go on, and what ends their waiting."""
+"""Requests that wait at a partition: the order in which they continue, and the events that end their wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 
 
 class Fetch:
-    """A fetch that leaves as soon as it is answered, as real ones do."""
+    """A parked fetch that leaves as soon as it is answered, as real ones do."""
 
     def __init__(self, waiters: PartitionWaiters, *, from_follower: bool = False) -> None:
         self.seen: list[int] = []
@@ -33,7 +33,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scenario)
 
 
-def test_consumers_hear_of_the_high_watermark_and_followers_of_appends() -> None:
+def test_consumers_are_notified_of_the_high_watermark_and_followers_of_appends() -> None:
     waiters = PartitionWaiters()
     consumer, follower = Fetch(waiters), Fetch(waiters, from_follower=True)
     waiters.on_append(10)
@@ -42,7 +42,7 @@ def test_consumers_hear_of_the_high_watermark_and_followers_of_appends() -> None
     assert (consumer.seen, follower.seen) == ([7], [10])
 
 
-def test_a_fetch_that_has_left_hears_nothing_more() -> None:
+def test_a_fetch_that_has_left_is_not_notified_again() -> None:
     waiters = PartitionWaiters()
     consumer, follower = Fetch(waiters), Fetch(waiters, from_follower=True)
     waiters.unpark(consumer)
@@ -54,7 +54,7 @@ def test_a_fetch_that_has_left_hears_nothing_more() -> None:
     assert [consumer.answered, follower.answered] == [False, False]
 
 
-def test_followers_alone_are_answered_when_the_log_start_moves_and_all_when_the_partition_goes() -> None:
+def test_a_new_log_start_notifies_only_followers_and_a_removed_partition_all_fetches() -> None:
     waiters = PartitionWaiters()
     consumers, followers = [Fetch(waiters) for _ in range(2)], [Fetch(waiters, from_follower=True) for _ in range(2)]
     waiters.answer_followers()
@@ -64,7 +64,7 @@ def test_followers_alone_are_answered_when_the_log_start_moves_and_all_when_the_
     assert all(each.answered for each in (*consumers, late))
 
 
-def test_commits_end_in_the_order_of_their_offsets_whatever_the_order_they_came_in() -> None:
+def test_commits_complete_in_the_order_of_their_offsets() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         commits = {offset: waiters.commit(offset) for offset in (5, 3, 9, 4)}
@@ -76,7 +76,7 @@ def test_commits_end_in_the_order_of_their_offsets_whatever_the_order_they_came_
     run(scenario())
 
 
-def test_commits_that_were_cancelled_do_not_gather_where_the_high_watermark_stands_still() -> None:
+def test_cancelled_commits_do_not_accumulate_while_the_high_watermark_stands_still() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         for _ in range(100):
@@ -87,7 +87,7 @@ def test_commits_that_were_cancelled_do_not_gather_where_the_high_watermark_stan
     run(scenario())
 
 
-def test_deletions_end_when_the_low_watermark_has_reached_them() -> None:
+def test_deletions_complete_when_the_low_watermark_reaches_them() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         near, far, gone = waiters.deletion(3), waiters.deletion(8), waiters.deletion(9)
@@ -102,7 +102,7 @@ def test_deletions_end_when_the_low_watermark_has_reached_them() -> None:
     run(scenario())
 
 
-def test_a_failure_ends_commits_and_deletions_with_errors_of_their_own_and_leaves_fetches() -> None:
+def test_a_failure_ends_commits_and_deletions_with_separate_errors_and_keeps_fetches() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         fetch = Fetch(waiters)

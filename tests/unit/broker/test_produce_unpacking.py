@@ -1,4 +1,4 @@
-"""Produce of batches that have to be unpacked before they can be appended: who waits, and what is answered."""
+"""Produce of batches that have to be unpacked before the append: which requests wait, and their responses."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def told(answer: ProduceResponse) -> list[PartitionProduceResponse]:
     return answer.responses[0].partition_responses
 
 
-def test_a_batch_that_unpacks_to_many_records_is_answered_later_and_in_its_place() -> None:
+def test_a_batch_with_many_records_is_answered_later_at_its_place() -> None:
     node = Node()
     small = build_batch([(NOW, b"k", None, ())])
     answer = node.produce((COMPACTED, many()), (PLAIN, many()), (COMPACTED, small))
@@ -94,10 +94,10 @@ def test_a_batch_that_unpacks_to_many_records_is_answered_later_and_in_its_place
     assert [each.error_code for each in (first, second, third)] == [0, 0, 0]
     assert (first.base_offset, second.base_offset, third.base_offset) == (1, 0, 0)
     assert node.logs[COMPACTED].log_end_offset == 1 + MANY
-    assert node.charged == [2 * len(many()) + len(small)]  # each batch once, also the one that was unpacked first
+    assert node.charged == [2 * len(many()) + len(small)]  # each batch once, including the unpacked one
 
 
-def test_a_refusal_after_unpacking_names_the_records() -> None:
+def test_an_error_after_unpacking_names_the_records() -> None:
     node = Node()
     (refused,) = told(awaited(node.produce((COMPACTED, many(key=None)))))
     assert refused.error_code == ErrorCode.INVALID_RECORD
@@ -110,7 +110,7 @@ def test_a_refusal_after_unpacking_names_the_records() -> None:
 
 
 @pytest.mark.parametrize(("key", "answer"), [(b"k", None), (None, Close)])
-def test_without_acks_a_refusal_after_unpacking_closes_the_connection(key: bytes | None, answer: type | None) -> None:
+def test_without_acks_an_error_after_unpacking_closes_the_connection(key: bytes | None, answer: type | None) -> None:
     found = awaited(Node().produce((COMPACTED, many(key=key)), acks=0))
     assert found is None if answer is None else isinstance(found, answer)
 

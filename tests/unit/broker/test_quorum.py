@@ -46,7 +46,7 @@ def test_three_nodes_elect_one_leader_and_agree_on_a_log() -> None:
     with_three(run)
 
 
-def test_who_does_not_lead_refuses_proposals() -> None:
+def test_a_replica_that_does_not_lead_refuses_proposals() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         follower = next(one for one in group.replicas if one is not leader)
@@ -85,7 +85,7 @@ def test_a_clean_stop_hands_the_leadership_over() -> None:
     with_three(run)
 
 
-def test_all_restart_with_what_they_had() -> None:
+def test_all_replicas_restart_with_their_logs() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("kept")
@@ -118,7 +118,7 @@ def test_a_fourth_node_observes_and_becomes_a_voter() -> None:
             voter_directory_id=fourth.voter.directory_id,
             listeners=[Listener(name="CONTROLLER", host="127.0.0.1", port=fourth.port)],
         )
-        for _ in range(100):  # the leader hears with the next fetch that all has arrived
+        for _ in range(100):  # the next fetch confirms to the leader that all records arrived
             answer = await leader.running.answer(request)
             if answer.error_code != ErrorCode.REQUEST_TIMED_OUT:
                 break
@@ -131,7 +131,7 @@ def test_a_fourth_node_observes_and_becomes_a_voter() -> None:
     with_three(run)
 
 
-def test_a_node_that_comes_too_late_for_the_log_takes_the_snapshot() -> None:
+def test_a_node_below_the_log_start_loads_the_snapshot() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("gone", "with", "the", "log")
@@ -148,7 +148,7 @@ def test_a_node_that_comes_too_late_for_the_log_takes_the_snapshot() -> None:
     with_three(run)
 
 
-def test_a_snapshot_that_rotted_on_the_leaders_disk_is_written_again_for_those_who_need_it() -> None:
+def test_a_snapshot_damaged_on_the_leaders_disk_is_written_again_when_a_replica_needs_it() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("old")
@@ -167,7 +167,7 @@ def test_a_snapshot_that_rotted_on_the_leaders_disk_is_written_again_for_those_w
     with_three(run)
 
 
-def test_a_snapshot_that_is_damaged_on_its_way_is_fetched_again() -> None:
+def test_a_snapshot_damaged_in_transit_is_fetched_again() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("old")
@@ -193,7 +193,7 @@ def test_a_snapshot_that_is_damaged_on_its_way_is_fetched_again() -> None:
     with_three(run)
 
 
-def test_a_replica_of_another_cluster_or_of_none_is_refused() -> None:
+def test_a_replica_with_another_or_no_cluster_id_is_refused() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         observer = ReplicaKey(9, bytes(15) + b"\x09")
@@ -216,7 +216,7 @@ def test_a_replica_of_another_cluster_or_of_none_is_refused() -> None:
     with_three(run)
 
 
-def test_an_administrator_may_leave_the_cluster_out() -> None:
+def test_an_administrators_request_needs_no_cluster_id() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         answer = await leader.running.answer(RemoveRaftVoterRequest(cluster_id=None, voter_id=9))
@@ -227,7 +227,7 @@ def test_an_administrator_may_leave_the_cluster_out() -> None:
     with_three(run)
 
 
-def test_numbers_that_no_replica_asks_for_do_not_take_the_leader_out_of_the_quorum() -> None:
+def test_requests_with_invalid_numbers_do_not_stop_the_leader() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("a")
@@ -249,7 +249,7 @@ def test_numbers_that_no_replica_asks_for_do_not_take_the_leader_out_of_the_quor
     with_three(run)
 
 
-def test_the_address_of_a_leader_that_is_not_believed_is_not_taken_over() -> None:
+def test_the_address_of_a_refused_leader_is_ignored() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         follower = next(one for one in group.replicas if one is not leader)
@@ -264,7 +264,7 @@ def test_the_address_of_a_leader_that_is_not_believed_is_not_taken_over() -> Non
     with_three(run)
 
 
-def test_an_address_that_only_a_peer_named_is_not_a_known_one() -> None:
+def test_an_address_that_only_a_peer_named_is_not_trusted() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         voters, epoch = leader.running.describe().voter_set, leader.running.epoch
@@ -281,7 +281,7 @@ def test_an_address_that_only_a_peer_named_is_not_a_known_one() -> None:
     with_three(run)
 
 
-def test_a_fetch_brings_as_many_bytes_as_it_asks_for_and_at_least_a_batch() -> None:
+def test_a_fetch_returns_at_most_the_requested_bytes_and_at_least_a_batch() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         for value in "abc":
@@ -296,6 +296,6 @@ def test_a_fetch_brings_as_many_bytes_as_it_asks_for_and_at_least_a_batch() -> N
 
         for few in (1, 0, -1):
             assert await fetched(few) == 1
-        assert await fetched(1 << 20) == 4  # the record that began the epoch, and three
+        assert await fetched(1 << 20) == 4  # the first record of the epoch, and three more
 
     with_three(run)

@@ -1,4 +1,4 @@
-"""The quorum's files after a crash: snapshot and log are brought together again."""
+"""The quorum's files after a crash: recovery makes snapshot and log consistent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_records(log: Log, count: int, *, epoch: int) -> None:
 
 
 def start_again(disk: MemoryDisk, log: Log, snapshot: OffsetAndEpoch) -> QuorumFiles:
-    """The process ended right after it stored the leader's snapshot."""
+    """Restarts a process that crashed right after it stored the leader's snapshot."""
     data = b"".join(write_checkpoint([], epoch=snapshot.epoch, timestamp_ms=1))
     disk.write_atomic(f"{log.path}/{checkpoint_name(*snapshot)}", data)
     log.close()
@@ -37,16 +37,16 @@ def start_again(disk: MemoryDisk, log: Log, snapshot: OffsetAndEpoch) -> QuorumF
     return QuorumFiles(log, disk, ManualClock(), SnapshotStore(disk, log.path), VOTERS)
 
 
-def test_a_longer_log_of_an_older_epoch_gives_way_to_the_snapshot_that_was_stored_before_a_crash() -> None:
+def test_a_snapshot_stored_before_a_crash_replaces_a_longer_log_of_an_older_epoch() -> None:
     disk = MemoryDisk()
     disk.mkdir("/data")
     log = open_log(disk)
-    write_records(log, 200, epoch=1)  # others committed 95 of them, and went on in epoch 2
+    write_records(log, 200, epoch=1)  # other replicas committed 95 of the records, and continued in epoch 2
     view, _ = start_again(disk, log, OffsetAndEpoch(100, 2)).view()
     assert (view.start_offset, view.end_offset, view.last_epoch) == (100, 100, 2)
 
 
-def test_a_log_that_goes_on_behind_the_snapshot_is_kept() -> None:
+def test_a_log_that_continues_after_the_snapshot_is_kept() -> None:
     disk = MemoryDisk()
     disk.mkdir("/data")
     log = open_log(disk)

@@ -1,4 +1,4 @@
-"""Metadata that several controllers agree on: one decides, all follow, and any of them can take over."""
+"""Metadata of several controllers: one is active, the others follow, and any of them can take over."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Controllers:
         await next(one for one in self.group.replicas if one.node_id == node_id).kill()
 
     async def active(self) -> tuple[int, MetadataLog]:
-        """The one that decides, once its cluster has its first records."""
+        """Returns the active controller, once the first records of the cluster are committed."""
 
         def found() -> list[int]:
             return [
@@ -96,7 +96,7 @@ async def create(log: MetadataLog, name: str) -> None:
     assert response.topics[0].error_code == ErrorCode.NONE
 
 
-def test_what_the_active_controller_decides_is_everywhere() -> None:
+def test_decisions_of_the_active_controller_reach_all_controllers() -> None:
     async def run(controllers: Controllers) -> None:
         _, log = await controllers.active()
         await register(log)
@@ -111,7 +111,7 @@ def test_what_the_active_controller_decides_is_everywhere() -> None:
     with_controllers(run)
 
 
-def test_only_the_leader_describes_how_far_the_others_are() -> None:
+def test_only_the_leader_describes_the_progress_of_the_voters() -> None:
     async def run(controllers: Controllers) -> None:
         node_id, log = await controllers.active()
         await register(log)
@@ -128,12 +128,14 @@ def test_only_the_leader_describes_how_far_the_others_are() -> None:
             assert (described.leader_id, described.error_code) == (node_id, ErrorCode.NONE)
             assert [replica.replica_id for replica in described.current_voters] == [1, 2, 3]
             ages = [abs(ctx.now_ms - replica.last_fetch_timestamp) for replica in described.current_voters]
-            assert len([age for age in ages if age < 60_000]) >= 2  # a majority has fetched, or nothing were committed
+            assert (
+                len([age for age in ages if age < 60_000]) >= 2
+            )  # a majority has fetched, because a record is committed
 
     with_controllers(run)
 
 
-def test_the_others_refuse_and_say_who_decides() -> None:
+def test_inactive_controllers_refuse_and_name_the_active_one() -> None:
     async def run(controllers: Controllers) -> None:
         node_id, log = await controllers.active()
         await controllers.agree(log)
@@ -164,7 +166,7 @@ def test_metadata_survives_the_death_of_the_active_controller() -> None:
     with_controllers(run)
 
 
-def test_a_change_that_nobody_else_has_is_not_confirmed_by_a_leader_that_lost_its_office() -> None:
+def test_a_deposed_leader_does_not_confirm_a_change_that_no_other_replica_has() -> None:
     async def run(controllers: Controllers) -> None:
         first_id, first = await controllers.active()
         await register(first)

@@ -1,4 +1,4 @@
-"""Quotas enforced: rates, precedence of entities, and what is shared."""
+"""Enforcement of quotas: rates, precedence of entities, and shared rates."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -71,14 +71,14 @@ def test_a_clock_that_jumps_back_does_not_lock_a_client_out() -> None:
     assert rate.record(10, START - 3_600_000) == 0
 
 
-def test_a_request_that_was_parked_counts_where_the_time_has_got_to() -> None:
+def test_a_parked_request_counts_in_the_current_sample() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(900, START + 5000)
     assert rate.record(200, START) == 1000
     assert not rate.idle(START)
 
 
-def test_a_bucket_stands_still_while_the_clock_goes_back() -> None:
+def test_a_token_bucket_does_not_change_while_the_clock_goes_back() -> None:
     bucket = TokenBucket(1, Window(11, 1000))
     bucket.take(11, START)
     assert bucket.take(1, START - 1000) == 1000
@@ -86,21 +86,21 @@ def test_a_bucket_stands_still_while_the_clock_goes_back() -> None:
     assert bucket.take(0, START - 3_600_000 + 1000) == 0
 
 
-def test_what_is_taken_back_does_not_count() -> None:
+def test_a_forgotten_amount_does_not_count() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(2000, START)
     rate.forget(2000, START)
     assert rate.excess_ms(START) == 0
 
 
-def test_one_sample_is_a_window_too() -> None:
+def test_a_window_may_have_one_sample() -> None:
     rate = Rate(100, Window(1, 1000))
     assert rate.record(100, START) == 0
     assert rate.record(100, START + 999) > 0
     assert rate.record(100, START + 2000) == 0
 
 
-def test_a_bucket_is_full_at_first_and_fills_again() -> None:
+def test_a_token_bucket_starts_full_and_refills() -> None:
     bucket = TokenBucket(2, Window(11, 1000))
     assert bucket.take(22, START) == 0
     assert bucket.take(1, START) == 500
@@ -110,7 +110,7 @@ def test_a_bucket_is_full_at_first_and_fills_again() -> None:
     assert bucket.tokens == 22
 
 
-# --- whose limit ----------------------------------------------------------------------------------
+# --- precedence of entities -----------------------------------------------------------------------
 
 # Kafka's order: each limit is the place of its entity in it.
 ORDER: list[QuotaEntity] = [
@@ -126,14 +126,14 @@ ORDER: list[QuotaEntity] = [
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)))
-def test_the_strongest_entity_counts(first: int) -> None:
+def test_the_most_specific_entity_counts(first: int) -> None:
     limits = {entity: {"producer_byte_rate": float(place + 1)} for place, entity in enumerate(ORDER) if place >= first}
     meter = quotas(limits).produce.meter("User:u", "c")
     assert meter is not None
     assert meter.limit == first + 1
 
 
-def test_a_quota_of_another_kind_or_client_holds_nobody() -> None:
+def test_a_quota_of_another_kind_or_client_does_not_apply() -> None:
     enforced = quotas({((USER, "other"),): {"producer_byte_rate": 1.0}, ((USER, "u"),): {"consumer_byte_rate": 1.0}})
     assert enforced.record_produce(request(), 10**9) == 0
 
@@ -152,7 +152,7 @@ def test_a_users_quota_is_shared_by_its_clients() -> None:
     assert enforced.record_produce(request(client_id="c2"), 100) == 1000
 
 
-def test_a_default_users_quota_is_each_users_own() -> None:
+def test_a_default_user_quota_applies_to_each_user_separately() -> None:
     enforced = quotas({((USER, None),): {"producer_byte_rate": 100.0}})
     assert enforced.record_produce(request(user="u1"), 1000) == 0
     assert enforced.record_produce(request(user="u2"), 1000) == 0
@@ -164,7 +164,7 @@ def test_a_client_ids_quota_is_shared_by_users() -> None:
     assert enforced.record_produce(request(user="u2"), 100) == 1000
 
 
-def test_a_changed_quota_holds_at_once_and_keeps_what_was_counted() -> None:
+def test_a_changed_quota_applies_at_once_and_keeps_the_counts() -> None:
     enforced = quotas({((USER, "u"),): {"producer_byte_rate": 100.0}})
     assert enforced.record_produce(request(), 1000) == 0
     enforced.apply_image(MetadataImage(client_quotas={((USER, "u"),): {"producer_byte_rate": 50.0}}))
@@ -176,7 +176,7 @@ def test_a_changed_quota_holds_at_once_and_keeps_what_was_counted() -> None:
 # --- kinds ----------------------------------------------------------------------------------------
 
 
-def test_without_quotas_nothing_waits() -> None:
+def test_without_quotas_no_request_is_throttled() -> None:
     enforced = quotas({})
     ctx = request()
     assert enforced.record_produce(ctx, 10**9) == 0
@@ -188,7 +188,7 @@ def test_without_quotas_nothing_waits() -> None:
     assert enforced.max_fetch_bytes(ctx) == NO_LIMIT
 
 
-def test_a_fetch_that_must_wait_is_not_counted_because_it_is_answered_empty() -> None:
+def test_a_throttled_fetch_is_answered_empty_and_not_counted() -> None:
     enforced = quotas({((USER, "u"),): {"consumer_byte_rate": 100.0}})
     assert enforced.max_fetch_bytes(request()) == 1000
     assert enforced.record_fetch(request(), 900) == 0
@@ -196,7 +196,7 @@ def test_a_fetch_that_must_wait_is_not_counted_because_it_is_answered_empty() ->
     assert enforced.record_fetch(request(), 100) == 0
 
 
-def test_a_batch_larger_than_the_window_gets_through_on_its_own() -> None:
+def test_a_batch_larger_than_the_windows_quota_passes_alone() -> None:
     enforced = quotas({((USER, "u"),): {"consumer_byte_rate": 100.0}})
     assert enforced.record_fetch(request(), 5000) == 0
     assert enforced.record_fetch(request(now_ms=START + 1), 1) > 0
@@ -218,7 +218,7 @@ class Answer:
     ("response", "told_ms", "muted_s"),
     [(Answer(), 1000, []), (Answer(5000), 5000, []), (Encoded(b"kept"), 0, [1.0]), (None, None, [1.0])],
 )
-def test_a_handler_that_takes_too_long_is_told_so_or_muted(
+def test_a_client_that_exceeds_its_handler_time_is_throttled_and_muted(
     response: Answer | Encoded | None, told_ms: int | None, muted_s: list[float]
 ) -> None:
     ticks = iter([0, 60_000_000_000])
@@ -234,7 +234,7 @@ def test_a_handler_that_takes_too_long_is_told_so_or_muted(
     assert muted == muted_s
 
 
-def test_metadata_changes_wait_or_are_refused_by_the_version_of_the_request() -> None:
+def test_metadata_changes_are_throttled_or_refused_depending_on_the_request_version() -> None:
     enforced = quotas({((USER, "u"),): {"controller_mutation_rate": 1.0}})
     assert enforced.record_mutations(request(), 11, strict=True) == 0
     assert enforced.record_mutations(request(), 2, strict=True) == 2000

@@ -1,4 +1,4 @@
-"""Rare moments of following: answers that come late, tails that aren't synced, one partition that can't go on."""
+"""Rare cases of a follower: late responses, unsynced records, a partition that cannot continue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fetcher_of(cluster: Cluster, node_id: int) -> ReplicaFetcher:
     return cluster[node_id].replicas._fetchers[1, 0]
 
 
-def test_a_divergence_that_a_leader_told_in_an_earlier_epoch_cuts_nothing() -> None:
+def test_a_divergence_from_an_earlier_leader_epoch_truncates_nothing() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -43,7 +43,7 @@ def test_a_divergence_that_a_leader_told_in_an_earlier_epoch_cuts_nothing() -> N
         await until(lambda: cluster[2].partition.log.high_watermark == 2)
         data = PartitionData(partition_index=0, diverging_epoch=EpochEndOffset(epoch=1, end_offset=0), records=None)
         late = FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])])
-        cluster.change(leader=1)  # it leads again: nothing has been asked in this epoch yet
+        cluster.change(leader=1)  # it leads again: no fetch was sent in this epoch yet
         await fetcher_of(cluster, 2)._take(late)
         assert cluster[2].partition.log.log_end_offset == 2
         await cluster.close()
@@ -51,7 +51,7 @@ def test_a_divergence_that_a_leader_told_in_an_earlier_epoch_cuts_nothing() -> N
     run(scenario())
 
 
-def test_a_follower_names_only_what_it_has_synced_where_fsync_is_promised() -> None:
+def test_a_follower_fetches_only_from_its_synced_offset_if_the_topic_requires_fsync() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -78,7 +78,7 @@ def test_a_follower_names_only_what_it_has_synced_where_fsync_is_promised() -> N
     run(scenario())
 
 
-def test_a_partition_that_cannot_be_taken_over_stops_no_other(
+def test_a_partition_that_fails_to_start_does_not_stop_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -104,7 +104,7 @@ def test_a_partition_that_cannot_be_taken_over_stops_no_other(
     run(scenario())
 
 
-def test_without_a_session_who_got_something_asks_last() -> None:
+def test_without_sessions_partitions_with_new_records_are_fetched_last() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         orders: list[list[int]] = []
@@ -154,7 +154,7 @@ def test_the_logs_of_many_new_partitions_are_opened_a_few_in_each_round(monkeypa
     assert (max(opened), sum(opened)) == (1, 20)
 
 
-def test_a_leader_that_tells_the_same_divergence_again_is_not_asked_in_a_tight_loop() -> None:
+def test_a_repeated_divergence_is_not_fetched_in_a_tight_loop() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -162,7 +162,7 @@ def test_a_leader_that_tells_the_same_divergence_again_is_not_asked_in_a_tight_l
         fetcher = fetcher_of(cluster, 2)
         entry = fetcher._followed[TOPIC_ID, 0]
         await until(lambda: entry.asked == 1)
-        fetcher._truncate(entry, 1, 5)  # nothing to cut, nothing to forget
+        fetcher._truncate(entry, 1, 5)  # nothing to truncate
         assert entry.key in fetcher._paused
         await until(lambda: entry.key not in fetcher._paused)
         await cluster.close()
@@ -170,7 +170,7 @@ def test_a_leader_that_tells_the_same_divergence_again_is_not_asked_in_a_tight_l
     run(scenario())
 
 
-def test_a_change_of_the_in_sync_set_is_asked_for_again_after_an_error_that_nobody_expected() -> None:
+def test_an_isr_change_is_requested_again_after_an_unexpected_error() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -192,7 +192,7 @@ def test_a_change_of_the_in_sync_set_is_asked_for_again_after_an_error_that_nobo
     run(scenario())
 
 
-def test_a_leader_whose_disk_failed_throws_nobody_out() -> None:
+def test_a_leader_with_a_failed_disk_removes_no_replica_from_the_isr() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -207,7 +207,7 @@ def test_a_leader_whose_disk_failed_throws_nobody_out() -> None:
     run(scenario())
 
 
-def test_those_who_gave_up_waiting_are_forgotten_though_the_high_watermark_stands_still() -> None:
+def test_cancelled_waiters_are_dropped_while_the_high_watermark_stands_still() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -225,7 +225,7 @@ def test_those_who_gave_up_waiting_are_forgotten_though_the_high_watermark_stand
     run(scenario())
 
 
-def test_what_was_appended_in_an_earlier_epoch_is_not_taken_for_committed_because_the_log_has_grown() -> None:
+def test_an_append_of_an_earlier_epoch_does_not_count_as_committed_when_the_log_grows() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -237,7 +237,7 @@ def test_what_was_appended_in_an_earlier_epoch_is_not_taken_for_committed_becaus
         cluster.cut = set()
         await cluster[2].partition.committed(cluster[2].append(b"b", b"c"))
         await until(lambda: partition.log.high_watermark >= end)
-        for _ in range(2):  # as a follower, and when it leads once more
+        for _ in range(2):  # as a follower, and when it leads again
             with pytest.raises(KafkaError) as error:
                 await partition.committed(end, leader_epoch=1)
             assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -248,7 +248,7 @@ def test_what_was_appended_in_an_earlier_epoch_is_not_taken_for_committed_becaus
     run(scenario())
 
 
-def test_a_parked_fetch_that_fails_ends_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_parked_fetch_ends_without_affecting_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         cluster = Cluster(1)
         await cluster.start(led_by_1(1))
@@ -261,7 +261,7 @@ def test_a_parked_fetch_that_fails_ends_and_disturbs_nobody(monkeypatch: pytest.
             raise ValueError("nobody has thought of this")
 
         monkeypatch.setattr(Log, "read", broken)
-        cluster.change(leader=-1)  # which wakes it, in the middle of taking over the image
+        cluster.change(leader=-1)  # wakes the fetch while the image is being applied
         with pytest.raises(ValueError, match="nobody"):
             await asyncio.wait_for(asking, 1)
         assert cluster[1].image is cluster.image
@@ -270,7 +270,7 @@ def test_a_parked_fetch_that_fails_ends_and_disturbs_nobody(monkeypatch: pytest.
     run(scenario())
 
 
-def test_a_lower_bound_of_in_sync_replicas_commits_at_once_what_was_held_back() -> None:
+def test_a_lower_min_isr_commits_waiting_records_at_once() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         cluster.cut = {(2, 1)}
@@ -285,7 +285,7 @@ def test_a_lower_bound_of_in_sync_replicas_commits_at_once_what_was_held_back() 
     run(scenario())
 
 
-def test_a_smaller_in_sync_set_commits_nothing_before_the_image_that_may_ask_for_more_replicas() -> None:
+def test_a_shrunken_isr_commits_nothing_before_an_image_that_may_raise_min_isr() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2), min_insync_replicas="1")
@@ -294,7 +294,9 @@ def test_a_smaller_in_sync_set_commits_nothing_before_the_image_that_may_ask_for
         cluster[1].append(b"b")
         publish = cluster.publish
         cluster.publish = lambda *_: None  # type: ignore[method-assign]
-        cluster._change(cluster.partition, {"min.insync.replicas": "2"})  # the controller knows, the leader not yet
+        cluster._change(
+            cluster.partition, {"min.insync.replicas": "2"}
+        )  # the controller has the change, the leader not yet
         await until(lambda: cluster.isr() == (1,))
         await asyncio.sleep(0.5)
         assert cluster[1].partition.log.high_watermark == 1

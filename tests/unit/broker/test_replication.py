@@ -1,4 +1,4 @@
-"""Replicas of a partition on two or three brokers: all real but the network, the disk and the controller."""
+"""Replicas of a partition on two or three brokers, with a simulated network, disk and controller."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_sole_replica_commits_in_the_same_pass() -> None:
 
 
 @pytest.mark.parametrize("publish_first", [False, True])
-def test_a_silent_follower_leaves_the_in_sync_set_and_comes_back(publish_first: bool) -> None:
+def test_a_follower_that_stops_fetching_leaves_the_isr_and_rejoins(publish_first: bool) -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         cluster.publish_first = publish_first
@@ -86,7 +86,7 @@ def test_a_silent_follower_leaves_the_in_sync_set_and_comes_back(publish_first: 
     run(scenario())
 
 
-def test_too_few_in_sync_replicas_are_told_before_and_after_the_append() -> None:
+def test_too_few_in_sync_replicas_are_reported_before_and_after_the_append() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2), min_insync_replicas="2")
@@ -109,7 +109,7 @@ def test_too_few_in_sync_replicas_are_told_before_and_after_the_append() -> None
     run(scenario())
 
 
-def test_min_insync_replicas_counts_no_more_than_there_are() -> None:
+def test_min_insync_replicas_is_limited_to_the_number_of_replicas() -> None:
     async def scenario() -> None:
         cluster = Cluster(1)
         await cluster.start(led_by_1(1), min_insync_replicas="2")
@@ -119,7 +119,7 @@ def test_min_insync_replicas_counts_no_more_than_there_are() -> None:
     run(scenario())
 
 
-def test_whoever_waits_hears_when_the_leadership_is_lost() -> None:
+def test_waiting_requests_fail_when_the_leadership_is_lost() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -138,7 +138,7 @@ def test_whoever_waits_hears_when_the_leadership_is_lost() -> None:
     run(scenario())
 
 
-def test_a_former_leader_drops_what_nobody_followed() -> None:
+def test_a_former_leader_truncates_records_that_no_follower_has() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2, 3))
@@ -160,7 +160,7 @@ def test_a_former_leader_drops_what_nobody_followed() -> None:
     run(scenario())
 
 
-def test_a_failover_does_not_wait_for_a_parked_poll() -> None:
+def test_a_failover_does_not_wait_for_a_parked_fetch() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2, 3))
@@ -168,7 +168,7 @@ def test_a_failover_does_not_wait_for_a_parked_poll() -> None:
         await cluster.crash(1)
         started = asyncio.get_running_loop().time()
         cluster.change(leader=2, isr=(2, 3), publish=False)
-        cluster.publish(3)  # it asks a leader that does not know yet that it is one
+        cluster.publish(3)  # it fetches from a leader that is not notified of its leadership yet
         await asyncio.sleep(0.02)
         cluster.publish(2)
         await cluster[2].partition.committed(cluster[2].append(b"b"))
@@ -181,12 +181,12 @@ def test_a_failover_does_not_wait_for_a_parked_poll() -> None:
     run(scenario())
 
 
-def test_a_poll_that_was_left_alone_may_fail() -> None:
+def test_an_abandoned_fetch_may_fail() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
         await asyncio.sleep(0.1)
-        cluster.change(leader=1)  # of another epoch: the follower doesn't wait for the end of its poll
+        cluster.change(leader=1)  # another epoch: the follower does not wait for the end of its parked fetch
         await asyncio.sleep(0.01)
         await cluster.crash(1)
         await asyncio.sleep(1)
@@ -198,7 +198,7 @@ def test_a_poll_that_was_left_alone_may_fail() -> None:
     run(scenario())
 
 
-def test_a_follower_whose_records_the_leader_has_deleted_starts_over() -> None:
+def test_a_follower_below_the_leaders_log_start_starts_over() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -209,7 +209,7 @@ def test_a_follower_whose_records_the_leader_has_deleted_starts_over() -> None:
         leader = cluster[1].partition
         await until(lambda: leader.log.high_watermark == end)
         cluster.change_broker(2, fenced=True)
-        assert leader.delete_before(10) is None  # the only living replica has
+        assert leader.delete_before(10) is None  # the only live replica has deleted them
         leader.log.roll()
         cluster.cut = set()
         cluster.change_broker(2, fenced=False)
@@ -221,7 +221,7 @@ def test_a_follower_whose_records_the_leader_has_deleted_starts_over() -> None:
     run(scenario())
 
 
-def test_records_are_deleted_when_every_living_replica_has_deleted_them() -> None:
+def test_delete_records_completes_when_every_live_replica_has_deleted_them() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2, 3))
@@ -261,7 +261,7 @@ def test_only_the_registered_incarnation_joins_the_in_sync_set() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"fenced": True}, {"in_controlled_shutdown": True}])
-def test_who_is_fenced_or_stopping_does_not_join(fields: dict[str, bool]) -> None:
+def test_a_fenced_or_stopping_broker_does_not_join_the_isr(fields: dict[str, bool]) -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2, isr=(1,)))
@@ -280,7 +280,7 @@ def test_who_is_fenced_or_stopping_does_not_join(fields: dict[str, bool]) -> Non
 @pytest.mark.parametrize(
     "code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OPERATION_NOT_ATTEMPTED]
 )
-def test_a_refused_change_is_asked_for_again_while_it_stands(code: ErrorCode) -> None:
+def test_a_refused_isr_change_is_requested_again_while_it_is_needed(code: ErrorCode) -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         cluster.refuse_isr = [code] * 3
@@ -292,7 +292,7 @@ def test_a_refused_change_is_asked_for_again_while_it_stands(code: ErrorCode) ->
     run(scenario())
 
 
-def test_a_change_overtaken_by_the_image_is_settled_by_it() -> None:
+def test_a_newer_image_settles_a_pending_isr_change() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         cluster.refuse_isr = [ErrorCode.INVALID_UPDATE_VERSION]
@@ -331,7 +331,7 @@ def test_replicas_are_added_moved_and_removed_with_their_logs() -> None:
     run(scenario())
 
 
-def test_a_follower_of_a_topic_that_promises_fsync_counts_what_it_has_synced() -> None:
+def test_a_follower_of_a_topic_with_fsync_reports_only_its_synced_offset() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2), flush_messages="1")
@@ -344,7 +344,7 @@ def test_a_follower_of_a_topic_that_promises_fsync_counts_what_it_has_synced() -
     run(scenario())
 
 
-def test_a_follower_answers_consumers_up_to_its_high_watermark_and_a_close_one_is_preferred() -> None:
+def test_consumers_read_from_a_follower_in_their_rack_up_to_its_high_watermark() -> None:
     def request(rack: str) -> FetchRequest:
         asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic_id=TOPIC_ID, partitions=[asked])]
@@ -373,7 +373,7 @@ def test_a_follower_answers_consumers_up_to_its_high_watermark_and_a_close_one_i
 
 
 @pytest.mark.parametrize("configs", [{}, {"flush_messages": "1"}])
-def test_a_leader_that_stops_acknowledges_nothing_by_itself(configs: dict[str, str]) -> None:
+def test_a_stopping_leader_acknowledges_nothing_alone(configs: dict[str, str]) -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2), **configs)
@@ -395,7 +395,7 @@ def test_a_leader_that_stops_acknowledges_nothing_by_itself(configs: dict[str, s
     run(scenario())
 
 
-def test_followers_hear_of_the_high_watermark_at_once_where_consumers_read_from_them() -> None:
+def test_followers_that_serve_consumers_get_the_high_watermark_at_once() -> None:
     async def scenario(**settings: str) -> float:
         cluster = Cluster(1, 2, **settings)
         await cluster.start(led_by_1(1, 2))
@@ -406,11 +406,11 @@ def test_followers_hear_of_the_high_watermark_at_once_where_consumers_read_from_
         await cluster.close()
         return asyncio.get_running_loop().time() - started
 
-    assert run(scenario()) > 0.3  # with the next record, or at the end of the poll
+    assert run(scenario()) > 0.3  # with the next record, or at the end of the parked fetch
     assert run(scenario(replica_selector_class="RackAwareReplicaSelector")) < 0.1
 
 
-def test_a_node_without_a_replica_tells_who_leads() -> None:
+def test_a_node_without_a_replica_names_the_leader() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2))
@@ -425,7 +425,7 @@ def test_a_node_without_a_replica_tells_who_leads() -> None:
     run(scenario())
 
 
-def test_sessions_name_only_what_moved() -> None:
+def test_fetch_sessions_contain_only_partitions_with_changes() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -442,7 +442,7 @@ def test_sessions_name_only_what_moved() -> None:
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_a_throttled_follower_takes_its_time(side: str) -> None:
+def test_a_throttled_follower_fetches_at_its_limit(side: str) -> None:
     async def scenario(rate: int | None) -> float:
         cluster = Cluster(1, 2, replica_fetch_max_bytes="4000", replica_lag_time_max_ms="1000000")
         if rate is not None:
@@ -463,7 +463,7 @@ def test_a_throttled_follower_takes_its_time(side: str) -> None:
 
 
 class Chaos:
-    """Processes die and links break at random; the controller elects from the in-sync set."""
+    """Kills processes and breaks links at random; the controller elects from the in-sync set."""
 
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self.cluster = cluster

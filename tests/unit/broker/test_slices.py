@@ -1,4 +1,4 @@
-"""The collector of cycles pauses while large requests are worked on, and only then."""
+"""The garbage collector pauses while large requests are handled, and only then."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SYNC_GROUP = 14
 def _collects_before_and_after() -> Iterator[None]:
     assert gc.isenabled()
     thresholds = gc.get_threshold()
-    gc.set_threshold(700, 10, 10)  # a command that ran in this process before may have left its own
+    gc.set_threshold(700, 10, 10)  # an earlier command in this process may have left its own thresholds
     yield
     gc.set_threshold(*thresholds)
     assert gc.isenabled()
 
 
 def ask_large(monkeypatch: pytest.MonkeyPatch, handle: Any) -> asyncio.Task[Any]:
-    """A SyncGroup with very many assignments: its member waits for the leader."""
+    """Sends a SyncGroup with many assignments; its member waits for the leader."""
     monkeypatch.setattr(dispatch, "load_handler", lambda key: handle)
     broker: Any = SimpleNamespace(
         clock=ManualClock(),
@@ -58,7 +58,9 @@ def ask_large(monkeypatch: pytest.MonkeyPatch, handle: Any) -> asyncio.Task[Any]
 
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
 @pytest.mark.parametrize("end", ["answer", "refusal", "hang-up"])
-def test_the_collector_works_while_a_large_request_waits(kind: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_garbage_collector_runs_while_a_large_request_waits(
+    kind: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         waits: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         handled = asyncio.Event()
@@ -97,7 +99,7 @@ def test_the_collector_works_while_a_large_request_waits(kind: str, end: str, mo
     asyncio.run(scenario())
 
 
-def test_the_collector_pauses_until_the_last_of_several_is_done() -> None:
+def test_the_garbage_collector_pauses_until_the_last_of_several_requests_is_done() -> None:
     async def scenario() -> None:
         taking_turns = Slices()
         first, second = taking_turns.uncollected(), taking_turns.uncollected()
@@ -110,7 +112,7 @@ def test_the_collector_pauses_until_the_last_of_several_is_done() -> None:
     asyncio.run(scenario())
 
 
-def test_the_collector_pauses_between_two_slices() -> None:
+def test_the_garbage_collector_pauses_between_two_slices() -> None:
     async def scenario() -> None:
         taking_turns = Slices()
 
@@ -129,7 +131,7 @@ def test_the_collector_pauses_between_two_slices() -> None:
     asyncio.run(scenario())
 
 
-def test_garbage_does_not_pile_up_while_large_requests_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_does_not_accumulate_during_consecutive_large_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "PAUSE_MAX_OBJECTS", 10_000)
 
     class Cycle:
@@ -140,7 +142,7 @@ def test_garbage_does_not_pile_up_while_large_requests_follow_each_other(monkeyp
         taking_turns = Slices()
         gc.collect()
         alive = 0
-        with taking_turns.uncollected():  # another one is served all the time
+        with taking_turns.uncollected():  # at every moment a large request is being handled
             for _ in range(50):
                 with taking_turns.uncollected():
                     for _ in range(1_000):

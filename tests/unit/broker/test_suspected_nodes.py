@@ -1,4 +1,4 @@
-"""What Metadata says in the moments after a leader has died, in virtual time."""
+"""Metadata responses shortly after a leader has died, in virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def image(leader: int, *, fenced: int = 0) -> MetadataImage:
 
 
 class Fixture:
-    """A broker as far as Metadata looks at one."""
+    """The parts of a broker that the Metadata handler uses."""
 
     def __init__(self) -> None:
         self.suspects = SuspectedNodes()
@@ -76,7 +76,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_an_answer_waits_for_the_decision_that_is_on_its_way() -> None:
+def test_a_response_waits_for_the_controllers_decision() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(1)
         asyncio.get_running_loop().call_later(0.02, node.decide, image(2, fenced=1))
@@ -87,20 +87,20 @@ def test_an_answer_waits_for_the_decision_that_is_on_its_way() -> None:
     in_virtual_time(test)
 
 
-def test_a_decision_that_never_comes_is_not_waited_for_twice() -> None:
+def test_a_missing_decision_is_waited_for_only_once() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(1)
         assert leader_of(await node.ask()) == 1
         held = now()
         assert held >= HOLD_S
-        node.suspects.lost(1)  # still unreachable: no new doubt
+        node.suspects.lost(1)  # still unreachable: not suspected again
         await node.ask()
         assert now() == held
 
     in_virtual_time(test)
 
 
-def test_a_node_that_answers_again_is_beyond_doubt() -> None:
+def test_a_node_that_answers_again_is_not_suspected() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(1)
         node.suspects.reached(1)

@@ -1,4 +1,4 @@
-"""Client telemetry: who is asked for what, and which pushes are taken."""
+"""Client telemetry: subscriptions of clients, and accepted and refused pushes."""
 
 from collections.abc import Mapping
 from random import Random
@@ -52,7 +52,7 @@ def push(
     compression: int = 4,
     metrics: bytes = b"otlp",
 ) -> str:
-    """The name of the error."""
+    """Pushes metrics and returns the name of the error."""
     try:
         found.push(
             request(now_ms),
@@ -67,7 +67,7 @@ def push(
     return "NONE"
 
 
-def test_a_client_without_an_id_gets_one_that_stays_its_own() -> None:
+def test_a_client_without_an_id_gets_a_permanent_one() -> None:
     found = telemetry()
     first, _ = found.subscribe(request(), ZERO_UUID)
     second, _ = found.subscribe(request(), ZERO_UUID)
@@ -88,13 +88,13 @@ def test_a_client_without_an_id_gets_one_that_stays_its_own() -> None:
         (f"client_instance_id={'aWlpaWlpaWlpaWlpaWlpaQ'}", True),
     ],
 )
-def test_all_patterns_must_match_the_whole_of_what_they_name(match: str, asked: bool) -> None:
+def test_all_patterns_must_match_the_whole_value(match: str, asked: bool) -> None:
     _, instance = telemetry(s={"metrics": "a", "match": match}).subscribe(request(), ID)
     assert instance.metrics == (("a",) if asked else ())
 
 
 def test_a_hostile_pattern_matches_in_time_or_not_at_all() -> None:
-    """With Python's `re` the first of these takes twice as long with each character: years with sixty."""
+    """Checks patterns whose time in Python's `re` doubles with each character: years with sixty."""
     started = thread_time()
     for number, match in enumerate(["client_id=(a+)+b", "client_id=(a|a)*b", "client_id=.*a.{990}"]):
         found = telemetry(s={"metrics": "a", "match": match})
@@ -103,13 +103,13 @@ def test_a_hostile_pattern_matches_in_time_or_not_at_all() -> None:
     assert thread_time() - started < 1
 
 
-def test_a_name_that_is_not_known_or_too_long_matches_no_pattern() -> None:
+def test_a_missing_or_too_long_name_matches_no_pattern() -> None:
     found = telemetry(s={"metrics": "a", "match": "client_id=.*"})
     assert found.subscribe(request(client_id=None), ID)[1].metrics == ()
     assert found.subscribe(request(client_id="x" * 2000), b"j" * 16)[1].metrics == ()
 
 
-def test_subscriptions_add_up_and_the_shortest_interval_counts() -> None:
+def test_subscriptions_are_merged_and_the_shortest_interval_counts() -> None:
     found = telemetry(
         one={"metrics": "b,a", "interval.ms": "60000"}, two={"metrics": "a,c", "interval.ms": "1000"}, three={}
     )
@@ -120,7 +120,7 @@ def test_subscriptions_add_up_and_the_shortest_interval_counts() -> None:
     assert (instance.metrics, instance.interval_ms) == (("*",), 300_000)
 
 
-def test_the_subscription_id_depends_on_what_is_asked_and_who_and_nothing_else() -> None:
+def test_the_subscription_id_depends_only_on_the_metrics_interval_and_client() -> None:
     same = {"s": {"metrics": "a,b", "interval.ms": "1000"}}
     one = telemetry(**same).subscribe(request(), ID)[1].subscription_id
     assert telemetry(**same).subscribe(request(client_id="x"), ID)[1].subscription_id == one
@@ -130,7 +130,7 @@ def test_the_subscription_id_depends_on_what_is_asked_and_who_and_nothing_else()
     assert -(2**31) <= one < 2**31
 
 
-def test_asking_again_too_early_is_refused_unless_the_subscription_changed() -> None:
+def test_an_early_second_subscription_request_is_refused_unless_the_subscription_changed() -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     found.subscribe(request(), ID)
     with pytest.raises(KafkaError) as refused:
@@ -151,7 +151,7 @@ def test_pushes_come_at_the_interval_and_the_first_one_may_be_early() -> None:
     assert found.instances[ID].last_payload_bytes == 4
 
 
-def test_after_the_last_push_there_is_none() -> None:
+def test_a_push_after_the_last_push_is_refused() -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     number = found.subscribe(request(), ID)[1].subscription_id
     assert push(found, number) == "NONE"
@@ -174,7 +174,9 @@ def test_reserved_ids_can_not_push(instance_id: bytes) -> None:
         (0, b"", 0, "NONE"),
     ],
 )
-def test_what_a_push_may_hold(wrong: int, metrics: bytes, compression: int, error: str) -> None:
+def test_pushes_with_a_wrong_size_compression_or_subscription_are_refused(
+    wrong: int, metrics: bytes, compression: int, error: str
+) -> None:
     found = telemetry(s={"metrics": "a"})
     number = found.subscribe(request(), ID)[1].subscription_id
     assert push(found, number + wrong, metrics=metrics, compression=compression) == error
@@ -187,7 +189,7 @@ def test_a_changed_subscription_must_be_asked_for_again() -> None:
     assert push(found, number) == "UNKNOWN_SUBSCRIPTION_ID"
 
 
-def test_payloads_go_to_every_receiver_as_they_came() -> None:
+def test_payloads_go_unchanged_to_every_receiver() -> None:
     found = telemetry()
     got: list[Payload] = []
     found.receivers = [got.append, got.append]
@@ -196,7 +198,7 @@ def test_payloads_go_to_every_receiver_as_they_came() -> None:
     assert got == [Payload(ID, "app-1", 4, False, b"otlp")] * 2
 
 
-def test_a_receiver_that_fails_is_told_to_the_client(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_receiver_is_reported_to_the_client(caplog: pytest.LogCaptureFixture) -> None:
     def broken(payload: Payload) -> None:
         raise ValueError("disk full")
 
@@ -207,7 +209,7 @@ def test_a_receiver_that_fails_is_told_to_the_client(caplog: pytest.LogCaptureFi
     assert "receiver failed" in caplog.text
 
 
-def test_instances_are_forgotten_after_a_while_and_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instances_expire_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     found.subscribe(request(), ID)
     found.subscribe(request(START + 60_001), b"j" * 16)
@@ -218,7 +220,7 @@ def test_instances_are_forgotten_after_a_while_and_beyond_a_number(monkeypatch: 
     assert len(found.instances) == 3
 
 
-def test_subscriptions_come_from_the_image_and_a_bad_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_subscriptions_come_from_the_image_and_invalid_ones_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     found = telemetry()
     image = MetadataImage(
         configs={
@@ -232,7 +234,7 @@ def test_subscriptions_come_from_the_image_and_a_bad_one_is_left_out(caplog: pyt
     assert "bad is ignored" in caplog.text
 
 
-def test_the_handlers_answer_in_kafkas_shape() -> None:
+def test_the_handlers_answer_with_kafkas_messages() -> None:
     broker = cast(Any, SimpleNamespace(telemetry=telemetry(s={"metrics": "a", "interval.ms": "1000"})))
     response = api_71_get_telemetry_subscriptions.handle(broker, request(), GetTelemetrySubscriptionsRequest())
     assert response.error_code == 0
@@ -261,14 +263,14 @@ def advertised(found: Telemetry) -> set[int]:
     return {each.api_key for each in api_18_api_versions.handle(cast(Any, broker), ctx, asked).api_keys}
 
 
-def test_clients_are_told_of_telemetry_only_where_somebody_receives_it() -> None:
+def test_telemetry_is_advertised_only_with_a_receiver() -> None:
     found = telemetry(all={"metrics": ""})
     assert not advertised(found) & {71, 72}
     found.receivers.append(lambda _: None)
     assert advertised(found) >= {71, 72}
 
 
-def test_a_client_keeps_the_id_that_it_was_given_also_at_another_broker() -> None:
+def test_a_client_keeps_its_id_at_another_broker() -> None:
     first, second = telemetry(), Telemetry(max_bytes=1000, random=Random(2))
     given, _ = first.subscribe(request(), ZERO_UUID)
     assert given != ZERO_UUID
@@ -277,7 +279,7 @@ def test_a_client_keeps_the_id_that_it_was_given_also_at_another_broker() -> Non
     assert second.subscribe(request(later), given)[0] == given
 
 
-def test_a_subscription_that_did_not_change_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_subscription_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
     whole = Subscription.from_map
 

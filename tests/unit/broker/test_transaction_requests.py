@@ -1,4 +1,4 @@
-"""Transactions as requests to a running broker: what each version is told, and what comes late or is left undone."""
+"""Transactions as requests to a running broker: errors by version, late requests, and unfinished transactions."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def log_of(broker: Broker, topic: str) -> Log:
 
 
 def stable_up_to_the_end(broker: Broker, topic: str) -> bool:
-    """Nothing is open: readers of committed records see all there is."""
+    """Checks that no transaction is open: the last stable offset is the end of the log."""
     log = log_of(broker, topic)
     return log.last_stable_offset == log.log_end_offset
 
 
-# --- the look-up before the first batch
+# --- verification before the first batch
 
 
 def test_since_version_12_the_first_batch_adds_its_partition(broker: Broker, topic: str, producer: RawProducer) -> None:
@@ -78,7 +78,7 @@ def test_since_version_12_the_first_batch_adds_its_partition(broker: Broker, top
         (12, NONE),
     ],
 )
-def test_before_version_12_a_partition_that_nobody_added_is_refused(
+def test_before_version_12_a_partition_that_was_not_added_is_refused(
     broker: Broker, topic: str, producer: RawProducer, version: int, code: ErrorCode
 ) -> None:
     producer.init()
@@ -89,15 +89,13 @@ def test_before_version_12_a_partition_that_nobody_added_is_refused(
     assert stable_up_to_the_end(broker, topic)
 
 
-def test_a_transaction_needs_its_id(topic: str, producer: RawProducer) -> None:
+def test_a_transactional_batch_without_a_transactional_id_is_refused(topic: str, producer: RawProducer) -> None:
     producer.init()
     assert producer.produce(topic, name=None) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert producer.produce(topic, name="another") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_a_producer_that_no_coordinator_knows_is_refused_and_leaves_no_trace(
-    broker: Broker, topic: str, producer: RawProducer
-) -> None:
+def test_an_unknown_producer_is_refused_and_leaves_no_state(broker: Broker, topic: str, producer: RawProducer) -> None:
     for producer_id in range(12345, 12350):
         producer.producer_id, producer.epoch = producer_id, 0
         assert producer.produce(topic) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -108,10 +106,10 @@ def test_a_producer_that_no_coordinator_knows_is_refused_and_leaves_no_trace(
     assert not producers._verifications
 
 
-# --- what is late
+# --- late requests
 
 
-def test_a_late_batch_of_an_earlier_transaction_is_refused_and_leaves_nothing_open(
+def test_a_late_batch_of_an_earlier_transaction_is_refused_and_opens_no_transaction(
     broker: Broker, topic: str, producer: RawProducer
 ) -> None:
     producer.init()
@@ -131,7 +129,7 @@ def test_a_late_batch_of_an_earlier_transaction_is_refused_and_leaves_nothing_op
     assert [record.value for record in broker.records(topic)] == [b"in time", b"next"]
 
 
-def test_a_late_end_answers_as_the_first_time_or_not_at_all(topic: str, producer: RawProducer) -> None:
+def test_a_late_end_gets_the_first_answer_or_is_fenced(topic: str, producer: RawProducer) -> None:
     producer.init()
     producer.produce(topic)
     first = producer.epoch
@@ -168,7 +166,7 @@ def test_a_late_offset_commit_of_an_earlier_transaction_does_not_count(
     assert producer.committed_offset(group, topic) == 5
 
 
-def test_offsets_of_clients_that_add_the_group_themselves(topic: str, producer: RawProducer) -> None:
+def test_offset_commits_of_clients_that_send_add_offsets_to_txn(topic: str, producer: RawProducer) -> None:
     group = producer.id
     assert producer.committed_offset(group, topic) == -1
     producer.init()
@@ -192,7 +190,7 @@ def test_a_transaction_may_be_the_first_to_use_the_offsets_topic() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_a_commit_for_a_member_that_is_gone_or_a_topic_that_is_not_there(
+def test_an_offset_commit_of_a_removed_member_or_for_a_missing_topic_is_refused(
     topic: str, producer: RawProducer, version: int
 ) -> None:
     group = producer.id
@@ -207,7 +205,7 @@ def test_a_commit_for_a_member_that_is_gone_or_a_topic_that_is_not_there(
 # --- errors by version
 
 
-def test_a_fenced_producer_is_told_so_in_words_that_its_version_knows(
+def test_a_fenced_producer_gets_an_error_that_its_version_knows(
     broker: Broker, topic: str, producer: RawProducer
 ) -> None:
     group = producer.id
@@ -243,7 +241,7 @@ def test_partitions_are_added_all_or_none(topic: str, producer: RawProducer) -> 
     assert producer.verify(topic) is NONE
 
 
-def test_ids_and_timeouts_that_make_no_sense_are_refused(producer: RawProducer) -> None:
+def test_invalid_ids_and_timeouts_are_refused(producer: RawProducer) -> None:
     def code(**fields: Any) -> ErrorCode:
         return ErrorCode(producer.ask(InitProducerIdRequest(**fields), 5).error_code)
 
@@ -255,7 +253,7 @@ def test_ids_and_timeouts_that_make_no_sense_are_refused(producer: RawProducer) 
     assert code(transactional_id=None) is NONE
 
 
-def test_a_producer_goes_on_after_an_error_with_its_next_epoch(topic: str, producer: RawProducer) -> None:
+def test_a_producer_continues_after_an_error_with_its_next_epoch(topic: str, producer: RawProducer) -> None:
     producer.init()
     producer_id = producer.producer_id
     producer.produce(topic)
@@ -287,14 +285,14 @@ def test_markers_end_a_transaction_on_one_partition(broker: Broker, topic: str, 
     assert not stable_up_to_the_end(broker, topic)
     assert marker(producer, "no-such-topic") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert marker(producer, topic, producer_epoch=-1) is OLD_EPOCH
-    # a marker of version 2 has an epoch of its own: one with the transaction's epoch belongs to the one before
+    # a marker of version 2 has its own epoch: a marker with the transaction's epoch belongs to the previous one
     assert marker(producer, topic, transaction_version=2) is OLD_EPOCH
     assert marker(producer, topic, coordinator_epoch=7) is NONE
     assert stable_up_to_the_end(broker, topic)
     assert marker(producer, topic, coordinator_epoch=6) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_what_was_decided_is_finished_by_the_next_coordinator(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_coordinator_completes_decided_transactions(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker(data=tmp_path, topics={"t": 1}) as broker:
         producer = RawProducer(broker)
         group = producer.id
@@ -317,7 +315,7 @@ def test_what_was_decided_is_finished_by_the_next_coordinator(tmp_path: Any, mon
             broker.kill()
         broker.start()
         while (told := producer.describe()).error_code or told.transaction_state == "PrepareCommit":
-            pass  # it loads, and then writes the markers, beside the requests; the test's own time limit bounds this
+            pass  # it loads and then writes the markers in the background; the test's time limit bounds this
         assert told.transaction_state == "CompleteCommit"
         assert stable_up_to_the_end(broker, "t")
         assert producer.committed_offset(group, "t") == 7
@@ -326,7 +324,7 @@ def test_what_was_decided_is_finished_by_the_next_coordinator(tmp_path: Any, mon
         producer.close()
 
 
-def test_markers_are_tried_again_until_they_are_written(
+def test_markers_are_retried_until_they_are_written(
     broker: Broker, topic: str, producer: RawProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.broker.coordinators.marker_writer import MarkerWriter
@@ -344,13 +342,13 @@ def test_markers_are_tried_again_until_they_are_written(
     producer.produce(topic)
     assert producer.end(False) is NONE
     code = ErrorCode.CONCURRENT_TRANSACTIONS
-    while code is ErrorCode.CONCURRENT_TRANSACTIONS:  # the broker itself waits a moment before it says so
+    while code is ErrorCode.CONCURRENT_TRANSACTIONS:  # the broker retries for a moment before it answers
         code = producer.produce(topic)
     assert code is NONE
     assert refusals == []
 
 
-def test_a_look_up_that_the_marker_before_overtook_is_made_again(
+def test_a_verification_that_the_previous_marker_invalidated_is_repeated(
     broker: Broker, topic: str, producer: RawProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.broker.coordinators.transactions import Transactions
@@ -373,9 +371,7 @@ def test_a_look_up_that_the_marker_before_overtook_is_made_again(
     assert producer.end(True) is NONE
 
 
-def test_a_topic_that_is_deleted_does_not_keep_its_transaction_from_ending(
-    broker: Broker, topic: str, producer: RawProducer
-) -> None:
+def test_a_transaction_with_a_deleted_topic_can_end(broker: Broker, topic: str, producer: RawProducer) -> None:
     producer.init()
     producer.produce(topic)
     with broker.client() as client:
@@ -384,10 +380,10 @@ def test_a_topic_that_is_deleted_does_not_keep_its_transaction_from_ending(
     assert producer.describe().transaction_state == "CompleteCommit"
 
 
-# --- a look at transactions
+# --- queries
 
 
-def test_where_no_transaction_ever_was_there_is_no_coordinator() -> None:
+def test_without_the_transaction_topic_there_is_no_coordinator() -> None:
     with Broker() as fresh, fresh.client() as client:
         asked = DescribeTransactionsRequest(transactional_ids=["x"])
         [state] = client.request(asked).transaction_states
@@ -395,7 +391,7 @@ def test_where_no_transaction_ever_was_there_is_no_coordinator() -> None:
         assert client.request(ListTransactionsRequest()).transaction_states == []
 
 
-def test_transactions_are_listed_by_what_is_asked_for(topic: str, producer: RawProducer) -> None:
+def test_transactions_are_listed_by_filter(topic: str, producer: RawProducer) -> None:
     def listed(**filters: Any) -> set[str]:
         answer = producer.ask(ListTransactionsRequest(**filters), 2)
         assert answer.error_code == 0
@@ -415,7 +411,7 @@ def test_transactions_are_listed_by_what_is_asked_for(topic: str, producer: RawP
     assert wrong.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-def test_an_id_that_rests_too_long_is_forgotten() -> None:
+def test_an_unused_transactional_id_expires_on_the_broker() -> None:
     with Broker(config={"transactional.id.expiration.ms": "1"}) as broker:
         producer = RawProducer(broker)
         producer.init()

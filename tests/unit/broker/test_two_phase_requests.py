@@ -1,4 +1,4 @@
-"""KIP-939 as requests to a running broker: prepared transactions outlive their producers and the broker's restart."""
+"""KIP-939 as requests to a running broker: prepared transactions survive their producers and restarts of the broker."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def latest_init_producer_id(broker: Broker) -> int:
     return max(int(key.max_version) for key in keys if key.api_key == 22)
 
 
-def test_the_unstable_version_is_shown_and_served_where_the_setting_is_on(broker: Broker) -> None:
+def test_the_unstable_version_is_advertised_and_served_if_enabled(broker: Broker) -> None:
     assert latest_init_producer_id(broker) == 6
 
 
-def test_without_the_setting_the_version_is_neither_shown_nor_served() -> None:
+def test_the_unstable_version_is_neither_advertised_nor_served_unless_enabled() -> None:
     with Broker(config={SETTING: "false"}) as off:
         assert latest_init_producer_id(off) == 5
         raw = RawProducer(off)
@@ -72,7 +72,7 @@ def test_a_prepared_transaction_is_shown_without_a_timeout(topic: str, producer:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_another_producer_ends_what_the_first_left(
+def test_another_producer_ends_the_prepared_transaction(
     broker: Broker, topic: str, producer: RawProducer, commit: bool
 ) -> None:
     assert producer.init(6, two_phase=True) is NONE
@@ -90,7 +90,7 @@ def test_another_producer_ends_what_the_first_left(
     assert committed_values(broker, topic) == ([b"first"] if commit else []) + [b"second"]
 
 
-def test_a_prepared_transaction_is_there_after_the_brokers_restart(broker: Broker, topic: str) -> None:
+def test_a_prepared_transaction_survives_a_restart_of_the_broker(broker: Broker, topic: str) -> None:
     first = RawProducer(broker)
     assert first.init(6, two_phase=True) is NONE
     assert first.produce(topic, b"kept") is NONE
@@ -110,7 +110,9 @@ def test_a_prepared_transaction_is_there_after_the_brokers_restart(broker: Broke
     assert committed_values(broker, topic) == [b"kept"]
 
 
-def test_a_producer_that_starts_without_keeping_aborts_it(broker: Broker, topic: str, producer: RawProducer) -> None:
+def test_a_producer_that_starts_without_keeping_aborts_the_prepared_transaction(
+    broker: Broker, topic: str, producer: RawProducer
+) -> None:
     assert producer.init(6, two_phase=True) is NONE
     assert producer.produce(topic, b"gone") is NONE
     assert producer.init() is ErrorCode.CONCURRENT_TRANSACTIONS

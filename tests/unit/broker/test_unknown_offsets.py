@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetDelete of topics and partitions that are not there."""
+"""OffsetCommit and OffsetDelete of missing topics and partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.protocol.messages.api_47_offset_delete import (
 THERE, ASKED = 100, 2_000
 
 
-def test_partitions_that_are_not_there_are_not_compared_with_each_other() -> None:
+def test_missing_partitions_are_not_compared_with_each_other() -> None:
     compared: list[int] = []
 
     class Index(int):
@@ -39,7 +39,7 @@ def test_partitions_that_are_not_there_are_not_compared_with_each_other() -> Non
     assert len(compared) < 5 * ASKED
 
 
-def test_topics_that_are_not_there_are_not_compared_with_all_that_are() -> None:
+def test_missing_topics_are_not_compared_with_all_existing_ones() -> None:
     compared: list[int] = []
 
     class Name(str):

@@ -1,4 +1,4 @@
-"""A producer that sends exactly the request it is told to, in any version and at any wrong moment."""
+"""A producer that sends any request in any version, even at a wrong moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ TWO_PHASE_SINCE = 6  # InitProducerId
 
 
 class RawProducer:
-    """`producer_id`, `epoch` and `sequence` are what the next request will say; tests set them back to be late."""
+    """A raw producer. The next request has `producer_id`, `epoch` and `sequence`; tests set them back for late
+    requests.
+    """
 
     def __init__(self, broker: Broker, transactional_id: str | None = None) -> None:
         self._client = Client(broker.bootstrap)
@@ -163,7 +165,7 @@ class RawProducer:
         [answer] = self.ask(request, version).topics[0].partitions
         return ErrorCode(answer.error_code)
 
-    # --- looking
+    # --- queries
 
     def describe(self) -> TransactionState:
         [state] = self.ask(DescribeTransactionsRequest(transactional_ids=[self.id]), 0).transaction_states
@@ -184,7 +186,7 @@ class RawProducer:
 
 
 def committed_values(broker: Broker, topic: str) -> list[bytes | None]:
-    """What a consumer of committed records sees in partition 0, up to the end: so nothing may be open there."""
+    """Returns the committed records of partition 0 up to its end, where no transaction may be open."""
     key = (topic, 0)
     found: list[bytes | None] = []
     with (

@@ -279,7 +279,7 @@ def on_end_epoch_answer(core: Core, node_id: int, error: ErrorCode) -> None:
 
 
 def on_end_epoch_failure(core: Core, node_id: int) -> None:
-    """A voter whose process is gone needs no telling; when it is back, it finds that nobody leads."""
+    """Stops waiting for a voter that cannot be reached: after its restart it finds no leader anyway."""
     state = core.state
     if isinstance(state, Resigned) and core.stopping:
         state.unacknowledged.discard(node_id)
@@ -287,7 +287,7 @@ def on_end_epoch_failure(core: Core, node_id: int) -> None:
 
 
 def report_hand_over(core: Core) -> None:
-    """After a clean stop was asked for: once nobody is left who would not know."""
+    """Emits HandedOver once this node is stopping and no voter has to be notified any more."""
     state = core.state
     if core.stopping and not isinstance(state, Leader) and not (isinstance(state, Resigned) and state.unacknowledged):
         core.effects.append(HandedOver())

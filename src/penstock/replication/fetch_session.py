@@ -12,7 +12,7 @@ from penstock.protocol.messages.api_01_fetch import ForgottenTopic
 NO_SESSION, FIRST_EPOCH = 0, 0
 LAST_EPOCH = 0x7FFFFFFF
 
-#: Errors by which a leader says that it doesn't have the session, or not in this epoch.
+#: Errors of a leader that does not have the session, or has it in another epoch.
 _LOST = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -43,15 +43,15 @@ class ReplicaSession:
     # Partitions.
 
     def mention(self, key: Key) -> None:
-        """Has the next request name a partition: its position has changed."""
+        """Makes the next request name a partition whose position has changed."""
         self.changed[key] = None
 
     def come_back(self, key: Key) -> None:
-        """Keeps the next request from removing a partition: it will be named anew."""
+        """Cancels the removal of a partition, which will be named again."""
         self._forgotten.pop(key, None)
 
     def leave(self, key: Key) -> None:
-        """Removes a partition; the next request tells the leader so, if it knows the partition."""
+        """Removes a partition; if the leader knows it, the next request removes it there too."""
         self.changed.pop(key, None)
         if key in self._known:
             self._known.discard(key)
@@ -60,7 +60,7 @@ class ReplicaSession:
     # Requests and answers.
 
     def due(self, everything: Iterable[Key]) -> list[Key]:
-        """The partitions that the next request names; `everything` if it begins a session."""
+        """Returns the partitions that the next request names; `everything` if it starts a session."""
         if self.begins:
             self.changed = dict.fromkeys(everything)
             self._forgotten.clear()
@@ -68,11 +68,11 @@ class ReplicaSession:
         return list(self.changed)
 
     def named(self, key: Key) -> None:
-        """The next request names this partition: the leader will know it."""
+        """Notes that the next request names this partition, so that the leader will know it."""
         self._known.add(key)
 
     def ask(self) -> list[ForgottenTopic]:
-        """Sends a request off. Returns the partitions that it removes from the session."""
+        """Prepares a request. Returns the partitions that it removes from the session."""
         self.changed = {}
         topics: dict[bytes, ForgottenTopic] = {}
         for topic_id, index in self._forgotten:
@@ -81,7 +81,7 @@ class ReplicaSession:
         return list(topics.values())
 
     def answered(self, session_id: int) -> None:
-        """Goes on with the session that the leader's answer names; NO_SESSION is a leader without room for one."""
+        """Continues with the session in the leader's answer; NO_SESSION means that the leader's cache is full."""
         self.id = session_id
         if session_id == NO_SESSION:
             self.epoch = FIRST_EPOCH
@@ -89,11 +89,11 @@ class ReplicaSession:
             self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
 
     def begin(self) -> None:
-        """Begins anew, and names the old id, so that the leader closes that session."""
+        """Starts a new session; the request names the old id, so that the leader closes the old session."""
         self.epoch = FIRST_EPOCH
 
     def failed(self, code: ErrorCode) -> bool:
-        """Begins anew after an error. Returns True if the error says that the leader doesn't have the session."""
+        """Starts a new session after an error. Returns True if the leader does not have the old session."""
         self.begin()
         if code not in _LOST:
             return False

@@ -20,7 +20,7 @@ FIRST_PAUSE_MS = 10
 
 
 class Answer(Enum):
-    """What a leader's answer for one partition means, if it is no error."""
+    """The follower's reaction to a leader's answer for one partition without an error."""
 
     APPEND = "append"
     TRUNCATE = "truncate"
@@ -28,7 +28,7 @@ class Answer(Enum):
 
 
 def answer(asked: int, log_end: int, diverging_epoch: int, diverging_end: int) -> Answer:
-    """Returns what the answer to a fetch at `asked` means for a log that ends at `log_end` now."""
+    """Returns the reaction to the answer of a fetch at `asked`, for a log that ends at `log_end` now."""
     if asked != log_end:
         return Answer.STALE  # the answer to an earlier request, perhaps to this leader in an earlier epoch
     if diverging_epoch != NO_LEADER_EPOCH or diverging_end != UNDEFINED:
@@ -74,7 +74,7 @@ class Reset:
 
 
 def reset(log_end: int, leader_start: int, leader_end: int) -> Reset:
-    """Returns what to do when this log's end is not in the leader's log."""
+    """Returns how to continue when this log's end is not in the leader's log."""
     if leader_end < log_end:
         return Reset(ResetKind.TRUNCATE, leader_end)
     if leader_start > log_end:

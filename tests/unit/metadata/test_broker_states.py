@@ -314,7 +314,7 @@ def test_the_lowest_offset_ignores_brokers_in_shutdown() -> None:
 def test_a_pause_of_the_controller_extends_all_sessions() -> None:
     image, beats = image_of(LED), Heartbeats(9000)
     beats.begin(image, 0)
-    beats.forgive(60_000, 60_100)
+    beats.extend_sessions(60_000, 60_100)
     assert beats.stale(image, 65_000) == []
     assert beats.stale(image, 69_001) == [1, 2, 3]
 

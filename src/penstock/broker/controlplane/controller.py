@@ -334,7 +334,7 @@ class Controller:
         now_ms = self._now_ms()
         if now_ms - due_ms > PAUSE_MS:
             logger.warning("the controller was paused for %d ms: broker sessions are extended", now_ms - due_ms)
-            self.beats.forgive(now_ms - due_ms, now_ms)
+            self.beats.extend_sessions(now_ms - due_ms, now_ms)
         elif self.beats.stale(self._metadata.image, now_ms):
             self._tasks.start(self._fence_silent(now_ms), "fence-silent-brokers")
         self._check_sessions_later()

@@ -1,4 +1,4 @@
-"""Decides who may commit offsets to a classic group, and from when its offsets expire."""
+"""Decides which clients may commit offsets to a classic group, and from when its offsets expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides who may commit and fetch offsets of a consumer group."""
+"""Decides which clients may commit and fetch offsets of a consumer group."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             "message.timestamp.type",
             _STRING,
             "CreateTime",
-            "Whose clock stamps records: the producer's (CreateTime) or the broker's on append (LogAppendTime).",
+            "Clock that stamps records: the producer's (CreateTime) or the broker's on append (LogAppendTime).",
             OneOf(("CreateTime", "LogAppendTime")),
         ),
         _key(

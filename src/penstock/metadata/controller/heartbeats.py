@@ -100,7 +100,7 @@ class Heartbeats:
         ]
         return min(offsets, default=None)
 
-    def forgive(self, lost_ms: int, now_ms: int) -> None:
+    def extend_sessions(self, lost_ms: int, now_ms: int) -> None:
         """Extends all sessions by a pause of the controller, during which it could not receive heartbeats.
 
         No last contact moves into the future: a heartbeat right after the pause does not extend the session twice.

@@ -1,4 +1,4 @@
-"""Rows of broker properties: the cluster, its controllers and its metadata. `broker.py` says how a row is read."""
+"""Rows of broker properties: the cluster, its controllers and its metadata. `broker.py` defines the format of a row."""
 
 ROWS = """
 add.partitions.to.txn.retry.backoff.max.ms INT =100 [0..] high
@@ -6,23 +6,23 @@ add.partitions.to.txn.retry.backoff.max.ms INT =100 [0..] high
 add.partitions.to.txn.retry.backoff.ms INT =20 [1..] high
     First pause while a transaction's new partition waits for an earlier change to finish.
 auto.create.topics.enable BOOLEAN =true high
-    Make a topic when a client asks for the metadata of one that doesn't exist and wants it made.
+    Create a missing topic when a client requests its metadata and allows its creation.
 auto.leader.rebalance.enable BOOLEAN =true high
-    Give leadership back to preferred replicas from time to time.
+    Return leadership to preferred replicas periodically.
 background.threads INT =10 [1..] high cluster-wide unsupported
     Threads for background work; Penstock has one loop and helper threads of its own choosing.
 broker.heartbeat.interval.ms INT =2000
-    How often a broker tells the controller that it is alive.
+    Interval at which a broker sends heartbeats to the controller.
 broker.id INT =-1 high
     Older name of node.id; when both are given they must agree.
 broker.rack STRING
-    Where the broker stands (rack, zone): replicas of a partition are spread over different ones.
+    Rack or zone of the broker; replicas of a partition are spread over different racks.
 broker.session.timeout.ms INT =9000
-    Silence after which the controller fences a broker.
+    Time without a heartbeat after which the controller fences a broker.
 config.providers LIST = low cluster-wide unsupported
     Providers that replace placeholders in property values.
 controlled.shutdown.enable BOOLEAN =true
-    Hand leaderships over before a stop.
+    Move leaderships to other brokers before a stop.
 controller.listener.names LIST high
     Names of listeners that controllers use among themselves and that brokers reach them by.
 controller.performance.always.log.threshold.ms LONG =2000 [0..] internal unsupported
@@ -30,13 +30,13 @@ controller.performance.always.log.threshold.ms LONG =2000 [0..] internal unsuppo
 controller.performance.sample.period.ms LONG =60000 [100..] internal unsupported
     How often the controller logs its own performance.
 controller.quorum.append.linger.ms INT =25 [0..] unsupported
-    How long the quorum's leader gathers records before it writes them; here those that wait for one fsync share it.
+    How long the quorum's leader gathers records before it writes them; Penstock shares one fsync instead.
 controller.quorum.auto.join.enable BOOLEAN =false low
     Whether a new controller asks by itself to become a voter.
 controller.quorum.bootstrap.servers LIST = high
     Addresses where a node finds the metadata quorum.
 controller.quorum.election.backoff.max.ms INT =1000 [0..] high
-    Longest random pause between two elections that nobody won.
+    Longest random pause after a lost election.
 controller.quorum.election.timeout.ms INT =1000 [0..] high
     How long a candidate waits for votes before it tries again.
 controller.quorum.fetch.max.bytes INT =1048576 [1..] low
@@ -78,21 +78,21 @@ metadata.log.segment.bytes INT =1073741824 [8388608..] high
 metadata.log.segment.ms LONG =604800000 high
     Age at which a segment of the metadata log is closed.
 metadata.max.idle.interval.ms INT =500 [0..] low unsupported
-    How often an idle controller writes a no-op record, so that followers can tell that it lives; 0 is never.
+    How often an idle controller writes a no-op record, so that followers see that it is alive; 0 is never.
 metadata.max.retention.bytes LONG =104857600 high unsupported
-    Size of metadata log and snapshots from which old ones go.
+    Size of metadata log and snapshots above which old ones are deleted.
 metadata.max.retention.ms LONG =604800000 high unsupported
-    Age of metadata log and snapshots from which old ones go.
+    Age of metadata log and snapshots above which old ones are deleted.
 node.id INT [0..] high
     Number of this node, unique in the cluster.
 process.roles LIST {broker|controller} high
-    What this node is: broker, controller or both.
+    Roles of this node: broker, controller or both.
 server.max.startup.time.ms LONG =9223372036854775807 [0..] internal unsupported
     How long start-up may take before the node gives up.
 unclean.leader.election.interval.ms LONG =300000 [1..] internal
-    How often the controller looks for partitions that need an unclean election.
+    How often the controller checks for partitions that need an unclean election.
 unstable.api.versions.enable BOOLEAN =false high internal unsupported
-    Serve versions of requests that are still being worked on.
+    Serve versions of requests that are still unstable.
 unstable.feature.versions.enable BOOLEAN =false high internal unsupported
-    Allow feature levels that are still being worked on.
+    Allow feature levels that are still unstable.
 """

@@ -1,4 +1,4 @@
-"""Rows of broker properties: listeners, sockets, requests, quotas and metrics. `broker.py` says how a row is read."""
+"""Rows of broker properties: listeners, sockets, requests, quotas and metrics. `broker.py` has the format of a row."""
 
 ROWS = """
 advertised.listeners LIST high
@@ -12,7 +12,7 @@ client.quota.callback.class CLASS low unsupported
 connection.failed.authentication.delay.ms INT =100 [0..] low unsupported
     How long a failed authentication waits before the connection is closed.
 connections.max.idle.ms LONG =600000
-    Silence after which a client's connection is closed.
+    Idle time after which a client connection is closed.
 connections.max.reauth.ms LONG =0 unsupported
     Lifetime of an authenticated session; 0 is for ever.
 controller.quota.window.num INT =11 [1..] low
@@ -35,11 +35,11 @@ kafka.metrics.reporters LIST = low unsupported
     Yammer metric reporter classes.
 listener.security.protocol.map STRING \
 =SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT low per-broker
-    Which security protocol each listener name speaks.
+    Security protocol of each listener name.
 listeners LIST =PLAINTEXT://:9092 high per-broker
     Where to listen: NAME://host:port, separated by commas.
 max.connection.creation.rate INT =2147483647 [0..] cluster-wide unsupported
-    New connections a second that the broker accepts.
+    New connections per second that the broker accepts.
 max.connections INT =2147483647 [0..] cluster-wide
     Connections that may be open at once.
 max.connections.per.ip INT =2147483647 [0..] cluster-wide
@@ -75,7 +75,7 @@ replication.quota.window.num INT =11 [1..] low
 replication.quota.window.size.seconds INT =1 [1..] low
     Length of each sample for replication quotas.
 request.timeout.ms INT =30000 high
-    How long an answer from another broker may take; one about transaction markers is given after half of it.
+    How long an answer from another broker may take; a request for transaction markers is answered after half of it.
 share.fetch.purgatory.purge.interval.requests INT =1000 unsupported
     How many parked share fetches pass before finished ones are swept; Penstock frees each at once.
 socket.connection.setup.timeout.max.ms LONG =30000 unsupported

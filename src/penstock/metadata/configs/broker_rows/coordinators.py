@@ -1,4 +1,4 @@
-"""Rows of broker properties: groups, offsets, transactions and share groups. `broker.py` says how a row is read."""
+"""Rows of broker properties: groups, offsets, transactions, share groups. `broker.py` has the format of a row."""
 
 ROWS = """
 group.consumer.assignment.interval.ms INT =1000 [0..] cluster-wide
@@ -6,7 +6,7 @@ group.consumer.assignment.interval.ms INT =1000 [0..] cluster-wide
 group.consumer.assignors LIST =uniform,range
     Assignors of consumer groups on the broker, the first being the default.
 group.consumer.heartbeat.interval.ms INT =5000 [1..]
-    How often members of consumer groups are told to send heartbeats.
+    Interval at which members of consumer groups send heartbeats.
 group.consumer.max.assignment.interval.ms INT =15000 [0..]
     Upper limit of consumer.assignment.interval.ms of a group.
 group.consumer.max.heartbeat.interval.ms INT =15000 [1..]
@@ -16,7 +16,7 @@ group.consumer.max.session.timeout.ms INT =60000 [1..]
 group.consumer.max.size INT =2147483647 [1..]
     Members that one consumer group may have.
 group.consumer.migration.policy STRING =bidirectional {DISABLED|DOWNGRADE|UPGRADE|BIDIRECTIONAL}~
-    Whether classic and consumer groups may turn into each other: disabled, upgrade, downgrade or bidirectional.
+    Whether classic and consumer groups can be converted into each other: disabled, upgrade, downgrade or bidirectional.
 group.consumer.min.assignment.interval.ms INT =0 [0..]
     Lower limit of consumer.assignment.interval.ms of a group.
 group.consumer.min.heartbeat.interval.ms INT =5000 [1..]
@@ -26,9 +26,9 @@ group.consumer.min.session.timeout.ms INT =45000 [1..]
 group.consumer.regex.refresh.interval.ms INT =600000 [10000..] internal
     How often a subscribed pattern is matched against topics again.
 group.consumer.session.timeout.ms INT =45000 [1..]
-    Silence after which a member of a consumer group is out.
+    Time without a heartbeat after which a member is removed from a consumer group.
 group.coordinator.append.linger.ms INT =-1 [-1..] unsupported
-    How long the group coordinator gathers records before it writes them; -1 decides by itself.
+    How long the group coordinator gathers records before it writes them; -1 is an adaptive wait.
 group.coordinator.background.threads INT =2 [1..] high unsupported
     Threads for the group coordinator's background work.
 group.coordinator.cached.buffer.max.bytes INT =1048588 [524288..] cluster-wide unsupported
@@ -40,19 +40,19 @@ group.coordinator.threads INT =4 [1..] high unsupported
 group.initial.rebalance.delay.ms INT =3000
     How long the first rebalance of an empty classic group waits for more members.
 group.max.session.timeout.ms INT =1800000
-    Longest session timeout that a member of a classic group may ask for.
+    Longest session timeout that a member of a classic group may request.
 group.max.size INT =2147483647 [1..]
     Members that one classic group may have.
 group.min.session.timeout.ms INT =6000
-    Shortest session timeout that a member of a classic group may ask for.
+    Shortest session timeout that a member of a classic group may request.
 group.share.assignment.interval.ms INT =1000 [0..] cluster-wide unsupported
     Shortest time between two assignments of one share group.
 group.share.assignors LIST =simple unsupported
     Assignors of share groups, the first being the default.
 group.share.delivery.count.limit INT =5 [2..10] unsupported
-    Deliveries of one record in a share group before it is given up.
+    Deliveries of one record in a share group before it is archived.
 group.share.heartbeat.interval.ms INT =5000 [1..] unsupported
-    How often members of share groups are told to send heartbeats.
+    Interval at which members of share groups send heartbeats.
 group.share.initialize.retry.interval.ms INT =30000 [1..] low internal unsupported
     Pause before the state of a share partition is initialised again.
 group.share.max.assignment.interval.ms INT =15000 [0..] unsupported
@@ -84,18 +84,18 @@ group.share.min.record.lock.duration.ms INT =15000 [1000..30000] unsupported
 group.share.min.session.timeout.ms INT =45000 [1..] unsupported
     Lower limit of share.session.timeout.ms of a group.
 group.share.partition.max.record.locks INT =2000 [100..10000] unsupported
-    Records of one share partition that may be out for delivery at once.
+    Records of one share partition that may be acquired at once.
 group.share.persister.class.name STRING \
 =org.apache.kafka.server.share.persister.DefaultStatePersister internal unsupported
     Class that keeps the state of share partitions.
 group.share.record.lock.duration.ms INT =30000 [1000..3600000] unsupported
-    How long a record stays with the member of a share group that fetched it.
+    How long a record stays locked for the member of a share group that fetched it.
 group.share.session.timeout.ms INT =45000 [1..] unsupported
-    Silence after which a member of a share group is out.
+    Time without a heartbeat after which a member is removed from a share group.
 group.streams.assignment.interval.ms INT =1000 [0..] cluster-wide unsupported
     Shortest time between two assignments of one streams group.
 group.streams.heartbeat.interval.ms INT =5000 [1..] unsupported
-    How often members of streams groups are told to send heartbeats.
+    Interval at which members of streams groups send heartbeats.
 group.streams.initial.rebalance.delay.ms INT =3000 [0..] unsupported
     How long the first assignment of a streams group waits for more members.
 group.streams.max.assignment.interval.ms INT =15000 [0..] unsupported
@@ -117,7 +117,7 @@ group.streams.min.session.timeout.ms INT =45000 [1..] unsupported
 group.streams.num.standby.replicas INT =0 [0..] unsupported
     Standby copies of each task of a streams group.
 group.streams.session.timeout.ms INT =45000 [1..] unsupported
-    Silence after which a member of a streams group is out.
+    Time without a heartbeat after which a member is removed from a streams group.
 offset.metadata.max.bytes INT =4096 high
     Bytes of metadata that a consumer may commit with an offset.
 offsets.commit.timeout.ms INT =5000 [1..] high
@@ -125,27 +125,27 @@ offsets.commit.timeout.ms INT =5000 [1..] high
 offsets.load.buffer.size INT =5242880 [1..] high unsupported
     Bytes read at once when a coordinator loads offsets.
 offsets.retention.check.interval.ms LONG =600000 [1..] high
-    How often expired offsets are looked for.
+    How often expired offsets are checked for.
 offsets.retention.minutes INT =10080 [1..] high
-    How long offsets outlive their group's last member.
+    How long offsets are kept after the last member has left the group.
 offsets.topic.compression.codec INT =0 high
     Codec of the offsets topic, by number.
 offsets.topic.num.partitions INT =50 [1..] high
-    Partitions of the offsets topic; not to be changed after it exists.
+    Partitions of the offsets topic; do not change it once the topic exists.
 offsets.topic.replication.factor SHORT =3 [1..] high
     Replicas of the offsets topic.
 offsets.topic.segment.bytes INT =104857600 [1..] high
     Segment size of the offsets topic.
 producer.id.expiration.check.interval.ms INT =600000 [1..] low internal
-    How often idle producer ids are looked for.
+    How often idle producer ids are checked for.
 producer.id.expiration.ms INT =86400000 [1..] low cluster-wide
-    How long a partition remembers an idle idempotent producer.
+    How long a partition keeps the state of an idle idempotent producer.
 share.coordinator.append.linger.ms INT =-1 [-1..] unsupported
-    How long the share coordinator gathers records before it writes them; -1 decides by itself.
+    How long the share coordinator gathers records before it writes them; -1 is an adaptive wait.
 share.coordinator.cached.buffer.max.bytes INT =1048588 [524288..] cluster-wide unsupported
     Largest write buffer that the share coordinator keeps for reuse.
 share.coordinator.cold.partition.snapshot.interval.ms INT =300000 [1..] low internal unsupported
-    How often quiet share partitions get a snapshot.
+    How often idle share partitions get a snapshot.
 share.coordinator.load.buffer.size INT =5242880 [1..] high unsupported
     Bytes read at once when share state is loaded.
 share.coordinator.snapshot.update.records.per.snapshot INT =500 [0..500] unsupported
@@ -157,7 +157,7 @@ share.coordinator.state.topic.min.isr SHORT =2 [1..] high
 share.coordinator.state.topic.num.partitions INT =50 [1..] high
     Partitions of the share state topic.
 share.coordinator.state.topic.prune.interval.ms INT =300000 [1..] low internal unsupported
-    How often the share state topic is cut back.
+    How often old records of the share state topic are deleted.
 share.coordinator.state.topic.replication.factor SHORT =3 [1..] high
     Replicas of the share state topic.
 share.coordinator.state.topic.segment.bytes INT =104857600 [1..] high
@@ -167,25 +167,25 @@ share.coordinator.threads INT =1 [1..] unsupported
 share.coordinator.write.timeout.ms INT =5000 [1..] high unsupported
     How long a write of share state may take to be replicated.
 transaction.abort.timed.out.transaction.cleanup.interval.ms INT =10000 [1..] low
-    How soon an abort of a transaction past its timeout is tried again.
+    Pause before the abort of a timed-out transaction is retried.
 transaction.max.timeout.ms INT =900000 [1..] high
-    Longest transaction timeout that a producer may ask for.
+    Longest transaction timeout that a producer may request.
 transaction.partition.verification.enable BOOLEAN =true low cluster-wide
     Check with the coordinator that a partition belongs to the transaction before it is written to.
 transaction.remove.expired.transaction.cleanup.interval.ms INT =3600000 [1..] low
-    How often expired transactional ids are looked for.
+    How often expired transactional ids are checked for.
 transaction.state.log.load.buffer.size INT =5242880 [1..] high unsupported
     Bytes read at once when transaction state is loaded.
 transaction.state.log.min.isr INT =2 [1..] high
     Replicas of the transaction topic that must be in sync.
 transaction.state.log.num.partitions INT =50 [1..] high
-    Partitions of the transaction topic; not to be changed after it exists.
+    Partitions of the transaction topic; do not change it once the topic exists.
 transaction.state.log.replication.factor SHORT =3 [1..] high
     Replicas of the transaction topic.
 transaction.state.log.segment.bytes INT =104857600 [1..] high
     Segment size of the transaction topic.
 transaction.two.phase.commit.enable BOOLEAN =false low
-    Allow transactions that an outside coordinator commits.
+    Allow transactions that an external coordinator ends (KIP-939).
 transactional.id.expiration.ms INT =604800000 [1..] high
-    How long an unused transactional id is remembered.
+    How long an unused transactional id is kept.
 """

@@ -1,10 +1,10 @@
-"""Rows of broker properties: TLS, SASL, tokens and policies. `broker.py` says how a row is read."""
+"""Rows of broker properties: TLS, SASL, tokens and policies. `broker.py` defines the format of a row."""
 
 ROWS = """
 alter.config.policy.class.name CLASS low unsupported
     Class that may refuse changes of configs.
 authorizer.class.name STRING = low unsupported
-    Class that decides who may do what; none allows everything.
+    Class that authorizes requests; without it every request is allowed.
 create.topic.policy.class.name CLASS low unsupported
     Class that may refuse new topics.
 delegation.token.expiry.check.interval.ms LONG =3600000 [1..] low unsupported

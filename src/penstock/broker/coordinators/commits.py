@@ -1,7 +1,7 @@
-"""Decisions of a coordinator on their way to being committed, in the order of its log.
+"""Holds a coordinator's appended decisions until they are committed, in the order of its log.
 
-One waiter follows the high watermark for all of them. A client that has waited too long is told to ask again; its
-decision stands, and the other effects of the decision come when it is committed.
+One task follows the high watermark for all of them. A client that has waited too long gets COORDINATOR_NOT_AVAILABLE;
+its decision stands, and the decision's other effects are performed when it is committed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from penstock.broker.coordinators.state_machine import Turn
     from penstock.broker.replicas.partition import Partition
 
-COMMIT_TIMEOUT_SECONDS = 5.0  # how long an answer waits for replicas, as `offsets.commit.timeout.ms` has it
+COMMIT_TIMEOUT_SECONDS = 5.0  # for which a reply waits for replicas; the default of `offsets.commit.timeout.ms`
 UNDER_MIN_ISR_PAUSE_SECONDS = 0.1
-NOT_YET = "The replicas of the coordinator's partition don't follow: try again soon."
+NOT_YET = "The in-sync replicas of the coordinator's partition have not replicated the records in time: try again."
 
 UNDER_MIN_ISR = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 
 
 def set_result(token: Any, response: Any) -> None:
-    """Answers a future with a response or an error. No-op for one that is cancelled or answered."""
+    """Answers a future with a response or an error. No-op if the future is cancelled or answered."""
     if not token.done():
         if isinstance(response, Exception):
             token.set_exception(response)
@@ -35,7 +35,7 @@ def set_result(token: Any, response: Any) -> None:
 
 
 class Commit:
-    """A decision whose records are on their way."""
+    """A decision whose records are not committed yet."""
 
     __slots__ = ("end_offset", "expires", "future", "result", "turn")
 
@@ -47,7 +47,7 @@ class Commit:
         self.expires = math.inf
 
     def fail(self, error: KafkaError) -> None:
-        """Answers all who wait for this decision with an error."""
+        """Answers all waiters for this decision with an error."""
         replies, self.turn.replies = self.turn.replies, []
         for token, _ in replies:
             set_result(token, error)
@@ -64,7 +64,7 @@ class Commits:
         failed: Callable[[KafkaError], None],
         timeout_s: float,
     ) -> None:
-        """`settle` is called for each decision that is committed, `failed` if the others never will be."""
+        """Calls `settle` for each decision once it is committed, and `failed` if the rest can't be committed."""
         self._partition = partition
         self._settle = settle
         self._failed = failed
@@ -79,7 +79,7 @@ class Commits:
         return bool(self._waiting)
 
     def add(self, commits: Iterable[Commit]) -> None:
-        """Takes decisions whose records end the log."""
+        """Adds decisions whose records have just been appended at the end of the log."""
         end_offset = self._partition.log.log_end_offset
         expires = self._loop.time() + self._timeout_s
         for commit in commits:
@@ -88,7 +88,7 @@ class Commits:
         self._complete()
 
     def stop(self) -> list[Commit]:
-        """Waits no more. Returns the decisions that were not committed."""
+        """Stops waiting and returns the uncommitted decisions."""
         self._stopped = True
         if self._overdue is not None:
             self._overdue.cancel()
@@ -100,7 +100,7 @@ class Commits:
         return left
 
     def _complete(self) -> None:
-        """Answers committed decisions; if others are left, has itself called again."""
+        """Answers committed decisions, and starts to follow the high watermark if uncommitted ones are left."""
         if self._stopped:
             return
         high_watermark = self._partition.log.high_watermark
@@ -113,7 +113,7 @@ class Commits:
             self._following = self._loop.create_task(self._follow(), name=f"commits of {self._partition}")
 
     async def _follow(self) -> None:
-        """Waits for all decisions in flight, one after the other: they are committed in order."""
+        """Waits for the uncommitted decisions one by one: they are committed in the order of the log."""
         try:
             while self._waiting:
                 self._watch_overdue()
@@ -124,7 +124,7 @@ class Commits:
                 self._complete()
         except KafkaError as error:
             if error.code in UNDER_MIN_ISR:
-                # Written, not lost: a decision counts when replicas come back, and its client asks again.
+                # The records are appended: the decisions are committed when replicas return, and the clients retry.
                 self._answer_early(math.inf)
                 await asyncio.sleep(UNDER_MIN_ISR_PAUSE_SECONDS)
             else:
@@ -145,10 +145,10 @@ class Commits:
         self._watch_overdue()
 
     def _answer_early(self, until: float) -> None:
-        """Answers clients that have waited too long; their decisions stand."""
+        """Answers clients whose wait expired before `until` with an error; their decisions stand."""
         for commit in self._waiting:
             if commit.expires == math.inf:
-                continue  # answered early before
+                continue  # already answered early
             if commit.expires > until:
                 break
             commit.expires = math.inf

@@ -1,8 +1,7 @@
-"""Group coordinators of this node: one per partition of `__consumer_offsets` that it leads.
+"""The group coordinators of this node: one for each partition of `__consumer_offsets` that it leads.
 
-Follows the metadata image: a partition gained is loaded in the background (or at once by the first request, if it is
-small), a partition lost answers NOT_COORDINATOR to all who wait. Decisions are `penstock.groups`'; this only finds
-the coordinator.
+`Groups` starts and stops coordinators as the metadata image changes, finds the coordinator of a group, and expires
+offsets. `penstock.groups` makes the decisions.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage
 
-SLICE_SECONDS = 0.005  # how long background work may hold the loop
+SLICE_SECONDS = 0.005  # for which background work may keep the event loop busy
 
 GroupCoordinator = Coordinator[GroupShard]
 
@@ -72,10 +71,10 @@ class Groups:
         shard.see(self._metadata.image)
         return shard
 
-    # --- life
+    # --- start and stop
 
     def start(self) -> None:
-        """Call when the image is loaded and `partitions` has taken it over."""
+        """Starts the coordinators. Call this after `partitions` has applied the loaded image."""
         self.apply(None, self._metadata.image)
         self._tasks.start(self._expire_forever())
 
@@ -100,11 +99,11 @@ class Groups:
         return self._coordinators.partition_of(group_id)
 
     def coordinator(self, group_id: str) -> GroupCoordinator:
-        """The coordinator of a group, if it is here: NOT_COORDINATOR if not."""
+        """Returns the group's coordinator. Raises KafkaError(NOT_COORDINATOR) if another node has it."""
         return self._coordinators.of(group_id)
 
     def at(self, index: int) -> GroupCoordinator:
-        """The coordinator of a partition of `__consumer_offsets`."""
+        """Returns the coordinator of a partition of `__consumer_offsets`."""
         return self._coordinators.at(index)
 
     def coordinators(self) -> Iterator[GroupCoordinator]:

@@ -1,7 +1,7 @@
-"""Loads a coordinator: replays its log into its machine, at once or in slices with the loop free in between.
+"""Loads a coordinator: replays its log into its state machine, in one call or in slices that leave the loop free.
 
-A log that can't be read as a whole is not served in part: offsets would be missing without a sign of it. Such a
-failure is final until an operator mends the log and the partition gets another leader epoch, or the node restarts.
+A log that can't be read completely is not loaded at all: clients would miss offsets without an error. Such a failure
+lasts until an operator repairs the log and the partition gets a new leader epoch, or the node restarts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOAD_CHUNK_BYTES = 1 << 20  # `offsets.load.buffer.size` of Kafka is 5 MiB; a smaller one keeps the loop responsive
-INLINE_LOAD_BYTES = 1 << 18  # a log this small is replayed within the request that asks for it
+LOAD_CHUNK_BYTES = 1 << 20  # Kafka's `offsets.load.buffer.size` is 5 MiB; smaller chunks keep the loop responsive
+INLINE_LOAD_BYTES = 1 << 18  # a log of at most this size is replayed within the first request
 
 
 class Loading:
-    """The load of one coordinator, for the leader epoch that it coordinates in."""
+    """Loads one coordinator, for one leader epoch of its partition."""
 
     __slots__ = ("_epoch", "_machine", "_partition", "_stopped", "_task", "failure")
 
@@ -37,12 +37,12 @@ class Loading:
         self._epoch = epoch
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        #: Why the log could not be read; None while it could.
+        #: Why the log can't be read; None without a failure.
         self.failure: str | None = None
 
     @property
     def is_small(self) -> bool:
-        """True if a request may wait while the whole log is replayed."""
+        """True if the log is small enough to be replayed within a request."""
         return self._partition.log.size <= INLINE_LOAD_BYTES
 
     def start(self, loading: Coroutine[Any, Any, None]) -> None:
@@ -50,16 +50,16 @@ class Loading:
         self._task = asyncio.get_running_loop().create_task(loading)
 
     def stop(self) -> None:
-        """Ends a load after its current slice. No-op for the task that loads: it may end by itself."""
+        """Ends a load after its current slice. If the loading task itself calls this, it is not cancelled."""
         self._stopped = True
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
     def replay_now(self) -> None:
-        """Replays the whole log in this pass of the loop.
+        """Replays the whole log in one call.
 
-        Raises KafkaError: NOT_COORDINATOR if this node doesn't lead in this epoch, COORDINATOR_NOT_AVAILABLE with
-        `failure` if the log can't be read.
+        Raises KafkaError: NOT_COORDINATOR if this node no longer leads this epoch, COORDINATOR_NOT_AVAILABLE if the
+        log can't be read; `failure` then has the cause.
         """
         log = self._own_log()
         offset = log.log_start_offset
@@ -71,7 +71,7 @@ class Loading:
             raise self._failed(error) from error
 
     async def replay_in_slices(self) -> int:
-        """As `replay_now`, with the loop free between slices. Returns the offset up to which it has come."""
+        """Replays the log like `replay_now`, with the loop free between slices. Returns the offset after the last."""
         log = self._own_log()
         offset = log.log_start_offset
         try:
@@ -87,9 +87,10 @@ class Loading:
         try:
             return self._partition.leader_log(self._epoch)
         except KafkaError as error:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"Look the coordinator up again: {error.message}") from error
+            message = f"{error.message} Send FindCoordinator again, then retry."
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
 
     def _failed(self, error: Exception) -> KafkaError:
-        self.failure = f"{self._partition} can't be loaded: {error}"
+        self.failure = f"The coordinator of {self._partition} can't read its log ({error}): repair the log."
         logger.error("%s", self.failure)
         return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure)

@@ -1,9 +1,9 @@
-"""Gets the markers of decided transactions into their partitions, whoever leads them, again and again until it is done.
+"""Sends the markers of decided transactions to the leaders of their partitions, and retries until all are committed.
 
-Partitions led here are written to at once; a node that leads others gets one request at a time, with everything that
-has come together for it meanwhile. A partition counts as told when its marker is committed there: one that a new leader
-lacks is sent to that leader again. Who finds that a later coordinator of the same transactions has been at work stops;
-so does who has lost the coordinator's partition: the next coordinator reads in its log what is undone.
+Partitions that this node leads are written at once. Another leader gets one request at a time, with all markers that
+were queued for it meanwhile. A partition is done when its marker is committed there: a marker that a new leader lacks
+is sent to that leader again. The sender gives a transaction up if the partition knows a newer coordinator, or if its
+own coordinator has closed: the next coordinator reads the unfinished transactions from its log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LANE = "markers"
-MARKERS_AT_ONCE = 100  # how many partitions are written to before the loop gets its turn
+MARKERS_AT_ONCE = 100  # partitions that are written before the event loop runs other tasks
 PARTITIONS_IN_A_REQUEST = 10_000
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 
@@ -70,7 +70,7 @@ class MarkerSender:
         done: Callable[[Ending], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """`done` is called once for each transaction, when all its partitions have their marker."""
+        """Calls `done` once for each transaction, when all its partitions have their marker."""
         self._node_id = node_id
         self._metadata = metadata
         self._writer = writer
@@ -79,28 +79,31 @@ class MarkerSender:
         self._spawn = spawn
         self._queues: dict[int, dict[Ending, list[TopicPartition]]] = {}
         self._busy: set[int] = set()
-        self._again: dict[Ending, list[TopicPartition]] = {}
+        self._to_retry: dict[Ending, list[TopicPartition]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._rounds = 0
 
     def send(self, markers: Markers, coordinator: Coordinator[TransactionShard]) -> None:
-        """Most transactions touch a few partitions here: they are done before their producer hears of the end."""
+        """Writes the markers of local partitions at once and queues the rest for their leaders.
+
+        Most transactions have few partitions, all local: they end before their producer gets its reply.
+        """
         ending = Ending(markers, coordinator, set(markers.partitions))
         self._route(ending, sorted(markers.partitions))
 
     def image_changed(self) -> None:
-        """Leaders may have changed: what waits for one is tried at once."""
-        if self._again:
+        """Retries waiting markers at once, because their partitions' leaders may have changed."""
+        if self._to_retry:
             self._retry()
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._again.clear()
+        self._to_retry.clear()
         self._queues.clear()
 
-    # --- to whom
+    # --- routing
 
     def _route(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
         image = self._metadata.image
@@ -108,11 +111,11 @@ class MarkerSender:
         for partition in partitions:
             known = image.partition(*partition)
             if known is None:
-                ending.left.discard(partition)  # deleted since, and its records with it
+                ending.left.discard(partition)  # the topic was deleted, with the transaction's records
             elif known.leader == self._node_id:
                 here.append(partition)
             elif known.leader < 0 or self._peers is None:
-                self._later(ending, partition)
+                self._retry_later(ending, partition)
             else:
                 self._queues.setdefault(known.leader, {}).setdefault(ending, []).append(partition)
         if len(here) <= MARKERS_AT_ONCE:
@@ -121,7 +124,7 @@ class MarkerSender:
             self._spawn(self._write_in_slices(ending, here))
         for node in sorted(self._queues.keys() - self._busy):
             self._busy.add(node)
-            self._spawn(self._talk(node))
+            self._spawn(self._send_queued(node))
         self._finish(ending)
 
     def _finish(self, ending: Ending) -> None:
@@ -129,20 +132,26 @@ class MarkerSender:
             ending.over = True
             self._done(ending)
 
-    def _told(self, ending: Ending, partition: TopicPartition, code: ErrorCode) -> None:
-        """A partition's answer. One that knows a newer epoch of the producer has ended the transaction before."""
+    def _handle_result(self, ending: Ending, partition: TopicPartition, code: ErrorCode) -> None:
+        """Handles the result of one partition's marker.
+
+        INVALID_PRODUCER_EPOCH counts as done: the partition knows a newer producer epoch, so the transaction has ended
+        there before.
+        """
         if code in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
             ending.left.discard(partition)
             self._rounds = 0
         elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
             if not ending.over:
-                logger.warning("%s: its end is left to a newer coordinator", ending.markers.transactional_id)
+                name = ending.markers.transactional_id
+                logger.warning("transaction %s: a newer coordinator is active and will send its markers", name)
             ending.over = True
         else:
-            logger.info("%s: its end waits for %s-%d: %s", ending.markers.transactional_id, *partition, code.name)
-            self._later(ending, partition)
+            name = ending.markers.transactional_id
+            logger.info("transaction %s: the marker for %s-%d failed with %s, retrying", name, *partition, code.name)
+            self._retry_later(ending, partition)
 
-    # --- here
+    # --- partitions that this node leads
 
     async def _write_in_slices(self, ending: Ending, partitions: list[TopicPartition]) -> None:
         for start in range(0, len(partitions), MARKERS_AT_ONCE):
@@ -162,10 +171,10 @@ class MarkerSender:
                     *partition, markers.producer_id, markers.producer_epoch, marker, markers.client_version
                 )
             except KafkaError as error:
-                self._told(ending, partition, error.code)
+                self._handle_result(ending, partition, error.code)
                 continue
             if written.end_offset <= written.partition.log.high_watermark:
-                self._told(ending, partition, ErrorCode.NONE)
+                self._handle_result(ending, partition, ErrorCode.NONE)
             else:
                 uncommitted.append((partition, written))
         if uncommitted:
@@ -175,14 +184,14 @@ class MarkerSender:
         for name, written in uncommitted:
             try:
                 await written.partition.committed(written.end_offset, written.leader_epoch)
-                self._told(ending, name, ErrorCode.NONE)
+                self._handle_result(ending, name, ErrorCode.NONE)
             except KafkaError as error:
-                self._told(ending, name, error.code)
+                self._handle_result(ending, name, error.code)
         self._finish(ending)
 
-    # --- elsewhere
+    # --- partitions that other nodes lead
 
-    async def _talk(self, node: int) -> None:
+    async def _send_queued(self, node: int) -> None:
         try:
             while self._queues.get(node):
                 batch = self._next_batch(node)
@@ -193,7 +202,10 @@ class MarkerSender:
             self._queues.pop(node, None)
 
     def _next_batch(self, node: int) -> dict[Ending, list[TopicPartition]]:
-        """A producer has one transaction in a request, as answers name the producer only."""
+        """Takes the next markers for the node from its queue.
+
+        A request has at most one transaction of a producer, because the results name only the producer id.
+        """
         queue, batch = self._queues[node], {}
         producers: set[int] = set()
         size = 0
@@ -217,17 +229,17 @@ class MarkerSender:
             answers = _codes(await self._peers.ask(node, request, lane=LANE))
         except KafkaError as error:
             missing = error.code
-        except Exception:  # a marker that is forgotten leaves its transaction open
-            logger.exception("markers for node %d: once more", node)
+        except Exception:  # without a retry the transaction would stay open
+            logger.exception("the markers for node %d could not be sent and are retried", node)
         for ending, partitions in batch.items():
             for partition in partitions:
-                self._told(ending, partition, answers.get((ending.markers.producer_id, *partition), missing))
+                self._handle_result(ending, partition, answers.get((ending.markers.producer_id, *partition), missing))
             self._finish(ending)
 
-    # --- again
+    # --- retries
 
-    def _later(self, ending: Ending, partition: TopicPartition) -> None:
-        self._again.setdefault(ending, []).append(partition)
+    def _retry_later(self, ending: Ending, partition: TopicPartition) -> None:
+        self._to_retry.setdefault(ending, []).append(partition)
         if self._timer is None:
             pause = min(RETRY_SECONDS * 2 ** min(self._rounds, 10), MAX_RETRY_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(pause, self._retry)
@@ -237,7 +249,7 @@ class MarkerSender:
             self._timer.cancel()
             self._timer = None
         self._rounds += 1
-        again, self._again = self._again, {}
+        again, self._to_retry = self._to_retry, {}
         for ending, partitions in again.items():
             if ending.alive:
                 self._route(ending, partitions)

@@ -1,8 +1,7 @@
 """Writes the marker that ends a producer's transaction into a partition: for the coordinator and for WriteTxnMarkers.
 
-On `__consumer_offsets` the group coordinator has to know of it: offsets that the transaction committed count from the
-marker on. A marker is written when it is committed. That includes one that is there already, because somebody has sent
-it twice: its sender may not count on it before.
+On `__consumer_offsets` the group coordinator writes the marker: the transaction's offsets become visible with it. The
+sender must wait until the marker is committed, also if the log had the marker before, from an earlier request.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Written(NamedTuple):
-    """Where a marker is, which high watermark it waits for, and in which epoch that counts."""
+    """A written marker: it is committed when the high watermark reaches `end_offset` in this leader epoch."""
 
     partition: Partition
     end_offset: int
@@ -46,7 +45,7 @@ class MarkerWriter:
         marker: EndTxn,
         transaction_version: int,
     ) -> Written:
-        """Raises what the partition answers, or that its group coordinator isn't ready."""
+        """Appends the marker. Raises KafkaError if the partition refuses it or its group coordinator isn't loaded."""
         partition = self._partitions.get(topic, index)
         try:
             self._write(partition, producer_id, producer_epoch, marker, transaction_version)

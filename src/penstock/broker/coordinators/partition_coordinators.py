@@ -1,8 +1,8 @@
-"""The coordinators of one internal topic: one machine for each of its partitions that this node leads.
+"""The coordinators of one internal topic: one for each of its partitions that this node leads.
 
-Follows the metadata image. A partition gained is loaded in the background, or at once by the first request if its log
-is small; a partition lost answers NOT_COORDINATOR to all who wait. One that is led in a new epoch was lost and gained:
-somebody else may have written to it in between.
+They follow the metadata image. When this node becomes leader, the coordinator loads in the background, or within the
+first request if the log is small. When it stops leading, the coordinator closes and answers its waiters with
+NOT_COORDINATOR. A new leader epoch closes and reloads the coordinator: another leader may have written in between.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Coordinators(Generic[M]):
         self._by_partition: dict[int, Coordinator[M]] = {}
 
     def __iter__(self) -> Iterator[Coordinator[M]]:
-        """Those that are still here when their turn comes: whoever goes through them may wait in between."""
+        """Iterates over the coordinators, also if some close meanwhile: the caller may await between two of them."""
         for index in list(self._by_partition):
             try:
                 coordinator = self.at(index)
@@ -62,10 +62,10 @@ class Coordinators(Generic[M]):
                 continue
             yield coordinator
 
-    # --- coming and going
+    # --- leadership
 
     def apply(self, image: MetadataImage) -> bool:
-        """Whether partitions were gained, which are then to be loaded."""
+        """Closes and opens coordinators after a change of the image. Returns True if the caller has to call `load`."""
         topic = image.topics.get(self._topic)
         led: dict[int, int] = {}
         if topic is not None and topic is not self._topic_seen:
@@ -74,18 +74,21 @@ class Coordinators(Generic[M]):
             return False
         self._topic_seen = topic
         for index, coordinator in list(self._by_partition.items()):
-            if led.get(index) != coordinator.epoch or not self._is_of(coordinator, index):
+            if led.get(index) != coordinator.epoch or not self._has_current_partition(coordinator, index):
                 self._by_partition.pop(index).close()
         gained = sorted(led.keys() - self._by_partition.keys())
         for index in gained:
             try:
                 self._open(index)
             except KafkaError as error:
-                logger.error("%s-%d: no coordinator: %s", self._topic, index, error)
+                logger.error("%s-%d: the coordinator can't be opened: %s", self._topic, index, error)
         return bool(gained)
 
-    def _is_of(self, coordinator: Coordinator[M], index: int) -> bool:
-        """Of this very partition: a topic that was deleted and made again begins with the same epoch."""
+    def _has_current_partition(self, coordinator: Coordinator[M], index: int) -> bool:
+        """True if the coordinator has the current partition object.
+
+        The epoch does not show that: a topic that was deleted and created again begins with the same leader epoch.
+        """
         try:
             return self._partitions.get(self._topic, index) is coordinator.partition
         except KafkaError:
@@ -109,7 +112,7 @@ class Coordinators(Generic[M]):
             try:
                 await coordinator.load()
             except KafkaError as error:
-                logger.warning("%s: no coordinator: %s", coordinator.partition, error)
+                logger.warning("%s: the coordinator can't be loaded: %s", coordinator.partition, error)
             await asyncio.sleep(0)
 
     def close(self) -> None:
@@ -122,7 +125,7 @@ class Coordinators(Generic[M]):
     def partition_of(self, key: str) -> int:
         topic = self._metadata.image.topics.get(self._topic)
         if topic is None:
-            raise _not_here()
+            raise _not_coordinator()
         return coordinator_partition(key, len(topic.partitions))
 
     def of(self, key: str) -> Coordinator[M]:
@@ -131,13 +134,13 @@ class Coordinators(Generic[M]):
     def at(self, index: int) -> Coordinator[M]:
         coordinator = self._by_partition.get(index)
         if coordinator is None:
-            raise _not_here()
-        if (
-            coordinator.phase is Phase.CLOSED and coordinator.failure is None
-        ):  # its log refused a write; if it is well again, so are we
-            coordinator = self._open(index)
+            raise _not_coordinator()
+        if coordinator.phase is Phase.CLOSED and coordinator.failure is None:
+            coordinator = self._open(index)  # its log refused a write before; the log may accept writes again
         return coordinator
 
 
-def _not_here() -> KafkaError:
-    return KafkaError(ErrorCode.NOT_COORDINATOR, "This node does not coordinate it: look the coordinator up again.")
+def _not_coordinator() -> KafkaError:
+    return KafkaError(
+        ErrorCode.NOT_COORDINATOR, "This node is not the coordinator: send FindCoordinator again, then retry there."
+    )

@@ -1,4 +1,4 @@
-"""A piece of a coordinator's log, applied to its machine."""
+"""Applies a chunk of a coordinator's log to its state machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def replay(machine: Machine[Any], log: Log, offset: int, data: Any) -> int:
-    """The offset after it."""
-    next_offset = log.log_end_offset  # nothing there: compaction has emptied the rest
-    latest: dict[bytes | None, Record] = {}  # only the last record of a key counts, as compaction has it
+    """Applies the batches in `data` to the machine and returns the offset after them."""
+    next_offset = log.log_end_offset  # for a chunk without batches: compaction has removed the rest of the log
+    latest: dict[bytes | None, Record] = {}  # only the last record of a key is applied, as after compaction
     for header, batch in split_batches(data, allow_partial=True):
         next_offset = max(header.next_offset, offset + 1)
         if header.is_control or header.is_transactional:

@@ -1,17 +1,17 @@
-"""The runtime of everything that is remembered in a partition: group, transaction and share coordinators alike.
+"""Runs a state machine whose journal is a partition's log: group, transaction and share coordinators.
 
     decide(machine, turn) → records, replies      pure; the caller's function
     apply(record)                                 pure; at once, so that the next decision sees it
-    append                                        what one pass of the loop decided goes into the log as one batch
+    append                                        all decisions of one pass of the event loop in one batch
     reply                                         when the high watermark has passed the last record
 
-State may thus be ahead of the log for the rest of a pass, and of the high watermark for longer, but nobody is told so:
-an append that fails drops the state, and everybody who waits is sent to look for the coordinator again. Loading is
-`apply` over the whole log. What a new leader finds in it counts as this epoch's once the high watermark has passed it:
-until then nothing that was loaded is told or acted on either.
+So the state may be ahead of the log until the end of the pass, and ahead of the high watermark for longer, but no reply
+shows uncommitted state: if an append fails, the state is dropped, and the waiting clients are told to find the
+coordinator again. Loading is `apply` over the whole log. Loaded records, too, are shown in replies and acted on only
+when the high watermark of this epoch has passed them.
 
-A coordinator belongs to one leader epoch. Every append names it, so one that has lost its partition writes nothing
-more; the next epoch gets a coordinator of its own, loaded anew.
+A coordinator belongs to one leader epoch and checks it at every append: after it has lost its partition it writes
+nothing. The next epoch gets a new coordinator, which loads from the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Record = tuple[Any, Any | None]
 TIMER_RETRY_SECONDS = 0.5
 RECORD_OVERHEAD_BYTES = 32  # varints and lengths around a key and a value, rounded up
 BATCH_OVERHEAD_BYTES = 128
-LOOK_AGAIN = "The coordinator could not write: look it up again."
+STOPPED = "This coordinator has stopped: send FindCoordinator again, then retry there."
 
 
 class Phase(Enum):
@@ -55,7 +55,7 @@ class Phase(Enum):
 
 
 class Coordinator(Generic[M]):
-    """One machine and the partition that holds its records. Effects of its decisions go through `perform`."""
+    """Runs one state machine on the partition that holds its records. `perform` carries out its decisions' effects."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Coordinator(Generic[M]):
         self._loop = asyncio.get_running_loop()
         self._batch: list[tuple[int, bytes, bytes | None, tuple[()]]] = []
         self._batch_bytes = 0
-        self._undecided: list[Commit] = []  # their records are in the batch
+        self._unappended: list[Commit] = []  # decisions whose records are still in the batch
         self._commits = Commits(
             partition,
             settle=partial(self._settle, code=ErrorCode.NONE),
@@ -96,17 +96,17 @@ class Coordinator(Generic[M]):
         return int(self._loop.time() * 1000)
 
     def active(self) -> M:
-        """The machine, to read what needs no durability. Raises while it is not loaded."""
+        """Returns the machine, for reads that may see uncommitted state. Raises KafkaError while it is not loaded."""
         if self.phase is not Phase.ACTIVE:
-            self._wake()
+            self._load_or_raise()
         return self.machine
 
     def run(self, decide: Callable[[M, Any], R]) -> R | asyncio.Future[R]:
-        """Decide now; the result comes at once if nothing has to be written or waited for, else as a future."""
+        """Decides now. Returns the result, or a future of it if records have to be committed first."""
         self.active()
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         result = decide(self.machine, turn)
-        if not turn.records and not self._waits():
+        if not turn.records and not self._has_uncommitted():
             self._settle(turn, ErrorCode.NONE)
             self._arm()
             return result
@@ -116,12 +116,15 @@ class Coordinator(Generic[M]):
         return future
 
     def post(self, decide: Callable[[M, Any], None]) -> None:
-        """Decide now; whoever is answered, now or later, is answered through tokens."""
+        """Decides now and returns nothing: replies go through the decision's tokens."""
         self.active()
         self._follow_up(decide)
 
     def write_marker(self, marker: bytes, producer_id: int, commit: bool, transaction_version: int) -> None:
-        """End a producer's transaction here, between decisions. Raises what the log raises; the coordinator goes on."""
+        """Ends a producer's transaction in this log, between two decisions.
+
+        Raises KafkaError if the log refuses the marker; the coordinator stays active.
+        """
         self.active()
         self._flush()
         self.active()
@@ -134,15 +137,16 @@ class Coordinator(Generic[M]):
             transaction_version=transaction_version,
         )
         self.machine.apply_marker(producer_id, commit)
-        # nobody is told of the outcome before it is committed
-        self._undecided.append(Commit(self.machine.turn(self.now_ms, self._clock.wall_ms()), None, None))
+        # an empty decision: replies that show the outcome wait until the marker is committed
+        self._unappended.append(Commit(self.machine.turn(self.now_ms, self._clock.wall_ms()), None, None))
         self._flush()
 
-    def _waits(self) -> bool:
-        """Whether something that this decision may have seen isn't committed yet."""
-        return bool(self._undecided or self._commits)
+    def _has_uncommitted(self) -> bool:
+        """True if the state includes uncommitted decisions, which a new decision may have read."""
+        return bool(self._unappended or self._commits)
 
     def _take(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
+        """Applies a decision's records, adds them to the batch, and replies once they are committed."""
         encoded = [self.machine.encode(record) for record in turn.records]
         try:
             self._check_sizes(encoded)
@@ -158,13 +162,13 @@ class Coordinator(Generic[M]):
         if turn.producer is not None:
             self._flush()
         if self.phase is Phase.CLOSED:
-            Commit(turn, result, future).fail(KafkaError(ErrorCode.NOT_COORDINATOR, LOOK_AGAIN))
+            Commit(turn, result, future).fail(KafkaError(ErrorCode.NOT_COORDINATOR, STOPPED))
             return
         offset = self.partition.log.log_end_offset + len(self._batch)
         producer_id = turn.producer[0] if turn.producer is not None else NO_PRODUCER_ID
         for index, record in enumerate(turn.records):
             self.machine.apply(record, offset + index, producer_id)
-        self._undecided.append(Commit(turn, result, future))
+        self._unappended.append(Commit(turn, result, future))
         self._enqueue(encoded)
         if turn.producer is not None:
             self._flush(turn.producer)
@@ -175,16 +179,26 @@ class Coordinator(Generic[M]):
     def _check_sizes(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> None:
         limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
         if any(_size(key, value) > limit for key, value in encoded):
-            # Kafka's word for a group that doesn't fit into one record: nothing a client could retry
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The coordinator's record exceeds max.message.bytes.")
+            # Kafka's code for a group that doesn't fit into one record; clients don't retry it
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"The state does not fit into one record of {limit} bytes: use fewer members or partitions, or raise "
+                "max.message.bytes of the coordinator's topic.",
+            )
 
     def _check_replicas(self) -> None:
-        """Before anything is applied: an append that is refused later costs the whole state."""
+        """Raises KafkaError if too few replicas are in sync. Called before records are applied.
+
+        If the append failed after that, the whole state would have to be loaded again.
+        """
         partition = self.partition
         have = len(partition.isr)
         need = effective_min_isr(partition.log.config.min_insync_replicas, partition.image.replicas)
         if have < need:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{have} in-sync replicas, {need} are needed: wait.")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{partition} has {have} in-sync replicas and needs {need}: retry when more brokers are running.",
+            )
 
     def _enqueue(self, encoded: Sequence[tuple[bytes, bytes | None]]) -> None:
         limit = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
@@ -197,7 +211,7 @@ class Coordinator(Generic[M]):
             self._batch_bytes += size
 
     def _append(self, producer: tuple[int, int] | None = None) -> None:
-        """Write the batch; several may go out for one decision. Raises what the log raises."""
+        """Appends the batch to the log; closes the coordinator if the log refuses it."""
         records, self._batch, self._batch_bytes = self._batch, [], 0
         if not records or self.phase is Phase.CLOSED:
             return
@@ -210,7 +224,7 @@ class Coordinator(Generic[M]):
             transactional=producer is not None,
         )
         try:
-            self.partition.leader_log(self.epoch)  # a leader of another epoch has a coordinator of its own
+            self.partition.leader_log(self.epoch)  # raises in another epoch, which has a coordinator of its own
             self.partition.append(
                 batch, now_ms=self._clock.wall_ms(), origin=AppendOrigin.COORDINATOR, required_acks=-1
             )
@@ -223,11 +237,11 @@ class Coordinator(Generic[M]):
         self._append(producer)
         if self.phase is Phase.CLOSED:
             return
-        written, self._undecided = self._undecided, []
-        self._commits.add(written)
+        appended, self._unappended = self._unappended, []
+        self._commits.add(appended)
 
     def _commit_failed(self, error: KafkaError) -> None:
-        logger.info("%s: the coordinator stops: %s", self.partition, error)
+        logger.info("%s: the coordinator stops, its records can't be committed: %s", self.partition, error)
         self.close(_as_coordinator_error(error.code))
 
     def _settle(self, turn: Turn, code: ErrorCode) -> None:
@@ -246,19 +260,19 @@ class Coordinator(Generic[M]):
                 self._perform(self, effect)
 
     def _follow_up(self, decide: Callable[[M, Any], None]) -> None:
-        """A decision that nobody asked for: a timer, or the consequence of a commit."""
+        """Makes a decision without a waiting caller: for a timer, a posted request, or after a commit."""
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         decide(self.machine, turn)
-        if turn.records or self._waits():
+        if turn.records or self._has_uncommitted():
             self._take(turn, None, None)
         else:
             self._settle(turn, ErrorCode.NONE)
         self._arm()
 
-    # --- time
+    # --- timers
 
     def arm(self) -> None:
-        """For who looked at the machine directly and may have brought a deadline forward."""
+        """Sets the timer again, after a caller changed the machine directly and may have moved its deadline."""
         self._arm()
 
     def _arm(self) -> None:
@@ -276,25 +290,28 @@ class Coordinator(Generic[M]):
             return
         try:
             self._check_replicas()
-        except KafkaError:  # time does not stop, but what it would have us write can't be written
+        except KafkaError:  # too few in-sync replicas for the records that expired timers would write
             self._timer = self._loop.call_later(TIMER_RETRY_SECONDS, self._on_timer)
             self._timer_ms = self.now_ms + int(TIMER_RETRY_SECONDS * 1000)
             return
         self._follow_up(lambda machine, turn: machine.on_timers(turn))
 
-    # --- coming and going
+    # --- loading and closing
 
     @property
     def failure(self) -> str | None:
-        """Why the log could not be loaded; None while it could."""
+        """Why the log can't be loaded; None without a failure."""
         return self._loading.failure
 
-    def _wake(self) -> None:
-        """Loads the log if that is quick, else begins to. Raises while there is no state to decide on."""
+    def _load_or_raise(self) -> None:
+        """Loads a small log at once; else starts the load and raises COORDINATOR_LOAD_IN_PROGRESS.
+
+        Raises KafkaError with another code for a closed coordinator.
+        """
         if self.failure is not None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure)
         if self.phase is Phase.CLOSED:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "Another node coordinates this: look it up again.")
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, STOPPED)
         if self.phase is Phase.UNLOADED and self._loading.is_small:
             self.load_now()
             return
@@ -303,7 +320,7 @@ class Coordinator(Generic[M]):
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The coordinator is loading: try again soon.")
 
     def load_now(self) -> None:
-        """Loads the log in this pass of the loop, and starts. Raises KafkaError."""
+        """Loads the log in one call and makes the coordinator active. Raises KafkaError."""
         try:
             self._loading.replay_now()
         except KafkaError as error:
@@ -313,7 +330,7 @@ class Coordinator(Generic[M]):
         self._start()
 
     async def load(self) -> None:
-        """Loads the log in slices, and starts; appends by others (transaction markers) wait for the end."""
+        """Loads the log in slices and makes the coordinator active. Transaction markers are refused until then."""
         if self.phase is not Phase.UNLOADED:
             return
         self.phase = Phase.LOADING
@@ -335,13 +352,13 @@ class Coordinator(Generic[M]):
         if turn.records:
             self._take(turn, None, None)
         else:
-            # what was loaded is told, and acted on, when it is committed
-            self._undecided.append(Commit(turn, None, None))
+            # the effects of loaded records are performed when the log up to here is committed
+            self._unappended.append(Commit(turn, None, None))
             self._flush()
         self._arm()
 
     def close(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """Leadership is gone, or the log is: answer all who wait, forget the rest."""
+        """Stops the coordinator after its leadership ended or its log failed; answers all waiters with `code`."""
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED
@@ -349,10 +366,10 @@ class Coordinator(Generic[M]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting = [*self._commits.stop(), *self._undecided]
-        self._undecided = []
+        waiting = [*self._commits.stop(), *self._unappended]
+        self._unappended = []
         for commit in waiting:
-            commit.fail(KafkaError(code, LOOK_AGAIN))
+            commit.fail(KafkaError(code, STOPPED))
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         self.machine.abandon(turn)
         for token, response in turn.replies:
@@ -373,7 +390,7 @@ async def committed(result: R | asyncio.Future[R]) -> R:
 
 
 def _as_coordinator_error(code: ErrorCode) -> ErrorCode:
-    """What clients understand of a log's complaint."""
+    """Translates an error code of the log into one that clients expect from a coordinator."""
     match code:
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION | ErrorCode.REQUEST_TIMED_OUT:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

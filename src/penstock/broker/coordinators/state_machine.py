@@ -1,4 +1,4 @@
-"""What the runtime of coordinators expects of the pure machines it runs."""
+"""The interface of the pure state machines that the coordinators' runtime runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class Turn(Protocol):
-    """What one decision asks for."""
+    """The outcome of one decision: records to write, replies, effects, and follow-up decisions in `after`."""
 
     records: list[Any]
     replies: list[tuple[Any, Any]]
@@ -16,7 +16,7 @@ class Turn(Protocol):
 
     @property
     def effects(self) -> Sequence[Any]:
-        """Effects that the shell performs once the records are committed, and drops if they can't be written."""
+        """Effects that the runtime performs once the records are committed, and drops if they can't be written."""
         ...
 
 
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Turn)
 
 
 class Machine(Protocol[T]):
-    """A pure coordinator: see `groups.shard` for one."""
+    """A coordinator's state machine without I/O. `groups.shard` is an example."""
 
     def turn(self, now_ms: int, wall_ms: int) -> T: ...
 

@@ -1,7 +1,7 @@
 """Asks transaction coordinators on other nodes whether partitions belong to a transaction (AddPartitionsToTxn v4+).
 
-A node is asked one thing at a time; what comes up meanwhile goes together into the next request. A transaction is in a
-request once: answers name the transaction only.
+A node gets one request at a time; questions that arrive meanwhile go together into the next request. A request has a
+transaction at most once, because the results name only the transactional id.
 """
 
 from __future__ import annotations
@@ -54,20 +54,23 @@ class Admission:
         *,
         add: bool,
     ) -> Codes:
-        """NETWORK_EXCEPTION for all when no answer came: whether they were added is then unknown."""
+        """Returns an error code for each partition.
+
+        All get NETWORK_EXCEPTION if no answer came: it is then unknown whether they were added.
+        """
         future: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
         question = _Question(transactional_id, producer_id, producer_epoch, partitions, add, future)
         self._queues.setdefault(node, []).append(question)
         if node not in self._busy:
             self._busy.add(node)
-            self._spawn(self._talk(node))
+            self._spawn(self._send_queued(node))
         return await future
 
-    async def _talk(self, node: int) -> None:
+    async def _send_queued(self, node: int) -> None:
         questions: list[_Question] = []
         try:
             while self._queues.get(node):
-                questions, self._queues[node] = _once_each(self._queues[node])
+                questions, self._queues[node] = _split_repeated(self._queues[node])
                 await self._ask(node, questions)
         finally:
             self._busy.discard(node)
@@ -83,12 +86,12 @@ class Admission:
             results = _codes(answer)
             missing = ErrorCode(answer.error_code) if answer.error_code else ErrorCode.UNKNOWN_SERVER_ERROR
         except KafkaError:
-            pass  # lost on the way there or back
+            pass  # the request or its answer was lost: every question gets NETWORK_EXCEPTION
         for question in questions:
             _answer(question, results.get(question.transactional_id, {}), missing)
 
 
-def _once_each(questions: list[_Question]) -> tuple[list[_Question], list[_Question]]:
+def _split_repeated(questions: list[_Question]) -> tuple[list[_Question], list[_Question]]:
     now: dict[str, _Question] = {}
     later = [each for each in questions if now.setdefault(each.transactional_id, each) is not each]
     return list(now.values()), later

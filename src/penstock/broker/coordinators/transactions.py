@@ -1,7 +1,7 @@
-"""Transaction coordinators of this node: one per partition of `__transaction_state` that it leads.
+"""The transaction coordinators of this node: one for each partition of `__transaction_state` that it leads.
 
-Decisions are `penstock.transactions`'; here they get their records written. The markers that a decided transaction
-needs go out through the `MarkerSender`, questions about transactions coordinated elsewhere through `Admission`.
+`penstock.transactions` makes the decisions. The `MarkerSender` sends the markers of a decided transaction; `Admission`
+asks other nodes about transactions that they coordinate.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRANSACTION_VERSION = "transaction.version"
-SLICE_SECONDS = 0.005  # how long background work may hold the loop
+SLICE_SECONDS = 0.005  # for which background work may keep the event loop busy
 COMPLETE_RETRY_SECONDS = 0.5
-COMMIT_TIMEOUT_SECONDS = 30.0  # as long as producers wait for an answer
+COMMIT_TIMEOUT_SECONDS = 30.0  # the default request timeout of producers
 
 TransactionCoordinator = Coordinator[TransactionShard]
 
@@ -60,7 +60,7 @@ class Transactions:
         peers: PeerCalls | None = None,
         allowance: Allowance | None = None,
     ) -> None:
-        """Without `peers` there is no other node to speak to."""
+        """`peers` sends requests to other brokers; None for a node that is alone."""
         from penstock.broker.coordinators.marker_writer import MarkerWriter
 
         allowance = allowance or Allowance()
@@ -85,12 +85,12 @@ class Transactions:
         self.sender = MarkerSender(
             node_id, metadata=metadata, writer=self.markers, peers=peers, done=self._complete, spawn=self._tasks.start
         )
-        self._elsewhere = Admission(peers, self._tasks.start) if peers is not None else None
+        self._remote_admission = Admission(peers, self._tasks.start) if peers is not None else None
 
-    # --- life
+    # --- start and stop
 
     def start(self) -> None:
-        """Call when `partitions` and `groups` have taken the image over."""
+        """Starts the coordinators. Call this after `partitions` and `groups` have applied the image."""
         self.apply(None, self._metadata.image)
         self._tasks.start(self._expire_forever())
 
@@ -110,7 +110,10 @@ class Transactions:
     # --- requests
 
     async def coordinator(self, transactional_id: str) -> TransactionCoordinator:
-        """The coordinator of an id, if it is here, with a producer id at hand for the decision that may need one."""
+        """Returns the coordinator of a transactional id, once a producer id is available for its decisions.
+
+        Raises KafkaError(NOT_COORDINATOR) if another node has it.
+        """
         found = self.coordinators.of(transactional_id)
         await self._producer_ids.ready()
         return found
@@ -124,41 +127,47 @@ class Transactions:
         *,
         add: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether these partitions belong to the producer's transaction; `add` makes them, for clients that rely on it.
+        """Checks that partitions belong to the producer's transaction; with `add`, adds those that don't.
 
-        NONE, or why not, for each.
+        Returns an error code for each partition: NONE if it belongs to the transaction.
         """
-        who = (transactional_id, producer_id, producer_epoch)
+        producer = (transactional_id, producer_id, producer_epoch)
         try:
-            elsewhere = self._led_elsewhere(transactional_id)
-            if elsewhere is not None and self._elsewhere is not None:
-                return await self._elsewhere.ask(elsewhere, *who, asked, add=add)
+            leader = self._remote_leader(transactional_id)
+            if leader is not None and self._remote_admission is not None:
+                return await self._remote_admission.ask(leader, *producer, asked, add=add)
             coordinator = self.coordinators.of(transactional_id)
             if not add:
-                return await committed(coordinator.run(lambda shard, turn: decide.verify(shard, *who, asked)))
+                return await committed(coordinator.run(lambda shard, turn: decide.verify(shard, *producer, asked)))
             code = await committed(
-                coordinator.run(lambda shard, turn: decide.add(shard, turn, *who, asked, EPOCH_PER_TRANSACTION))
+                coordinator.run(lambda shard, turn: decide.add(shard, turn, *producer, asked, EPOCH_PER_TRANSACTION))
             )
         except KafkaError as error:
             code = error.code
         return dict.fromkeys(asked, code)
 
-    def _led_elsewhere(self, transactional_id: str) -> int | None:
-        """The node to ask, if it isn't this one. Raises while there is none."""
+    def _remote_leader(self, transactional_id: str) -> int | None:
+        """Returns the node that coordinates the id; None if it is this node. Raises KafkaError without a leader."""
         index = self.coordinators.partition_of(transactional_id)
         partition = self._metadata.image.partition(TRANSACTION_STATE, index)
         if partition is None or partition.leader < 0:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator's partition has no leader: wait.")
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{TRANSACTION_STATE}-{index} has no leader: retry when one of its replicas is running.",
+            )
         return partition.leader if partition.leader != self._node_id else None
 
     # --- markers
 
     def _send_markers(self, coordinator: TransactionCoordinator, markers: Markers) -> None:
-        """Performs the effect of a decision that is committed now."""
+        """Performs the effect of a committed decision: sends the transaction's markers."""
         self.sender.send(markers, coordinator)
 
     def _complete(self, ended: Ending) -> None:
-        """All partitions know. If that can't be written down now it is later, or by the coordinator that comes next."""
+        """Records that all partitions have the marker.
+
+        If the record can't be committed, this is retried, also by a later coordinator of the transaction.
+        """
         if ended.coordinator.phase is not Phase.ACTIVE:
             return
         written = ended.coordinator.run(partial(_complete, ended.markers))

@@ -203,8 +203,8 @@ def _mark_stays(old: Any) -> Any:
 def _reply_first(old: Any) -> Any:
     def run(self: Coordinator[Any], decide: Any) -> Any:
         outcome = old(self, decide)
-        if hasattr(outcome, "add_done_callback") and self._undecided:
-            commit = self._undecided[-1]
+        if hasattr(outcome, "add_done_callback") and self._unappended:
+            commit = self._unappended[-1]
             for token, response in commit.turn.replies:
                 set_result(token, response)
             self.perform(commit.turn)
@@ -239,7 +239,7 @@ def _no_topic_id(old: Any) -> Any:
 
 def _append_later(old: Any) -> Any:
     def flush(self: Coordinator[Any], producer: Any = None) -> None:
-        if producer is not None or not self._undecided:
+        if producer is not None or not self._unappended:
             old(self, producer)
         else:
             self._loop.call_later(0.02, old, self)

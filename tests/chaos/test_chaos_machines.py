@@ -1,7 +1,7 @@
-"""Faults of machines rather than of processes: a network that is cut, a disk that is full. Where the system allows it.
+"""Faults of machines instead of processes: a cut network and a full disk. Skipped where the system doesn't allow them.
 
-Nodes that are cut off live in network namespaces of their own, joined by a bridge; a cable is pulled by taking a link
-down, so that nobody is told anything. The full disk is a small tmpfs.
+Each node runs in a network namespace of its own, joined by a bridge; a test cuts a node off by taking its link down, so
+that no peer gets a TCP reset. The full disk is a small tmpfs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def leader_of(cluster: ProcessCluster, topic: str, not_by: int | None = None) ->
     return int(admin.list_topics(topic, timeout=60).topics[topic].partitions[0].leader)
 
 
-def test_a_leader_whose_cable_is_pulled_is_replaced_and_loses_nothing(tmp_path: Path, cables: Cables) -> None:
+def test_a_leader_cut_off_from_the_network_is_replaced_without_loss(tmp_path: Path, cables: Cables) -> None:
     hosts = {node: cables.host(node) for node in NODES}
     prefixes = {node: ("ip", "netns", "exec", cables.namespace(node)) for node in NODES}
     with ProcessCluster(tmp_path, overrides=NOTICED_SOON, hosts=hosts, prefixes=prefixes) as cluster:
@@ -141,7 +141,7 @@ def fill(path: Path) -> None:
     (path / "filler").write_bytes(bytes(max(0, left.f_bavail * left.f_frsize - SPARE_BYTES)))
 
 
-def test_a_full_disk_takes_one_node_out_and_no_record(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_stops_one_node_and_loses_no_record(tmp_path: Path, small_disk: Path) -> None:
     with ProcessCluster(tmp_path, overrides=NOTICED_SOON, data={3: small_disk / "data"}) as cluster:
         book = Book("full", PARTITIONS)
         create(cluster, book.topic)

@@ -1,7 +1,7 @@
 """Real processes under load from stock clients: nodes killed, stopped and started again, in an order from a seed.
 
-At most a minority is away at a time, so that there is always somebody to write to; the next fault comes as soon as
-writes go on, whether or not the last victim is in sync again.
+At most a minority of nodes is down at a time, so that writes stay possible; the next fault follows as soon as writes
+succeed again, whether or not the last victim is in sync.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def one_round(cluster: ProcessCluster, choose: random.Random, pause: Pause) -> s
     how = choose.choice(("kill", "kill", "pause", "stop"))
     if how == "pause":
         cluster.pause(victim)
-        time.sleep(choose.uniform(*pause))  # the fault itself: how long the process stands still
+        time.sleep(choose.uniform(*pause))  # the fault itself: how long the process is paused
         cluster.resume(victim)
     else:
         cluster.kill(victim) if how == "kill" else cluster.stop(victim)
         if choose.random() < 0.5:
-            time.sleep(choose.uniform(*pause))  # away for a while
+            time.sleep(choose.uniform(*pause))  # the fault itself: how long the process is down
         cluster.start(victim)
     return f"{how} {victim}"
 
@@ -89,11 +89,11 @@ def run_rounds(home: Path, rounds: int, writers: list[str], seed: int, pause: Pa
 
 
 @pytest.mark.timeout(180)
-def test_three_rounds_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_three_rounds_of_faults_lose_and_duplicate_no_record(tmp_path: Path) -> None:
     run_rounds(tmp_path, 3, ["confluent"], SEED, SHORT_PAUSE_S)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2700)
-def test_a_hundred_rounds_or_half_an_hour_of_faults_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_a_hundred_rounds_or_half_an_hour_of_faults_lose_and_duplicate_no_record(tmp_path: Path) -> None:
     run_rounds(tmp_path, 100, ["confluent", "kafka-python", "aiokafka"], SEED + 1000, LONG_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Brokers for stock clients to talk to, and Kafka's own tools.
+"""Brokers for tests with stock clients, and Kafka's own tools.
 
 `broker` is a broker in a process of its own, started as a user starts one, shared by the tests of this directory:
 every test makes its own topics. `PENSTOCK_TEST_BOOTSTRAP=host:port` runs the same tests against any other broker,
@@ -28,7 +28,7 @@ from tools.java_tests import require_jars
 @dataclass(slots=True, frozen=True)
 class RunningBroker:
     bootstrap: str
-    data: Path | None = None  # None for one that somebody else started
+    data: Path | None = None  # None for an external broker
 
     @property
     def port(self) -> int:
@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     home = tmp_path_factory.mktemp("broker")
     data, log = home / "data", home / "broker.log"
     command = [sys.executable, "-m", "penstock.cli.main", "up", "--port", "0", "--data", str(data)]
-    # Its log goes to a file: a pipe that nobody reads would stop the broker when it is full.
+    # Its log goes to a file: a full pipe without a reader would block the broker.
     with log.open("w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout is not None
@@ -68,7 +68,7 @@ NewTopicName = Callable[..., str]
 
 @pytest.fixture
 def topic(bootstrap: str) -> NewTopicName:
-    """Creates a topic of a name nobody has used: `topic(partitions=3, **{"max.message.bytes": "1000"})`."""
+    """Creates a topic with a unique name: `topic(partitions=3, **{"max.message.bytes": "1000"})`."""
 
     def create(partitions: int = 1, **configs: str) -> str:
         name = f"t-{secrets.token_hex(6)}"
@@ -89,7 +89,7 @@ def kafka_jars() -> None:
 
 
 class ToolRunner:
-    """Kafka's tools, one after the other in one JVM: see ToolRunner.java."""
+    """Runs Kafka's tools one after the other in one JVM: see ToolRunner.java."""
 
     def __init__(self) -> None:
         source = Path(__file__).parent / "ToolRunner.java"
@@ -119,7 +119,7 @@ class ToolRunner:
 
 @pytest.fixture(scope="session")
 def kafka_tool(kafka_jars: None) -> Iterator[KafkaTool]:
-    """Runs one of Kafka's tool classes to its end; `ok=False` for one that is meant to fail."""
+    """Runs one of Kafka's tool classes to its end; `ok=False` expects a failure."""
     runner = ToolRunner()
 
     def run(class_name: str, *args: str, stdin: str = "", ok: bool = True) -> subprocess.CompletedProcess[str]:

@@ -1,7 +1,7 @@
 """Reads a topic, writes each record to another and its own position with it, in transactions, until it is killed.
 
-Anything unexpected ends the process, a round that takes too long included (librdkafka 2.16 may wait for ever for a
-group coordinator that it lost): whoever started it starts it again.
+Anything unexpected ends the process, also a round that takes too long (librdkafka 2.16 may wait for ever for a lost
+group coordinator); the test restarts it.
 Run as `python exactly_once_worker.py BOOTSTRAP SOURCE SINK GROUP INSTANCE`.
 """
 

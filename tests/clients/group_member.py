@@ -1,8 +1,8 @@
-"""A member of a group until its input ends: says what it owns and what it has processed, and commits after that.
+"""A group member that runs until its input ends: prints its partitions and processed records, then commits.
 
-Lines of output: `SECONDS owned 0,1,2` at every change (before partitions are given up, after they are got),
-`SECONDS lost` when the group went on without it, `SECONDS value TEXT` for a record. Seconds are the machine's, so
-that members can be compared. Run as `python group_member.py KIND BOOTSTRAP TOPIC GROUP SESSION_MS`.
+Lines of output: `SECONDS owned 0,1,2` at every change (before partitions are revoked, after they are assigned),
+`SECONDS lost` when the member was removed from the group, `SECONDS value TEXT` for a record. Seconds are those of the
+machine, so that members can be compared. Run as `python group_member.py KIND BOOTSTRAP TOPIC GROUP SESSION_MS`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Owned:
         self._left = False
 
     def add(self, partitions: Iterable[Any]) -> None:
-        if not self._left:  # a rebalance may end while the client closes: nothing is read any more, and it leaves next
+        if not self._left:  # a rebalance may end while the client closes: it reads no more records and leaves next
             self._partitions |= {each.partition for each in partitions}
             self._say()
 
@@ -85,7 +85,7 @@ def confluent(protocol: str, told: list[str], ended: threading.Event) -> None:
         if messages:
             try:
                 consumer.commit(asynchronous=False)
-            except KafkaException as refused:  # a rebalance came between: whoever owns it now processes it again
+            except KafkaException as refused:  # a rebalance intervened: the new owner processes the record again
                 say("uncommitted", refused)
     owned.leave()
     consumer.close()

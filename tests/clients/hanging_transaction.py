@@ -1,4 +1,4 @@
-"""A transaction that no coordinator knows: what a broker before KIP-890 could be left with."""
+"""Makes a transaction that no coordinator knows, as could happen on brokers before KIP-890."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Hanging(NamedTuple):
 
 
 def open_one(bootstrap: str, topic: str, partition: int = 0) -> Hanging:
-    """Opened an hour ago, as far as its records tell, on a broker that for a moment asks no coordinator."""
+    """Opens a hanging transaction with timestamps of an hour ago, on a broker with verification turned off."""
     _verify(bootstrap, "false")
     try:
         producer_id = 1_000_000 + secrets.randbelow(1_000_000)
@@ -43,7 +43,7 @@ def open_one(bootstrap: str, topic: str, partition: int = 0) -> Hanging:
 
 
 def _verify(bootstrap: str, value: str | None) -> None:
-    """For all brokers; None goes back to what they had."""
+    """Sets transaction verification on all brokers; None restores the default."""
     change = AlterableConfig(name=VERIFICATION, config_operation=SET if value else DELETE, value=value)
     resource = AlterConfigsResource(resource_type=BROKER, resource_name="", configs=[change])
     with Client(bootstrap) as client:

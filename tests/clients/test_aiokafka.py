@@ -36,7 +36,7 @@ async def consume(bootstrap: str, topic: str, count: int, offset: int | None = N
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_is_consumed(bootstrap: str, topic: NewTopicName, codec: str | None, acks: int | str) -> None:
+def test_produced_records_are_consumed(bootstrap: str, topic: NewTopicName, codec: str | None, acks: int | str) -> None:
     async def scenario() -> None:
         name = topic()
         values = [b"%d %s" % (index, b"x" * 200) for index in range(100)]

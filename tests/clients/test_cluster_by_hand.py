@@ -1,4 +1,4 @@
-"""A cluster as docs/operations.md builds it: separate roles, nodes that join and leave while records flow."""
+"""A cluster built as in docs/operations.md: separate roles; nodes join and leave under load."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def controller(home: Path, node_id: int, port: int, quorum: str) -> Machine:
         process__roles="controller",
         listeners=f"CONTROLLER://127.0.0.1:{port}",
         controller__quorum__bootstrap__servers=quorum,
-        default__replication__factor="2",  # controllers place replicas: the defaults for it are theirs
+        default__replication__factor="2",  # controllers place replicas, so the defaults are set on controllers
     )
 
 
@@ -108,7 +108,7 @@ def broker(home: Path, node_id: int, port: int, quorum: str) -> Machine:
     )
 
 
-def test_separate_controllers_and_brokers_that_join_and_leave(tmp_path: Path, machines: list[Machine]) -> None:
+def test_controllers_and_brokers_join_and_leave_under_load(tmp_path: Path, machines: list[Machine]) -> None:
     ports = free_ports(5)
     quorum = f"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
     first, second = (controller(tmp_path, 10 + index, ports[index], quorum) for index in (0, 1))
@@ -128,7 +128,7 @@ def test_separate_controllers_and_brokers_that_join_and_leave(tmp_path: Path, ma
     listener = ("--listener", f"CONTROLLER://127.0.0.1:{second.port}")
     assert sorted(asked(bootstrap, "quorum", "add-voter", "11", *listener)["voters"]) == [10, 11]
 
-    # a third broker joins, gets its share, and the first is taken out
+    # a third broker joins and gets its share; the first is drained
     run("topic", "create", "t", "-p", "6", "-b", bootstrap)
     with Client(bootstrap) as client, client.producer() as producer:
         producer.send_many("t", [(b"%d" % each, b"value", (), None) for each in range(1000)])
@@ -158,9 +158,7 @@ def test_separate_controllers_and_brokers_that_join_and_leave(tmp_path: Path, ma
     run("topic", "create", "later", "-b", bootstrap)
 
 
-def test_a_disk_that_is_lost_is_formatted_again_and_filled_by_the_others(
-    tmp_path: Path, machines: list[Machine]
-) -> None:
+def test_a_replaced_disk_is_formatted_and_refilled_from_other_nodes(tmp_path: Path, machines: list[Machine]) -> None:
     ports = free_ports(6)
     quorum = ",".join(f"127.0.0.1:{port}" for port in ports[3:])
     machines += [

@@ -1,4 +1,4 @@
-"""Stock clients while the leader of what they write is killed: a pause, and never an error, a loss or a duplicate."""
+"""Stock clients while their leader is killed: they pause, but see no error, loss or duplicate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def leader_of(cluster: ProcessCluster, topic: str) -> int:
 @pytest.mark.parametrize(
     "client", ["confluent", *(pytest.param(each, marks=pytest.mark.slow) for each in ("kafka-python", "aiokafka"))]
 )
-def test_a_killed_leader_is_a_pause_and_nothing_else(cluster: ProcessCluster, client: str) -> None:
+def test_a_killed_leader_only_pauses_clients(cluster: ProcessCluster, client: str) -> None:
     book = Book(f"failover-{client}", PARTITIONS)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     admin.create_topics([NewTopic(book.topic, PARTITIONS, 3)])[book.topic].result(timeout=120)

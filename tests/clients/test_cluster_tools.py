@@ -176,8 +176,10 @@ def test_the_cluster_its_features_and_its_directories_are_shown(
     assert sorted(broker["broker"] for broker in directories["brokers"]) == [1, 2, 3]
 
 
-def test_the_same_tools_talk_to_controllers_alone(tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster) -> None:
-    """KIP-919. What they print and how they leave is what they do with Apache Kafka 4.3.1's controllers."""
+def test_the_tools_work_with_controllers_as_bootstrap(
+    tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster
+) -> None:
+    """KIP-919: output and exit codes equal those with Apache Kafka 4.3.1's controllers."""
     controllers = ",".join(f"{node.host}:{node.controller_port}" for node in cluster.nodes.values())
     tool(TOPICS, "--create", "--topic", "seen-by-controllers", "--partitions", "1")
 
@@ -191,7 +193,7 @@ def test_the_same_tools_talk_to_controllers_alone(tool: Tool, kafka_tool: KafkaT
         return done.stdout + done.stderr
 
     def shows(value: int, *entity: str) -> None:
-        """A controller that doesn't lead may hear of it a moment later."""
+        """Waits, because a controller that doesn't lead may apply the change a moment later."""
         until(lambda: f"ms={value}" in ask(CONFIGS, "--describe", *entity), f"{value} is not shown")
 
     assert re.search(r"LeaderId:\s+[123]\b", ask_first(QUORUM, "describe", "--status"))
@@ -223,8 +225,8 @@ def test_the_same_tools_talk_to_controllers_alone(tool: Tool, kafka_tool: KafkaT
     assert "No partition reassignments found" in ask(REASSIGN, "--list")
 
 
-def test_a_broker_is_cordoned_and_opened_again(tool: Tool) -> None:
-    """KIP-1066, with the answers of Apache Kafka 4.3.1 but for their words."""
+def test_a_broker_is_cordoned_and_uncordoned(tool: Tool) -> None:
+    """KIP-1066: answers equal those of Apache Kafka 4.3.1, except for the wording."""
     third = ("--alter", "--entity-type", "brokers", "--entity-name", "3")
     refused = tool(CONFIGS, *third, "--add-config", "cordoned.log.dirs=[*,/nosuch]", ok=False)
     assert "InvalidRequestException" in refused

@@ -70,7 +70,7 @@ def consume(
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_produced_is_consumed(bootstrap: str, topic: NewTopicName, codec: str, acks: str) -> None:
+def test_produced_records_are_consumed(bootstrap: str, topic: NewTopicName, codec: str, acks: str) -> None:
     name = topic()
     values = [b"%d %s" % (index, b"x" * 200) for index in range(100)]
     produce(bootstrap, name, [{"value": value} for value in values], **{"compression.type": codec, "acks": acks})
@@ -158,7 +158,7 @@ def test_keys_choose_partitions_and_stay_in_order(bootstrap: str, topic: NewTopi
     assert len({partition for partitions in home.values() for partition in partitions}) > 1
 
 
-def test_the_end_of_a_partition_is_told(bootstrap: str, topic: NewTopicName) -> None:
+def test_the_end_of_a_partition_is_reported(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     produce(bootstrap, name, [{"value": b"v"}])
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True})
@@ -182,7 +182,7 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
-def test_topics_are_created_listed_grown_and_deleted(admin: AdminClient, topic: NewTopicName) -> None:
+def test_topics_are_created_listed_extended_and_deleted(admin: AdminClient, topic: NewTopicName) -> None:
     name = topic(partitions=2)
     assert len(admin.list_topics(name, timeout=120).topics[name].partitions) == 2
     admin.create_partitions([NewPartitions(name, 5)])[name].result(20)

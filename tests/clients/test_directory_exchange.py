@@ -1,4 +1,4 @@
-"""One data directory, three owners in turn: Apache Kafka makes it, Penstock goes on with it, Kafka takes it back."""
+"""One data directory used in turn: created by Apache Kafka, continued by Penstock, and taken over by Kafka again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def commit(bootstrap: str, topic: str, offset: int) -> None:
         try:
             consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
             break
-        except KafkaException as problem:  # the coordinator of a new topic is not there at once
+        except KafkaException as problem:  # the coordinator is not available at once after its topic is created
             if problem.args[0].code() not in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS):
                 raise
     consumer.close()
@@ -97,7 +97,7 @@ def config_of(bootstrap: str, topic: str, name: str) -> str:
     return str(described[name].value)
 
 
-def test_kafka_and_penstock_take_turns_on_one_directory(kafka_jars: None, tmp_path: Path) -> None:
+def test_kafka_and_penstock_use_one_directory_in_turn(kafka_jars: None, tmp_path: Path) -> None:
     cluster = kafka.KafkaCluster(data=tmp_path, heap=("-Xmx512M", "-Xms256M"))
     with cluster:
         create(cluster.bootstrap, "kafkas", **{"retention.ms": "123456789"})

@@ -45,7 +45,7 @@ async def read(consumers: list[AIOKafkaConsumer], count: int) -> list[bytes]:
     return values
 
 
-def test_members_come_and_go_and_each_record_is_read_once(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_members_join_and_leave_and_each_record_is_read_once(bootstrap: str, topic: NewTopicName, group: str) -> None:
     async def scenario() -> None:
         name = topic(partitions=4)
         consumers = [member(bootstrap, name, group) for _ in range(3)]

@@ -1,7 +1,8 @@
-"""Members of many makes join, leave, crash and are upgraded while the topic grows: nothing is missed, nobody shares.
+"""Members of different clients join, leave, crash and are upgraded: no record is missed, no partition is shared.
 
-Members are processes (`group_member.py`, `GroupMember.java`) that say what they own and process. A partition may have
-one owner at a time only, by what the members say as well as by every state that the group's journal went through.
+Members are processes (`group_member.py`, `GroupMember.java`) that print the partitions they own and the records they
+process. A partition may have only one owner at a time, both by the members' output and by every state in the group's
+log.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def server(session_ms: int) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class Stretch:
-    """A time in which a member owned a partition."""
+    """A period in which a member owned a partition."""
 
     began: float
     ended: float
@@ -59,7 +60,7 @@ class Stretch:
 
 
 class Member:
-    """One process, and what it said."""
+    """A member's process and its output."""
 
     def __init__(self, kind: str, bootstrap: str, session_ms: int, output: Path) -> None:
         self.kind = kind
@@ -74,7 +75,7 @@ class Member:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err)
 
     def leave(self) -> None:
-        """Asks it to: it takes a moment."""
+        """Requests the member to leave, which takes a moment."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -105,7 +106,7 @@ class Member:
         return {text for _, what, text in self.lines() if what == "value"}
 
     def stretches(self) -> dict[int, list[Stretch]]:
-        """By partition. What ends with `lost` is left out: the group had gone on, in a generation of its own."""
+        """Returns periods of ownership by partition. Periods that end with `lost` are left out."""
         found: dict[int, list[Stretch]] = defaultdict(list)
         since: dict[int, float] = {}
         for at, what, text in self.lines():
@@ -168,14 +169,14 @@ class Chaos:
         assert self._producer.flush(30) == 0
 
     def work_for(self, seconds: float) -> None:
-        """Records keep coming, whatever happens to the members."""
+        """Produces records for a while, whatever happens to the members."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.produce(10)
             time.sleep(0.05)
 
     def settle(self, limit_s: float) -> None:
-        """Until every partition is owned by one living member, and every record so far has been processed."""
+        """Waits until every partition is owned by one running member and all records so far are processed."""
         self._wait(self._spread, limit_s, "the group did not settle")
         self._wait(lambda: not self._unprocessed(), limit_s, "records were never processed")
 
@@ -230,8 +231,8 @@ class Chaos:
             time.sleep(0.1)
 
 
-def nobody_shared_by_the_journal(broker: Broker) -> set[str]:
-    """Replays the group's records and looks at every state on the way. Returns the protocols it went through."""
+def no_partition_was_shared_by_the_log(broker: Broker) -> set[str]:
+    """Replays the group's records and checks every state. Returns the protocols that the group had."""
     owners: dict[str, set[tuple[object, int]]] = {}
     protocols = set()
     for record in broker.records("__consumer_offsets"):
@@ -287,11 +288,11 @@ def test_a_mixed_group_survives_a_crash_grows_and_is_upgraded(tmp_path: Path) ->
         finally:
             chaos.kill()
         chaos.nobody_shared_by_what_members_say()
-        assert nobody_shared_by_the_journal(broker) == {"classic", "consumer"}
+        assert no_partition_was_shared_by_the_log(broker) == {"classic", "consumer"}
 
 
 def storm(chaos: Chaos, source: random.Random, kinds: tuple[str, ...], members: int, steps: int) -> None:
-    """Something happens every other moment: mostly arrivals until the group is full, upgrades in the second half."""
+    """Applies random events: mostly joins until the group is full, and upgrades in the second half."""
     for step in range(steps):
         choices: list[Callable[[], None]] = []
         if len(chaos.alive) < members:
@@ -313,7 +314,7 @@ def storm(chaos: Chaos, source: random.Random, kinds: tuple[str, ...], members: 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_up_to_thirty_members_of_many_makes_come_go_crash_and_are_upgraded(tmp_path: Path, seed: int) -> None:
+def test_up_to_thirty_members_of_different_clients_join_leave_crash_and_are_upgraded(tmp_path: Path, seed: int) -> None:
     with Broker(config=server(6000), topics={TOPIC: 10}) as broker:
         chaos = Chaos(broker, tmp_path, session_ms=6000, partitions=10)
         try:
@@ -336,13 +337,13 @@ def test_up_to_thirty_members_of_many_makes_come_go_crash_and_are_upgraded(tmp_p
         finally:
             chaos.kill()
         chaos.nobody_shared_by_what_members_say()
-        assert nobody_shared_by_the_journal(broker) == {"classic", "consumer"}
+        assert no_partition_was_shared_by_the_log(broker) == {"classic", "consumer"}
 
 
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(180)
-def test_java_members_of_both_protocols_come_go_crash_and_are_upgraded(tmp_path: Path, kafka_jars: None) -> None:
+def test_java_members_of_both_protocols_join_leave_crash_and_are_upgraded(tmp_path: Path, kafka_jars: None) -> None:
     with Broker(config=server(6000), topics={TOPIC: 5}) as broker:
         chaos = Chaos(broker, tmp_path, session_ms=6000, partitions=5)
         try:
@@ -364,4 +365,4 @@ def test_java_members_of_both_protocols_come_go_crash_and_are_upgraded(tmp_path:
         finally:
             chaos.kill()
         chaos.nobody_shared_by_what_members_say()
-        assert nobody_shared_by_the_journal(broker) == {"classic", "consumer"}
+        assert no_partition_was_shared_by_the_log(broker) == {"classic", "consumer"}

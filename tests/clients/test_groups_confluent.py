@@ -60,7 +60,7 @@ def consuming(bootstrap: str, topic: str, group: str, count: int = 1, **settings
 
 
 def poll_until(consumers: list[Consumer], done: Callable[[], bool]) -> list[str]:
-    """What the consumers read until `done`."""
+    """Returns the records that the consumers read until `done`."""
     values: list[str] = []
     deadline = time.monotonic() + LIMIT_S
     while not done():
@@ -91,7 +91,7 @@ def shares(consumers: list[Consumer]) -> list[set[int]]:
 
 
 def spread(consumers: list[Consumer], partitions: int) -> bool:
-    """Every partition has one owner, and nobody has two more than another."""
+    """True if every partition has one owner and the members' counts differ by at most one."""
     owned = shares(consumers)
     sizes = [len(share) for share in owned]
     return sum(sizes) == partitions == len(set().union(*owned)) and max(sizes) - min(sizes) <= 1
@@ -109,7 +109,7 @@ def test_members_share_the_partitions_and_each_record_is_read_once(
         assert sorted(read(consumers, 300), key=int) == [str(index) for index in range(300)]
 
 
-def test_a_member_that_leaves_hands_its_partitions_over(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_partitions_of_a_leaving_member_are_reassigned(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=4)
     with consuming(bootstrap, name, group, 2) as consumers:
         poll_until(consumers, lambda: spread(consumers, 4))
@@ -118,18 +118,18 @@ def test_a_member_that_leaves_hands_its_partitions_over(bootstrap: str, topic: N
 
 
 @pytest.mark.slow
-def test_a_member_that_falls_silent_loses_its_partitions_after_its_session(
+def test_a_silent_member_loses_its_partitions_after_the_session_timeout(
     bootstrap: str, topic: NewTopicName, group: str
 ) -> None:
     name = topic(partitions=2)
     settings = {"session.timeout.ms": 6000, "max.poll.interval.ms": 6000}
     with consuming(bootstrap, name, group, 2, **settings) as consumers:
         poll_until(consumers, lambda: spread(consumers, 2))
-        survivor = consumers[0]  # the other one polls no more
+        survivor = consumers[0]  # the other member no longer polls
         poll_until([survivor], lambda: len(survivor.assignment()) == 2)
 
 
-def test_the_group_goes_on_where_it_committed(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_the_group_resumes_at_its_committed_offsets(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=1)
     produce(bootstrap, name, 20)
     with consuming(bootstrap, name, group) as consumers:
@@ -141,7 +141,7 @@ def test_the_group_goes_on_where_it_committed(bootstrap: str, topic: NewTopicNam
         assert first + read(consumers, 10) == [str(index) for index in range(20)]
 
 
-def test_a_topic_that_gains_partitions_is_read_whole(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_added_partitions_are_read(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     with consuming(bootstrap, name, group, 2) as consumers:
@@ -214,7 +214,7 @@ def test_a_static_member_started_twice_fences_the_first(bootstrap: str, topic: N
         second.close()
 
 
-def test_operators_see_move_and_delete_groups(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_groups_are_described_reset_and_deleted_by_the_admin(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=2)
     produce(bootstrap, name, 10)
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -241,7 +241,9 @@ def test_operators_see_move_and_delete_groups(bootstrap: str, topic: NewTopicNam
 
 
 @pytest.mark.slow
-def test_thirty_members_come_and_go_and_every_record_is_read(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_thirty_members_join_and_leave_and_every_record_is_read(
+    bootstrap: str, topic: NewTopicName, group: str
+) -> None:
     name = topic(partitions=30)
     settings = {"partition.assignment.strategy": "cooperative-sticky", "enable.auto.commit": True}
     with consuming(bootstrap, name, group, 10, **settings) as consumers:

@@ -1,4 +1,4 @@
-"""Groups of KIP-848 with stock clients: the broker assigns. Heartbeats are fast here, so that the tests are."""
+"""KIP-848 groups with stock clients: the broker assigns partitions. Short heartbeat intervals keep the tests fast."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_members_share_a_topic_and_each_record_is_read_once(node: Broker, topic:
         assert sorted(poll_until(consumers, lambda got: len(got) >= 100), key=int) == values
 
 
-def test_members_come_and_go_while_the_topic_grows_and_nothing_is_missed(node: Broker, topic: str) -> None:
+def test_members_join_and_leave_under_load_and_no_record_is_missed(node: Broker, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     with members(node, topic, 2) as consumers:
         poll_until(consumers, lambda _: spread(consumers, 6))
@@ -114,14 +114,14 @@ def test_members_come_and_go_while_the_topic_grows_and_nothing_is_missed(node: B
         assert sorted(poll_until(consumers, lambda got: len(got) >= 50), key=int) == late
 
 
-def test_a_pattern_finds_topics_that_come_later(node: Broker, topic: str) -> None:
+def test_a_pattern_matches_topics_created_later(node: Broker, topic: str) -> None:
     with members(node, f"^{topic}.*", 1) as consumers:
         poll_until(consumers, lambda _: spread(consumers, 6))
         node.create_topic(f"{topic}-more", 2)
         poll_until(consumers, lambda _: spread(consumers, 8))
 
 
-def test_a_static_member_comes_back_to_its_partitions(node: Broker, topic: str) -> None:
+def test_a_restarted_static_member_gets_its_partitions_back(node: Broker, topic: str) -> None:
     with members(node, topic, 1) as others:
         with members(node, topic, 1, **{"group.instance.id": "i"}) as first:
             poll_until(others + first, lambda _: spread(others + first, 6))
@@ -131,7 +131,7 @@ def test_a_static_member_comes_back_to_its_partitions(node: Broker, topic: str) 
             assert {each.partition for each in second[0].assignment()} == before
 
 
-def test_positions_survive_a_killed_broker_and_the_group_goes_on(topic: str) -> None:
+def test_committed_offsets_survive_a_killed_broker_and_the_group_continues(topic: str) -> None:
     with Broker(config=FAST, topics={"kept": 3}) as broker, members(broker, "kept", 1) as consumers:
         first = produce(broker, "kept", 20)
         assert sorted(poll_until(consumers, lambda got: len(got) >= 20), key=int) == first
@@ -142,7 +142,7 @@ def test_positions_survive_a_killed_broker_and_the_group_goes_on(topic: str) -> 
         assert sorted(poll_until(consumers, lambda got: len(got) >= 20), key=int) == late
 
 
-def test_operators_cannot_move_a_live_group_and_can_move_an_empty_one(node: Broker, topic: str) -> None:
+def test_offsets_of_an_empty_group_can_be_reset_and_of_an_active_one_not(node: Broker, topic: str) -> None:
     with members(node, topic, 1) as consumers:
         poll_until(consumers, lambda _: spread(consumers, 6))
         other = Consumer({"bootstrap.servers": node.bootstrap, "group.id": f"g-{topic}"})

@@ -61,9 +61,7 @@ def test_a_group_reads_commits_is_described_reset_exported_and_deleted(
     assert "was successful" in kafka_tool(GROUPS, *at, "--delete", "--group", group).stdout
 
 
-def test_the_groups_journal_is_printed_by_dump_log(
-    broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool
-) -> None:
+def test_dump_log_prints_the_groups_records(broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool) -> None:
     if broker.data is None:
         pytest.skip("needs the broker's directory")
     name, group = topic(partitions=1), f"g-{secrets.token_hex(4)}"

@@ -50,7 +50,7 @@ def poll_until(consumers: list[KafkaConsumer], done: Callable[[list[bytes]], boo
     return values
 
 
-def test_two_members_share_a_topic_and_the_next_goes_on_where_they_committed(
+def test_two_members_share_a_topic_and_the_next_resumes_at_their_committed_offsets(
     bootstrap: str, topic: NewTopicName, group: str
 ) -> None:
     name = topic(partitions=4)
@@ -74,7 +74,7 @@ def test_two_members_share_a_topic_and_the_next_goes_on_where_they_committed(
         late.close()
 
 
-def test_positions_are_kept_without_joining_a_group(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_offsets_are_committed_without_joining_a_group(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=1)
     simple = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
     try:

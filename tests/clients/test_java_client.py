@@ -20,7 +20,7 @@ SCENARIOS += ["read committed", "unknown topic"]
 
 @pytest.fixture(scope="module")
 def said(bootstrap: str, kafka_jars: None) -> dict[str, str]:
-    """Scenario → "" or why it failed."""
+    """Returns each scenario's failure; empty text for success."""
     source = Path(__file__).parent / "JavaClient.java"
     command = kafka.tool_command(str(source), bootstrap, f"java-{secrets.token_hex(4)}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)

@@ -13,14 +13,14 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 
 NewTopicName = Callable[..., str]
-# The client leaves the sockets that wake it up to the garbage collector.
+# The client leaves its wake-up sockets to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 TEN_MEGABYTES = 10 * 1024 * 1024
 
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """What a test leaves unclosed is collected before the next one, whose warnings are errors, begins."""
+    """Collects unclosed objects of a test before the next one begins, in which warnings are errors."""
     yield
     gc.collect()
 
@@ -56,7 +56,7 @@ def consume(bootstrap: str, topic: str, count: int, offset: int | None = None, *
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_is_consumed(bootstrap: str, topic: NewTopicName, codec: str | None, acks: int | str) -> None:
+def test_produced_records_are_consumed(bootstrap: str, topic: NewTopicName, codec: str | None, acks: int | str) -> None:
     name = topic()
     values = [b"%d %s" % (index, b"x" * 200) for index in range(100)]
     idempotence = {"enable_idempotence": False} if acks != "all" else {}

@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools, unchanged, from its jars. Each takes a second to start, so one test does much."""
+"""Kafka's own command-line tools, unchanged, from its jars. Each takes a second to start, so a test covers much."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_offsets_log_dirs_and_deleted_records(
     asked = ("--bootstrap-server", bootstrap, "--topic", name)
     assert kafka_tool(OFFSETS, *asked).stdout.strip() == f"{name}:0:3"
     assert kafka_tool(OFFSETS, *asked, "--time", "earliest").stdout.strip() == f"{name}:0:0"
-    # The first of the latest: lines that were typed in one millisecond share a timestamp.
+    # The first record with the largest timestamp: lines of one millisecond share a timestamp.
     assert re.fullmatch(rf"{name}:0:[012]", kafka_tool(OFFSETS, *asked, "--time", "max-timestamp").stdout.strip())
     shown = kafka_tool(LOG_DIRS, "--bootstrap-server", bootstrap, "--describe", "--topic-list", name).stdout
     described = json.loads(shown.splitlines()[-1])
@@ -140,7 +140,7 @@ def test_dump_log_prints_our_files_cleanly(broker: RunningBroker, topic: NewTopi
 
 def test_the_verifiable_producer_and_consumer_agree(bootstrap: str, topic: NewTopicName, kafka_jars: None) -> None:
     name = topic(partitions=2)
-    # Processes of their own: they finish their work in the JVM's shutdown.
+    # In separate processes, because they finish their work in the JVM's shutdown.
     produced = kafka.run_tool(
         VERIFIABLE_PRODUCER, "--bootstrap-server", bootstrap, "--topic", name, "--max-messages", "200", "--acks", "-1"
     ).stdout
@@ -171,7 +171,7 @@ def test_producer_and_consumer_performance_run(bootstrap: str, topic: NewTopicNa
     assert consumed.strip().splitlines()[-1].split(", ")[4] == "20000"
 
 
-def test_features_quorum_cluster_and_api_versions_describe_themselves(bootstrap: str, kafka_tool: KafkaTool) -> None:
+def test_features_quorum_cluster_and_api_versions_are_described(bootstrap: str, kafka_tool: KafkaTool) -> None:
     server = ("--bootstrap-server", bootstrap)
     features = kafka_tool(FEATURES, *server, "describe").stdout
     assert re.search(r"Feature: metadata.version\s+SupportedMinVersion: \S+\s+SupportedMaxVersion: \S+", features)
@@ -185,7 +185,7 @@ def test_features_quorum_cluster_and_api_versions_describe_themselves(bootstrap:
     assert "Produce(0): 0 to 13" in versions or "Produce(0): 3 to 13" in versions
 
 
-def test_client_metrics_subscriptions_are_kept(bootstrap: str, kafka_tool: KafkaTool) -> None:
+def test_client_metrics_subscriptions_are_stored(bootstrap: str, kafka_tool: KafkaTool) -> None:
     server = ("--bootstrap-server", bootstrap)
     alter = ("--alter", "--name", "basic", "--metrics", "org.apache.kafka.producer.", "--interval", "60000")
     kafka_tool(CLIENT_METRICS, *server, *alter)

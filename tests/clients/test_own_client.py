@@ -31,7 +31,7 @@ def client(bootstrap: str) -> Iterator[Client]:
 
 
 def read(consumer: SyncConsumer, count: int) -> list[Record]:
-    """In order of partitions and offsets; the suite's own time limit ends it."""
+    """Reads records in order of partitions and offsets; the test's time limit ends a vain wait."""
     found: dict[tuple[int, int], Record] = {}
     while len(found) < count:
         for got in consumer.poll():
@@ -41,9 +41,9 @@ def read(consumer: SyncConsumer, count: int) -> list[Record]:
 
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("acks", [-1, 0, 1])
-def test_records_come_back_as_they_were_sent(client: Client, topic: NewTopicName, codec: int, acks: int) -> None:
+def test_records_are_read_as_they_were_sent(client: Client, topic: NewTopicName, codec: int, acks: int) -> None:
     name = topic(partitions=3)
-    # What is sent without waiting for an answer is lost if its leader has yet to hear of the topic: wait until it has.
+    # Records with acks=0 are lost if the leader doesn't know the topic yet: wait until it does.
     client.list_offsets({(name, partition): LATEST for partition in range(3)})
     with client.producer(ProducerSettings(acks=acks, compression=codec)) as producer:
         for number in range(100):
@@ -90,7 +90,7 @@ def test_a_message_of_ten_megabytes(client: Client, topic: NewTopicName) -> None
         assert [record.value for record in read(consumer, 3)] == [b"small", value, b"small"]
 
 
-def test_a_message_that_is_too_large_is_refused_and_the_next_is_taken(client: Client, topic: NewTopicName) -> None:
+def test_a_too_large_message_is_refused_and_the_next_is_accepted(client: Client, topic: NewTopicName) -> None:
     name = topic(**{"max.message.bytes": "1000"})
     with client.producer() as producer:
         refused = producer.send(name, bytes(2000))
@@ -121,7 +121,7 @@ def test_positions_by_time_and_from_the_middle(client: Client, topic: NewTopicNa
         assert consumer.position((name, 0)) == 20
 
 
-def test_reading_where_nothing_is_is_an_error_or_a_reset(client: Client, topic: NewTopicName) -> None:
+def test_an_offset_out_of_range_is_an_error_or_a_reset(client: Client, topic: NewTopicName) -> None:
     name = topic()
     with client.producer() as producer:
         producer.send_many(name, [(None, b"x", (), None)] * 10)
@@ -135,7 +135,7 @@ def test_reading_where_nothing_is_is_an_error_or_a_reset(client: Client, topic: 
         assert read(consumer, 6)[0].offset == 4
 
 
-def test_topics_are_created_described_grown_and_deleted(client: Client) -> None:
+def test_topics_are_created_described_extended_and_deleted(client: Client) -> None:
     name = f"own-{secrets.token_hex(6)}"
     client.create_topics([NewTopic(name, 2, 1)], validate_only=True)
     client.create_topic(name, 2, 1, retention_ms="1000000")
@@ -204,7 +204,7 @@ def test_several_threads_may_share_a_client(client: Client, topic: NewTopicName)
     assert [ends[name, partition].offset for partition in range(4)] == [100] * 4
 
 
-def test_it_works_inside_somebody_elses_event_loop(bootstrap: str, topic: NewTopicName) -> None:
+def test_the_sync_client_works_inside_another_event_loop(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
 
     async def notebook() -> int:
@@ -214,7 +214,7 @@ def test_it_works_inside_somebody_elses_event_loop(bootstrap: str, topic: NewTop
     assert asyncio.run(notebook()) == 0
 
 
-def test_only_committed_transactions_are_read_by_those_who_ask(client: Client, topic: NewTopicName) -> None:
+def test_read_committed_consumers_read_only_committed_transactions(client: Client, topic: NewTopicName) -> None:
     connection = client.run(client.asynchronous.connection())
     if END_TXN not in connection.versions:
         pytest.skip("the broker has no transactions yet")

@@ -39,7 +39,7 @@ def application(bootstrap: str, home: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 class Output:
-    """What a reader of committed records has seen."""
+    """The records that a read_committed consumer has read."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[str] = []
@@ -66,7 +66,7 @@ class Output:
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(240)
-def test_a_streams_application_that_is_killed_counts_every_record_once(tmp_path: Path, streams_jars: None) -> None:
+def test_a_killed_streams_application_counts_every_record_once(tmp_path: Path, streams_jars: None) -> None:
     topics = {"source": PARTITIONS, "sink": PARTITIONS}
     with Broker(data=tmp_path / "data", topics=topics) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 5})
@@ -80,7 +80,7 @@ def test_a_streams_application_that_is_killed_counts_every_record_once(tmp_path:
             assert len(output.values) < RECORDS, "it was done before it was killed"
             with application(broker.bootstrap, tmp_path) as second:
                 output.read_until(RECORDS, second, log)
-                output.read_for(1.0)  # a record too many would come now
+                output.read_for(1.0)  # a duplicate would arrive now
         finally:
             output.close()
     keys = Counter(f"k{number % KEYS}" for number in range(RECORDS))

@@ -90,7 +90,7 @@ def test_a_hanging_transaction_is_found_and_aborted(
     assert read(bootstrap, written) == [b"behind it"]
 
 
-def test_what_is_not_there_is_said_to_be_missing(bootstrap: str, topic: NewTopicName) -> None:
+def test_missing_transactions_are_reported(bootstrap: str, topic: NewTopicName) -> None:
     def code(*words: str) -> int:
         return main(["txn", *words, "--bootstrap", bootstrap])
 

@@ -47,7 +47,7 @@ def consumer(bootstrap: str, group: str, isolation: str = "read_committed") -> I
 
 
 def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """All there is in partition 0, in order."""
+    """Returns all records of partition 0, in order."""
     found: list[bytes] = []
     with consumer(bootstrap, f"reader-{secrets.token_hex(4)}", isolation) as reading:
         reading.assign([TopicPartition(topic, 0, 0)])
@@ -69,7 +69,7 @@ def refused(wanted: type[KafkaException] | int, action: Callable[[], object]) ->
     return error
 
 
-def test_what_commits_is_read_and_what_aborts_is_not(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not(bootstrap: str, topic: NewTopicName, name: str) -> None:
     written = topic()
     writing = producer(bootstrap, name)
     for round_, commit in enumerate([True, False, True, False, True]):
@@ -86,7 +86,7 @@ def test_what_commits_is_read_and_what_aborts_is_not(bootstrap: str, topic: NewT
     assert len(read(bootstrap, written, "read_uncommitted")) == 15
 
 
-def test_a_zombie_is_fenced_and_what_it_began_is_aborted(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_a_zombie_is_fenced_and_its_transaction_is_aborted(bootstrap: str, topic: NewTopicName, name: str) -> None:
     written = topic()
     zombie = producer(bootstrap, name)
     zombie.begin_transaction()
@@ -101,7 +101,7 @@ def test_a_zombie_is_fenced_and_what_it_began_is_aborted(bootstrap: str, topic: 
     assert read(bootstrap, written) == [b"successor"]
 
 
-def test_offsets_count_when_the_transaction_commits(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_offsets_take_effect_when_the_transaction_commits(bootstrap: str, topic: NewTopicName, name: str) -> None:
     source = topic()
     writing = producer(bootstrap, name)
     with consumer(bootstrap, name) as reading:
@@ -136,7 +136,7 @@ def test_a_transaction_over_many_partitions_and_topics(bootstrap: str, topic: Ne
             writing.flush(LIMIT_S)
             writing.abort_transaction(LIMIT_S)
     assert [read(bootstrap, each) for each in topics] == [[b"yes"]] * 4
-    # all markers are written: nothing is open any more, so the next transaction may begin at once
+    # all markers are written, so the next transaction may begin at once
     writing.begin_transaction()
     writing.produce(topics[0], b"next", partition=0)
     writing.commit_transaction(LIMIT_S)
@@ -153,7 +153,9 @@ def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: New
     quick.begin_transaction()
     quick.produce(written, b"quick", partition=0)
     quick.commit_transaction(LIMIT_S)
-    with consumer(bootstrap, name) as reading:  # the slow one holds it up until it is aborted
+    with consumer(
+        bootstrap, name
+    ) as reading:  # the slow transaction holds the last stable offset back until it is aborted
         reading.assign([TopicPartition(written, 0, 0)])
         while (message := reading.poll(LIMIT_S)) is not None and message.error() is not None:
             pass

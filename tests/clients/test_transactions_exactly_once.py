@@ -1,4 +1,4 @@
-"""Read, process, write: each input is in the output once, whoever is killed at whatever moment."""
+"""Read, process, write: each input is in the output exactly once, whichever process is killed at any moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 
 class Worker:
-    """A process that is started again whenever it has ended."""
+    """A process that is restarted whenever it has ended."""
 
     def __init__(self, program: list[str], bootstrap: str, instance: str) -> None:
         self._command = [*program, bootstrap, "source", "sink", "group", instance]
@@ -50,7 +50,7 @@ def fill(bootstrap: str) -> None:
 
 
 class Output:
-    """What a reader of committed records has seen, which it never has to take back."""
+    """The records that a read_committed consumer has read."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[int] = []
@@ -79,7 +79,7 @@ def python_worker() -> list[str]:
 
 
 def java_worker() -> list[str]:
-    """Transaction version 2: the broker adds partitions, and every transaction has an epoch of its own."""
+    """Uses transaction version 2: the broker adds partitions, and every transaction has an epoch of its own."""
     return kafka.tool_command(str(HERE / "ExactlyOnceWorker.java"))
 
 
@@ -125,7 +125,7 @@ def run(tmp_path: Path, program: list[str], victim: str, *, kills: int, longest_
                 for worker in workers:
                     worker.keep_running()
                 output.read_for(0.5)
-            output.read_for(0.5)  # a record too many would come now
+            output.read_for(0.5)  # a duplicate would arrive now
         finally:
             for worker in workers:
                 worker.kill()

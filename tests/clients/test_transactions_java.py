@@ -41,7 +41,7 @@ SCENARIOS = [
 
 @pytest.fixture(scope="module")
 def said(bootstrap: str, kafka_jars: None) -> dict[str, str]:
-    """Scenario → "" or why it failed."""
+    """Returns each scenario's failure; empty text for success."""
     source = Path(__file__).parent / "TransactionClient.java"
     command = kafka.tool_command(str(source), bootstrap, f"java-{secrets.token_hex(4)}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
@@ -61,7 +61,7 @@ def test_transactions_work_with_the_java_client(said: dict[str, str], scenario: 
     assert said.get(scenario, "did not run") == ""
 
 
-def test_kafkas_tool_lists_describes_and_aborts_what_hangs(
+def test_kafkas_tool_lists_describes_and_aborts_a_hanging_transaction(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     def transactions(*args: str) -> str:
@@ -80,14 +80,14 @@ def test_kafkas_tool_lists_describes_and_aborts_what_hangs(
     hanging = open_one(bootstrap, written)
     found = transactions("find-hanging", "--topic", written)
     assert str(hanging.producer_id) in found
-    assert found.count(written) == 1  # the one that its producer will end is not among them
+    assert found.count(written) == 1  # the transaction that its producer will end is not listed
     transactions("abort", "--topic", written, "--partition", "0", "--start-offset", str(hanging.start_offset))
     assert str(hanging.producer_id) not in transactions("find-hanging", "--topic", written)
     assert read(bootstrap, written) == []
     producer.commit_transaction(20)
 
 
-def test_kafkas_tool_prints_what_transactions_leave_behind(
+def test_kafkas_tool_prints_transaction_records_and_markers(
     broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     if broker.data is None:

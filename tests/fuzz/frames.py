@@ -1,4 +1,4 @@
-"""Requests that almost make sense: valid frames of every served API and version, then mutated."""
+"""Almost valid requests: frames of every served API and version, then mutated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.protocol.schema import Field, Struct
 from penstock.records.build import build_batch
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint16": 16, "uint32": 32}
-# What a mutation shouldn't waste the run on: waiting, or making the node do real work for minutes.
+# Values that mutations must not produce: they make the node wait or work for minutes.
 CALM = {"max_wait_ms": 0, "timeout_ms": 100, "num_partitions": 1, "count": 1, "min_bytes": 0}
 NAMES = ("fuzz", "fuzz", "other", "__consumer_offsets", "", "a/b", "x" * 300, "ключ")
 
@@ -33,7 +33,7 @@ class FrameMaker:
             header += b"\0"
         try:
             return header + encode(message, version)
-        except EncodeError:  # a value that this version can't carry: the header alone is a fine frame too
+        except EncodeError:  # the version can't carry the value: use the header alone as a frame
             return header
 
     def mutated(self) -> bytes:

@@ -26,11 +26,11 @@ from frames import FrameMaker
 PING = struct.pack(">hhih", 18, 0, 0x5EED, -1)
 PIPELINE = 4
 CONNECTIONS = 16
-PATIENCE_SECONDS = 0.25  # a frame may have asked for a long poll; then the connection is given up
+PATIENCE_SECONDS = 0.25  # a frame may be a parked fetch; then the connection is abandoned
 
 
 async def exchange(host: str, port: int, frames: list[bytes]) -> None:
-    """Sends frames and a last ApiVersions; reads until that is answered, the node hangs up, or patience ends."""
+    """Sends frames and a final ApiVersions; reads until its answer, a close by the node, or the time limit."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -52,7 +52,7 @@ def resident_bytes() -> int:
 
 
 class Counted:
-    """The dispatcher, and how many frames reached it: one that closes its connection takes those behind it along."""
+    """Counts the frames that reach the dispatcher: a frame that closes its connection drops later frames."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self.dispatch = dispatch
@@ -64,7 +64,7 @@ class Counted:
 
 
 async def attack(node: Node, frames: int, seed: int) -> int:
-    """On the node's own loop, through real sockets. How much memory grew after the first third."""
+    """Sends the frames on the node's own loop, over real sockets. Returns the memory growth after the first third."""
     maker = FrameMaker(seed)
     host, _, port = node.bootstrap.rpartition(":")
     server = node._server
@@ -106,12 +106,12 @@ def run(frames: int, seed: int, caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_five_thousand_mutated_frames_hurt_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_five_thousand_mutated_frames_do_not_harm_the_node(caplog: pytest.LogCaptureFixture) -> None:
     run(5_000, 1, caplog)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_million_mutated_frames_hurt_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_million_mutated_frames_do_not_harm_the_node(caplog: pytest.LogCaptureFixture) -> None:
     run(1_000_000, int(os.environ.get("FUZZ_SEED", "2")), caplog)

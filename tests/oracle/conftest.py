@@ -1,7 +1,7 @@
-"""Penstock and Apache Kafka, one after the other, for every test of this directory.
+"""Runs every test of this directory against Penstock and against Apache Kafka.
 
-Kafka is the one at `PENSTOCK_ORACLE=host:port`, or one started here where Java and the jars are; its half of the tests
-is marked `slow` and `java`. `PENSTOCK_ORACLE_RECORD=1` writes what Kafka says into the tests (see `oracle_record`).
+Kafka runs at `PENSTOCK_ORACLE=host:port`, or is started here if Java and the jars are installed; its half of the tests
+is marked `slow` and `java`. `PENSTOCK_ORACLE_RECORD=1` writes Kafka's answers into the tests (see `oracle_record`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Address = tuple[str, int]
 RECORDING = bool(os.environ.get("PENSTOCK_ORACLE_RECORD"))
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
-    # Records of 1970 are as good as others in a test: retention stays away.
+    # Tests use timestamps of 1970: retention must not delete such records.
     "log.initial.task.delay.ms": "3600000",
-    # Kafka keeps the version of InitProducerId that goes with it from its clients.
+    # Without it Kafka does not announce the version of InitProducerId for two-phase commit.
     "transaction.two.phase.commit.enable": "false",
 }
 

@@ -1,10 +1,10 @@
-"""One broker under questions. A test asks, and then says what it must have heard: `said` holds the expected transcript.
+"""A broker under test. A test sends requests; `said` then holds the expected transcript of the answers.
 
     def test_an_unknown_topic(peer: Peer) -> None:
         peer.ask(MetadataRequest(topics=[MetadataRequestTopic(name="nope")]), 12)
         peer.said(\"\"\"...\"\"\")
 
-The same test runs against Penstock and against Apache Kafka, so what stands in it is what Kafka says.
+The same test runs against Penstock and against Apache Kafka, so the transcript holds Kafka's answers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ OFFSETS_PARTITIONS = 50
 
 
 def _java_hash(text: str) -> int:
-    """Of a short text: Java's would overflow later."""
+    """Returns Java's hash code of a short text, for which it can't overflow."""
     value = 0
     for letter in text:
         value = 31 * value + ord(letter)
     return value
 
 
-#: A group in each partition of the topic of committed offsets.
+#: One group id for each partition of the topic of committed offsets.
 GROUPS = list({_java_hash(name) % OFFSETS_PARTITIONS: name for name in map(str, range(1000))}.values())
 
 
@@ -74,10 +74,10 @@ class Peer:
         self._wires.append(wire)
         return wire
 
-    # --- questions ---------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------
 
     def ask(self, request: Message, version: int | None = None, *, on: Wire | None = None) -> Any:
-        """Sends, waits, and writes down what was answered. None when the broker hung up."""
+        """Sends a request and records the answer. Returns None if the broker closed the connection."""
         version = APIS[request.API_KEY].latest_stable if version is None else version
         try:
             answer = self.quietly(request, version, on=on)
@@ -88,7 +88,7 @@ class Peer:
         return answer
 
     def quietly(self, request: Message, version: int | None = None, *, on: Wire | None = None) -> Any:
-        """Asks without writing anything down."""
+        """Sends a request without recording the answer."""
         version = APIS[request.API_KEY].latest_stable if version is None else version
         wire = on or self.main
         try:
@@ -108,7 +108,7 @@ class Peer:
         self._heard.append(text)
 
     def said(self, expected: str) -> None:
-        """What was written down since the last call is this."""
+        """Asserts the transcript of the answers since the last call."""
         heard, self._heard = "\n".join(self._heard), []
         if self._recorder is not None:
             caller = inspect.stack()[1]
@@ -120,16 +120,16 @@ class Peer:
             told = "\n".join(line for line in difference if not line.startswith("?"))
             raise AssertionError(f"Kafka says (-), {self.name} says (+):\n{told}")
 
-    # --- what most scripts begin with --------------------------------------------------------------------
+    # --- setup that most tests share ---------------------------------------------------------------------
 
     def unique(self, name: str) -> str:
-        """A name nobody has used; transcripts show it as it was given."""
+        """Returns a unique name; transcripts show it without its random part."""
         real = f"{name}-x{secrets.token_hex(4)}x"
         self.names.add(real)
         return real
 
     def topic(self, name: str = "t", partitions: int = 1, **configs: str) -> str:
-        """Creates a topic and waits until its partitions are led."""
+        """Creates a topic and waits until its partitions have leaders."""
         real = self.unique(name)
         wanted = CreatableTopic(
             name=real,
@@ -154,14 +154,14 @@ class Peer:
         return all(partition.error_code == 0 for partition in topic.partitions)
 
     def settle(self, is_so: Callable[[], bool]) -> None:
-        """Waits for what a broker does a moment after it has answered."""
+        """Waits for an effect that a broker has a moment after its answer."""
         deadline = time.monotonic() + SETTLING_SECONDS
         while not is_so():
             assert time.monotonic() < deadline, "the broker did not settle"
             time.sleep(0.01)
 
     def have_offsets_topic(self) -> None:
-        """The topic of committed offsets is made when somebody first asks for a coordinator, and then loaded."""
+        """Creates the topic of committed offsets by asking for a coordinator, and waits until it is loaded."""
         request = FindCoordinatorRequest(key="g", key_type=0)
         self.settle(lambda: bool(self.quietly(request, 1).error_code == 0))
         asking = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=each, topics=[]) for each in GROUPS])
@@ -172,7 +172,7 @@ class Peer:
         self.settle(lambda: bool(self.quietly(request, 3).error_code == 0))
 
     def produce(self, topic: str, timestamps: Sequence[int] = (1000,), partition: int = 0, **batch: Any) -> Any:
-        """One batch, quietly, with a record a timestamp. Returns the partition's answer."""
+        """Produces one batch with a record per timestamp, unrecorded. Returns the partition's answer."""
         records = build_batch([(at, b"k", b"v", ()) for at in timestamps], **batch)
         data = [PartitionProduceData(index=partition, records=records)]
         request = ProduceRequest(

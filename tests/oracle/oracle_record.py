@@ -1,7 +1,7 @@
-"""Writes what Apache Kafka says into the tests: `PENSTOCK_ORACLE_RECORD=1 pytest tests/oracle`.
+"""Writes Apache Kafka's answers into the tests: `PENSTOCK_ORACLE_RECORD=1 pytest tests/oracle`.
 
-Every `said(...)` that ran gets the transcript it heard as its literal. Read the difference before committing it: a
-test is only as good as somebody's understanding of why Kafka answers so.
+Every `said(...)` that ran gets the recorded transcript as its literal. Review the difference before committing it: a
+test is only as good as the understanding of why Kafka answers this way.
 """
 
 from __future__ import annotations

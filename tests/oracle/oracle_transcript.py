@@ -1,7 +1,7 @@
-"""Answers as text: what they say, without what differs from run to run.
+"""Renders answers as text, without values that differ from run to run.
 
-A struct is a line of its fields that aren't defaults, and its arrays of structs follow, indented. What no two brokers
-share (ids, ports, times of day, wording of messages) is masked: whether it is there is kept, what it is isn't.
+A struct is a line of its non-default fields; its arrays of structs follow, indented. Values that two brokers never
+share (ids, ports, times of day, wording of messages) are masked: the transcript shows their presence, not their value.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NUMBERED_FROM_0 = {"producer_id"}
 NUMBERED = {"session_id", "member_id", "leader", "client_instance_id", "subscription_id"}
 WIDTH = 100
 LONG = 60
-RECENT_MS = 1_600_000_000_000  # scripts that name their own timestamps stay far below this
+RECENT_MS = 1_600_000_000_000  # timestamps given by tests are far below this
 UNIQUE = re.compile(r"-x[0-9a-f]{8}x")
 
 
 class Masks:
-    """Names for what a broker made up, in the order in which a script meets it."""
+    """Replaces values chosen by the broker by names, in the order of their appearance."""
 
     def __init__(self) -> None:
         self.topic_ids: dict[bytes, str] = {}
@@ -59,7 +59,7 @@ def _lines(label: str, value: Struct, masks: Masks, indent: str) -> Iterator[str
     for field in value.FIELDS:
         content = getattr(value, field.name)
         if field.name in HIDDEN or (failed and field.name == "error_message"):
-            continue  # a refusal may say why even where Kafka doesn't
+            continue  # a refusal may have a message even where Kafka has none
         if _is_default(field, content) and field.name not in NUMBERED_FROM_0:
             continue
         if isinstance(content, Struct):
@@ -114,7 +114,7 @@ def _binary(content: bytes, masks: Masks) -> str:
         return repr(content)
     if content in masks.topic_ids:
         return f"<id of {masks.topic_ids[content]}>"
-    if content[:12] == bytes(12):  # one that a script made up
+    if content[:12] == bytes(12):  # an id chosen by the test
         return uuid_to_str(content)
     return masks.number("uuid", content)
 

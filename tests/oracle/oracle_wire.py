@@ -1,4 +1,4 @@
-"""A connection that says exactly what it's told to: one request, one answer, no retries and no opinions."""
+"""A plain connection that sends requests exactly as given: one request, one answer, no retries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
 from penstock.protocol.schema import Message
 
 PATIENCE_SECONDS = 120.0
-# A long poll of this length is answered in time only if an event ends it.
+# A parked fetch with this wait is answered in time only if an event ends it.
 LONGER_THAN_PATIENCE_MS = 600_000
 
 
 class Closed(Exception):
-    """The broker hung up instead of answering."""
+    """The broker closed the connection instead of answering."""
 
 
 class Wire:
@@ -32,7 +32,7 @@ class Wire:
         self.socket.close()
 
     def send(self, request: Message, version: int) -> int:
-        """Returns the correlation id to `receive` the answer with."""
+        """Sends a request; returns the correlation id with which to `receive` the answer."""
         self._correlation_id += 1
         header = RequestHeader(
             request_api_key=request.API_KEY,

@@ -1,4 +1,4 @@
-"""ApiVersions, and what isn't served at all: other versions, other keys, garbage."""
+"""ApiVersions, and unsupported requests: other versions, other API keys, invalid bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.protocol.messages.headers import RequestHeader
 
 
 def heard_after(peer: Peer, data: bytes) -> str:
-    """What a broker does about bytes on a fresh connection."""
+    """Returns a broker's reaction to bytes on a new connection."""
     wire = peer.connect()
     try:
         wire.send_bytes(data)
@@ -50,13 +50,13 @@ def test_a_version_of_api_versions_from_the_future_is_answered_in_the_oldest(pee
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
-def test_features_and_versions_are_told_in_every_version(peer: Peer, version: int) -> None:
+def test_features_and_versions_are_listed_in_every_version(peer: Peer, version: int) -> None:
     software: dict[str, Any] = (
         {"client_software_name": "oracle", "client_software_version": "1.0"} if version >= 3 else {}
     )
     answer = peer.quietly(ApiVersionsRequest(**software), version)
     answer.api_keys = [key for key in answer.api_keys if key.api_key in (0, 1, 3, 18, 19)]
-    if peer.name == "kafka":  # Penstock announces only what it serves
+    if peer.name == "kafka":  # Penstock announces only the features it supports
         answer.supported_features = [one for one in answer.supported_features if one.name not in UNSERVED_FEATURES]
         answer.finalized_features = [one for one in answer.finalized_features if one.name not in UNSERVED_FEATURES]
     peer.note(f"{len(answer.supported_features)} {answer.finalized_features_epoch >= 0}")
@@ -112,7 +112,7 @@ def test_features_and_versions_are_told_in_every_version(peer: Peer, version: in
         """)
 
 
-def test_a_software_name_that_isnt_one_is_an_invalid_request(peer: Peer) -> None:
+def test_an_invalid_software_name_is_an_invalid_request(peer: Peer) -> None:
     for name in ("", " ", "bad name", "-x", "x-", "ok\n", "é", "a_b", ".", "a", "a-b.c", "1"):
         for version, software in ((3, (name, "1")), (4, ("fine", name))):
             request = ApiVersionsRequest(client_software_name=software[0], client_software_version=software[1])
@@ -161,7 +161,7 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize("what", UNSUPPORTED)
-def test_what_is_not_served_closes_the_connection(peer: Peer, what: str) -> None:
+def test_an_unsupported_api_or_version_closes_the_connection(peer: Peer, what: str) -> None:
     key, version = UNSUPPORTED[what]
     assert heard_after(peer, frame(struct.pack(">hhih", key, version, 1, -1) + bytes(64))) == "closed"
 
@@ -188,7 +188,7 @@ GARBAGE = {
 }
 
 
-def test_garbage_costs_its_sender_the_connection_only(peer: Peer) -> None:
+def test_invalid_bytes_close_only_their_own_connection(peer: Peer) -> None:
     for what, data in GARBAGE.items():
         peer.note(f"{what}: {heard_after(peer, data)}")
     peer.said("""
@@ -216,7 +216,7 @@ STRICTER_HERE = {
 
 
 @pytest.mark.parametrize("what", STRICTER_HERE)
-def test_what_kafka_mends_in_a_malformed_frame_is_refused_here(peer: Peer, what: str) -> None:
+def test_malformed_frames_that_kafka_tolerates_are_refused_here(peer: Peer, what: str) -> None:
     assert heard_after(peer, STRICTER_HERE[what]) == {"kafka": "answered", "penstock": "closed"}[peer.name]
 
 

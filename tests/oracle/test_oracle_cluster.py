@@ -1,5 +1,5 @@
-"""The cluster and the node: who is in it, its quorum, features, directories, quotas, producer ids, telemetry,
-elections and reassignments.
+"""The cluster and the node: brokers, quorum, features, directories, quotas, producer ids, telemetry, elections and
+reassignments.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def features(*updates: tuple[str, int, int], **more: Any) -> UpdateFeaturesReque
     return UpdateFeaturesRequest(feature_updates=keys, **more)
 
 
-def test_features_that_can_not_be_updated(peer: Peer) -> None:
+def test_refused_feature_updates(peer: Peer) -> None:
     upgrade, safe, unsafe = 1, 2, 3
     for what in (
         ("no.such", 1, upgrade),
@@ -277,7 +277,7 @@ def test_log_directories_are_described(peer: Peer, version: int) -> None:
         """)
 
 
-def test_log_directories_of_topics_that_are_not_there(peer: Peer) -> None:
+def test_log_directories_of_missing_topics(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(log_dirs({peer.unique("nope"): [0]}))
     peer.ask(log_dirs({}))
@@ -312,7 +312,7 @@ def test_producer_ids_are_all_different(peer: Peer) -> None:
     assert len(seen) == 6
 
 
-def test_producer_ids_that_are_refused(peer: Peer) -> None:
+def test_refused_requests_for_producer_ids(peer: Peer) -> None:
     peer.settle(lambda: bool(peer.quietly(producer(), 4).error_code == 0))
     peer.ask(producer(""), 4)
     peer.ask(producer(timeout=-1), 4)
@@ -354,7 +354,7 @@ def test_coordinators_are_found(peer: Peer) -> None:
     """)
 
 
-def test_coordinators_that_are_refused(peer: Peer) -> None:
+def test_refused_lookups_of_coordinators(peer: Peer) -> None:
     for kind in (3, -1, 100):
         peer.ask(FindCoordinatorRequest(key="g", key_type=kind), 3)
         peer.ask(FindCoordinatorRequest(coordinator_keys=["g"], key_type=kind), 6)
@@ -471,7 +471,7 @@ def test_quotas_are_set_found_and_removed(peer: Peer) -> None:
     """)
 
 
-def test_quotas_that_are_refused(peer: Peer) -> None:
+def test_refused_changes_of_quotas(peer: Peer) -> None:
     name = peer.unique("n")
     for wanted in (
         limit(("client-id", name), no_such=1.0, validate_only=True),
@@ -557,7 +557,7 @@ def test_quotas_that_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_filters_of_quotas_that_are_refused(peer: Peer) -> None:
+def test_refused_quota_filters(peer: Peer) -> None:
     peer.ask(quotas(("planet", 0, "mars")))
     peer.ask(quotas(("user", 9, "x")))
     peer.ask(quotas(("user", 0, None)))
@@ -607,8 +607,8 @@ def test_acls_need_an_authorizer(peer: Peer, version: int) -> None:
 # --- telemetry --------------------------------------------------------------------------------------------------
 
 
-def test_nobody_subscribes_to_metrics(peer: Peer) -> None:
-    # the subscriptions of other tests are gone
+def test_without_subscriptions_no_metrics_are_requested(peer: Peer) -> None:
+    # subscriptions of other tests are deleted
     peer.settle(lambda: bool(peer.quietly(GetTelemetrySubscriptionsRequest()).push_interval_ms == 300_000))
     answer = peer.ask(GetTelemetrySubscriptionsRequest())
     peer.ask(GetTelemetrySubscriptionsRequest(client_instance_id=answer.client_instance_id))
@@ -620,7 +620,7 @@ def test_nobody_subscribes_to_metrics(peer: Peer) -> None:
     """)
 
 
-def test_pushes_of_metrics_that_are_refused(peer: Peer) -> None:
+def test_refused_pushes_of_metrics(peer: Peer) -> None:
     given = peer.quietly(GetTelemetrySubscriptionsRequest())
     for what, changed in {
         "another subscription": {"subscription_id": given.subscription_id + 1},
@@ -665,7 +665,7 @@ def elect(topic: str, *partitions: int, kind: int = 0) -> ElectLeadersRequest:
     return ElectLeadersRequest(election_type=kind, topic_partitions=asked, timeout_ms=5000)
 
 
-def test_elections(peer: Peer) -> None:
+def test_leader_elections_and_their_refusals(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(elect(topic, 0))
     peer.ask(elect(topic, 0, kind=1))
@@ -709,7 +709,7 @@ def move(topic: str, partition: int, replicas: list[int] | None, **more: Any) ->
     return AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=5000, **more)
 
 
-def test_reassignments(peer: Peer) -> None:
+def test_reassignments_and_their_refusals(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(move(topic, 0, [1]))
     peer.ask(move(topic, 0, None))
@@ -769,7 +769,7 @@ def test_no_reassignment_is_under_way(peer: Peer) -> None:
     """)
 
 
-def test_brokers_that_can_not_be_unregistered(peer: Peer) -> None:
+def test_refused_unregistrations_of_brokers(peer: Peer) -> None:
     for broker in (99, -1):
         peer.ask(UnregisterBrokerRequest(broker_id=broker))
     peer.said("""

@@ -62,7 +62,7 @@ def settled(peer: Peer, kind: int, name: str, key: str, value: str | None) -> No
 # --- DescribeConfigs --------------------------------------------------------------------------------------------
 
 
-def test_every_config_of_a_topic(peer: Peer) -> None:
+def test_every_config_of_a_topic_is_described(peer: Peer) -> None:
     ask_describe(peer, TOPIC, peer.topic(retention_ms="5000"))
     peer.said("""
         DescribeConfigs v4
@@ -118,7 +118,7 @@ def test_every_config_of_a_topic(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_sources_and_synonyms_of_topic_configs(peer: Peer, version: int) -> None:
+def test_sources_and_synonyms_of_topic_configs_are_described(peer: Peer, version: int) -> None:
     topic = peer.topic(retention_ms="5000")
     keys = ["retention.ms", "segment.bytes", "max.message.bytes", "cleanup.policy", "message.timestamp.type"]
     ask_describe(peer, TOPIC, topic, keys, version, include_synonyms=True)
@@ -155,14 +155,14 @@ def test_sources_and_synonyms_of_topic_configs(peer: Peer, version: int) -> None
         """)
 
 
-def test_types_and_documentation_are_told_when_asked_for(peer: Peer) -> None:
+def test_types_and_documentation_are_described_on_request(peer: Peer) -> None:
     topic = peer.topic()
     answer = peer.quietly(describe(TOPIC, topic, ["retention.ms"], include_documentation=True)).results[0].configs[0]
     assert answer.documentation
     assert peer.quietly(describe(TOPIC, topic, ["retention.ms"])).results[0].configs[0].documentation is None
 
 
-def test_keys_that_are_not_there(peer: Peer) -> None:
+def test_unknown_config_keys_are_left_out(peer: Peer) -> None:
     topic = peer.topic()
     ask_describe(peer, TOPIC, topic, ["no.such", "retention.ms", "retention.ms"])
     ask_describe(peer, TOPIC, topic, [])
@@ -222,7 +222,7 @@ def test_keys_that_are_not_there(peer: Peer) -> None:
     """)
 
 
-def test_resources_that_are_not_there(peer: Peer) -> None:
+def test_configs_of_missing_resources(peer: Peer) -> None:
     ask_describe(peer, TOPIC, peer.unique("nope"), ["retention.ms"])
     ask_describe(peer, TOPIC, "a b", ["retention.ms"])
     ask_describe(peer, TOPIC, "", ["retention.ms"])
@@ -274,7 +274,7 @@ def test_resources_that_are_not_there(peer: Peer) -> None:
     """)
 
 
-def test_configs_of_a_group_that_has_none(peer: Peer) -> None:
+def test_configs_of_a_group_without_configs(peer: Peer) -> None:
     ask_describe(peer, GROUP, peer.unique("g"), include_synonyms=True)
     peer.said("""
         DescribeConfigs v4
@@ -404,7 +404,7 @@ def test_configs_of_the_broker(peer: Peer) -> None:
     """)
 
 
-def test_cluster_wide_defaults_are_only_what_was_set(peer: Peer) -> None:
+def test_cluster_wide_defaults_list_only_configs_that_were_set(peer: Peer) -> None:
     ask_describe(peer, BROKER, "", ["min.insync.replicas", "num.io.threads"], include_synonyms=True)
     peer.said("""
         DescribeConfigs v4
@@ -448,7 +448,7 @@ def refusals(peer: Peer, kind: int, name: str, *changes: tuple[str, int, str | N
         peer.note(f"{each} {ErrorCode(answer.error_code).name}")
 
 
-def test_changes_of_topic_configs_that_are_refused(peer: Peer) -> None:
+def test_refused_changes_of_topic_configs(peer: Peer) -> None:
     refusals(
         peer,
         TOPIC,
@@ -496,7 +496,7 @@ def test_changes_of_topic_configs_that_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_an_operation_that_does_not_exist(peer: Peer) -> None:
+def test_an_unknown_operation_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     for operation in (9, -1):
         (answer,) = peer.quietly(change(TOPIC, topic, ("retention.ms", operation, "5"))).responses
@@ -512,7 +512,7 @@ def test_a_resource_replaced_twice_in_one_request(peer: Peer) -> None:
     assert {each.error_code for each in peer.quietly(twice).responses} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_resources_that_can_not_be_changed(peer: Peer) -> None:
+def test_refused_changes_of_resources(peer: Peer) -> None:
     topic = peer.topic()
     retention = ("retention.ms", SET, "1")
     peer.ask(change(TOPIC, peer.unique("nope"), retention))
@@ -825,7 +825,7 @@ def test_changes_of_client_metrics(peer: Peer) -> None:
 # --- AlterConfigs -----------------------------------------------------------------------------------------------
 
 
-def test_a_whole_set_of_configs_replaces_another(peer: Peer) -> None:
+def test_alter_configs_replaces_the_whole_set(peer: Peer) -> None:
     topic = peer.topic(retention_ms="5000", segment_ms="6000")
     peer.ask(replace(TOPIC, topic, ("retention.ms", "7000")))
     settled(peer, TOPIC, topic, "retention.ms", "7000")

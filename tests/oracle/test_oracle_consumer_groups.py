@@ -1,4 +1,4 @@
-"""Groups of the new consumer protocol (KIP-848): heartbeats, their refusals, and what the admin sees."""
+"""Groups of the new consumer protocol (KIP-848): heartbeats, their refusals, and admin requests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def join(group: str, member: str, *topics: str, **more: Any) -> ConsumerGroupHea
 
 
 def topic_that_coordinators_know(peer: Peer, partitions: int = 1) -> str:
-    """Kafka's coordinators hear of a topic a moment after its leaders do."""
+    """Creates a topic and waits for Kafka's coordinators, which learn of it a moment after its leaders."""
     topic = peer.topic(partitions=partitions)
 
     def assigned() -> bool:
@@ -91,7 +91,7 @@ def test_a_member_joins_and_gets_partitions(peer: Peer) -> None:
     """)
 
 
-def test_the_broker_names_members_of_old_clients(peer: Peer) -> None:
+def test_the_broker_chooses_the_member_ids_of_old_clients(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     peer.ask(join(group, "", topic), 0)
     peer.ask(join(group, "", topic), 1)
@@ -103,7 +103,7 @@ def test_the_broker_names_members_of_old_clients(peer: Peer) -> None:
     """)
 
 
-def test_heartbeats_that_are_refused(peer: Peer) -> None:
+def test_refused_heartbeats_of_new_groups(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
     for what, request in {
@@ -179,13 +179,13 @@ def test_heartbeats_that_are_refused(peer: Peer) -> None:
 
 
 def found_by(peer: Peer, expression: str) -> ConsumerGroupHeartbeatResponse:
-    """The answer that assigns what the expression finds."""
+    """Returns the heartbeat answer that assigns the topics which match the expression."""
     group = peer.unique("g")
     joined = peer.quietly(join(group, MEMBER, subscribed_topic_names=None, subscribed_topic_regex=expression))
     epochs, answers = [joined.member_epoch], [joined]
 
     def assigned() -> bool:
-        """Kafka looks for topics aside and has the assignment in a later heartbeat."""
+        """Repeats heartbeats until the assignment comes: Kafka resolves expressions in the background."""
         if not (answers[-1].assignment and answers[-1].assignment.topic_partitions):
             answers.append(peer.quietly(beat(group, MEMBER, epochs[-1])))
             epochs.append(answers[-1].member_epoch)
@@ -197,7 +197,7 @@ def found_by(peer: Peer, expression: str) -> ConsumerGroupHeartbeatResponse:
     return found
 
 
-def test_internal_topics_are_found_by_an_expression(peer: Peer) -> None:
+def test_an_expression_matches_internal_topics(peer: Peer) -> None:
     found = found_by(peer, "__consumer_offsets").assignment
     assert found is not None
     peer.note(f"{len(found.topic_partitions)} topic")
@@ -206,7 +206,7 @@ def test_internal_topics_are_found_by_an_expression(peer: Peer) -> None:
     """)
 
 
-def test_topics_are_found_by_an_expression(peer: Peer) -> None:
+def test_an_expression_matches_topics(peer: Peer) -> None:
     topic = peer.topic("found")
     peer.note(render(found_by(peer, f"{topic[:-1]}."), 1, peer.masks))
     peer.said("""
@@ -216,7 +216,7 @@ def test_topics_are_found_by_an_expression(peer: Peer) -> None:
     """)
 
 
-def test_static_members(peer: Peer) -> None:
+def test_static_members_are_replaced_and_fenced(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.ask(join(group, MEMBER, topic, instance_id="i")).member_epoch
     peer.ask(join(group, OTHER, topic, instance_id="i"))
@@ -257,7 +257,7 @@ def offsets_of(group: str, topic: str, **more: Any) -> OffsetFetchRequest:
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics, **more)])
 
 
-def test_offsets_of_members(peer: Peer) -> None:
+def test_members_commit_and_fetch_offsets(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
     peer.ask(commit(group, topic, MEMBER, epoch), 9)
@@ -304,7 +304,7 @@ def test_offsets_of_members(peer: Peer) -> None:
     """)
 
 
-def test_the_admins_side(peer: Peer) -> None:
+def test_groups_are_described_listed_and_deleted(peer: Peer) -> None:
     group, topic, nope = peer.unique("g"), topic_that_coordinators_know(peer), peer.unique("nope")
     peer.quietly(join(group, MEMBER, topic))
 
@@ -390,7 +390,7 @@ def test_a_classic_group_is_not_described_as_a_new_one(peer: Peer) -> None:
     """)
 
 
-def test_classic_requests_to_a_new_group(peer: Peer) -> None:
+def test_classic_requests_to_a_new_group_are_refused(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     peer.quietly(join(group, MEMBER, topic))
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]
@@ -398,7 +398,7 @@ def test_classic_requests_to_a_new_group(peer: Peer) -> None:
         group_id=group, session_timeout_ms=30_000, rebalance_timeout_ms=30_000, protocol_type="x", protocols=protocols
     )
     peer.ask(request, 3)
-    request.protocol_type = "consumer"  # with bytes that are no subscription, on which Kafka fails
+    request.protocol_type = "consumer"  # with bytes that are not a subscription, on which Kafka fails
     unreadable = peer.quietly(request, 3).error_code
     wanted = {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
     assert unreadable == wanted[peer.name]

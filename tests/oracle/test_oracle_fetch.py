@@ -1,4 +1,4 @@
-"""Fetch: offsets, limits, epochs, sessions, long polls, isolation."""
+"""Fetch: offsets, limits, epochs, sessions, parked fetches, isolation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fetch(*topics: FetchTopic, **more: Any) -> FetchRequest:
 
 
 def filled(peer: Peer, name: str = "t", partitions: int = 1, batches: int = 3, **configs: str) -> str:
-    """Batches of two records each in every partition."""
+    """Creates a topic with batches of two records in every partition."""
     topic = peer.topic(name, partitions, **configs)
     for index in range(partitions):
         for _ in range(batches):
@@ -82,7 +82,7 @@ def test_records_are_fetched_in_every_version(peer: Peer, version: int) -> None:
             """)
 
 
-def test_topics_and_partitions_that_are_not_there(peer: Peer) -> None:
+def test_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(peer.unique("nope"))), 12)
     peer.ask(fetch(topic_of(topic, part(5), part(-1), part(0))), 12)
@@ -351,7 +351,7 @@ def test_isolation_levels_without_transactions(peer: Peer) -> None:
     """)
 
 
-def test_a_replica_that_does_not_exist(peer: Peer) -> None:
+def test_a_fetch_of_an_unknown_replica_is_refused(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(topic), replica_id=7), 12)
     peer.ask(fetch(topic_of(peer.topic_id(topic)), replica_state=ReplicaState(replica_id=7, replica_epoch=1)), 17)
@@ -384,10 +384,10 @@ def test_the_same_partition_twice(peer: Peer) -> None:
     """)
 
 
-# --- long polls -------------------------------------------------------------------------------------------------
+# --- parked fetches ---------------------------------------------------------------------------------------------
 
 
-def test_a_fetch_waits_for_the_bytes_it_wants(peer: Peer) -> None:
+def test_a_fetch_waits_for_its_minimum_bytes(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     poll = peer.connect()
     sent = poll.send(fetch(topic_of(topic, part(offset=2)), min_bytes=1, max_wait_ms=LONGER_THAN_PATIENCE_MS), 12)
@@ -397,7 +397,7 @@ def test_a_fetch_waits_for_the_bytes_it_wants(peer: Peer) -> None:
     assert bytes(answer.responses[0].partitions[0].records)
 
 
-def test_a_fetch_waits_no_longer_than_it_wants(peer: Peer) -> None:
+def test_a_fetch_waits_at_most_its_maximum_time(peer: Peer) -> None:
     topic = filled(peer)
     for wanted in ({"min_bytes": 1, "offset": 6}, {"min_bytes": MEGABYTE, "offset": 0}):
         began = time.monotonic()
@@ -440,7 +440,7 @@ def test_errors_are_answered_at_once(peer: Peer) -> None:
     """)
 
 
-def test_an_unknown_partition_does_not_end_the_poll_of_another(peer: Peer) -> None:
+def test_an_unknown_partition_does_not_end_the_parked_fetch_of_another(peer: Peer) -> None:
     topic = filled(peer)
     began = time.monotonic()
     peer.ask(fetch(topic_of(topic, part(offset=6), part(9)), min_bytes=1, max_wait_ms=150), 12)
@@ -461,7 +461,7 @@ def in_session(wire: Wire, session: int, epoch: int, *topics: FetchTopic, **more
     return fetch(*topics, session_id=session, session_epoch=epoch, **more)
 
 
-def test_a_session_tells_only_what_changed(peer: Peer) -> None:
+def test_a_session_answers_only_changed_partitions(peer: Peer) -> None:
     topic = filled(peer, partitions=2, batches=1)
     wire = peer.connect()
     both = topic_of(topic, part(0, 2), part(1, 2))
@@ -560,7 +560,7 @@ def test_partitions_are_added_and_forgotten_by_id(peer: Peer) -> None:
     """)
 
 
-def test_epochs_and_ids_that_no_session_has(peer: Peer) -> None:
+def test_unknown_session_ids_and_epochs_are_refused(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     wire = peer.connect()
     peer.ask(in_session(wire, 123456, 1), 12, on=wire)
@@ -635,7 +635,7 @@ def test_a_session_is_closed_or_replaced(peer: Peer) -> None:
     """)
 
 
-def test_a_full_fetch_of_nothing_makes_no_session(peer: Peer) -> None:
+def test_a_full_fetch_without_partitions_creates_no_session(peer: Peer) -> None:
     wire = peer.connect()
     peer.ask(in_session(wire, 0, 0), 12, on=wire)
     peer.said("""
@@ -643,7 +643,7 @@ def test_a_full_fetch_of_nothing_makes_no_session(peer: Peer) -> None:
     """)
 
 
-def test_names_and_ids_do_not_mix_in_a_session(peer: Peer) -> None:
+def test_a_session_refuses_a_mix_of_names_and_ids(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     wire = peer.connect()
     session = peer.ask(in_session(wire, 0, 0, topic_of(topic)), 12, on=wire).session_id
@@ -664,7 +664,7 @@ def test_names_and_ids_do_not_mix_in_a_session(peer: Peer) -> None:
     """)
 
 
-def test_errors_are_told_again_in_a_session(peer: Peer) -> None:
+def test_errors_are_repeated_in_a_session(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     wire = peer.connect()
     session = peer.ask(in_session(wire, 0, 0, topic_of(topic, part(0, 99), part(3))), 12, on=wire).session_id

@@ -1,4 +1,4 @@
-"""Consumer groups, mostly their refusals: the classic protocol, offsets, and the admin's side."""
+"""Consumer groups, mostly refusals: the classic protocol, offsets, and admin requests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sync(group: str, member: str, generation: int = 1, **more: Any) -> SyncGroup
 
 
 def stable(peer: Peer, group: str, **more: Any) -> str:
-    """A group of one member, in its first generation. Returns the member."""
+    """Forms a group of one member, in its first generation. Returns the member id."""
     first = peer.quietly(join(group, **more), 9)
     member: str = first.member_id
     if first.error_code:
@@ -110,7 +110,7 @@ def test_a_member_joins_in_every_version(peer: Peer) -> None:
     """)
 
 
-def test_joins_that_are_refused(peer: Peer) -> None:
+def test_refused_joins(peer: Peer) -> None:
     for what, request in {
         "an empty group": join(""),
         "a session too short": join(peer.unique("g"), session_timeout_ms=1),
@@ -173,7 +173,7 @@ def test_joins_that_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_a_second_member_must_fit_the_first(peer: Peer) -> None:
+def test_a_second_member_must_share_a_protocol_with_the_first(peer: Peer) -> None:
     group = peer.unique("g")
     stable(peer, group)
     other = [JoinGroupRequestProtocol(name="other", metadata=b"")]
@@ -187,7 +187,7 @@ def test_a_second_member_must_fit_the_first(peer: Peer) -> None:
     """)
 
 
-def test_heartbeats_and_syncs_that_are_refused(peer: Peer) -> None:
+def test_refused_heartbeats_and_syncs(peer: Peer) -> None:
     group = peer.unique("g")
     member = stable(peer, group)
     for what, beat in {
@@ -263,7 +263,7 @@ def leave(group: str, *members: tuple[str, str | None]) -> LeaveGroupRequest:
     return LeaveGroupRequest(group_id=group, members=gone)
 
 
-def test_members_leave(peer: Peer) -> None:
+def test_members_leave_and_unknown_ones_are_refused(peer: Peer) -> None:
     group, old = peer.unique("g"), peer.unique("old")
     member, before = stable(peer, group), stable(peer, old)
     peer.ask(leave(group, ("nobody", None), ("", "nobody"), (member, "x")))
@@ -441,7 +441,7 @@ def test_offsets_are_committed_and_fetched(peer: Peer) -> None:
     """)
 
 
-def test_commits_to_what_is_not_there(peer: Peer) -> None:
+def test_invalid_commits_are_refused(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
     peer.ask(commit(group, peer.unique("nope")), 9)
     peer.ask(commit(group, topic, partition=7), 9)
@@ -489,7 +489,7 @@ def test_commits_to_what_is_not_there(peer: Peer) -> None:
     """)
 
 
-def test_commits_of_members_that_are_not(peer: Peer) -> None:
+def test_commits_of_unknown_members_are_refused(peer: Peer) -> None:
     group, topic, empty = peer.unique("g"), peer.topic(), peer.unique("e")
     member = stable(peer, group)
     for what, request in {
@@ -545,7 +545,7 @@ def test_commits_of_members_that_are_not(peer: Peer) -> None:
     """)
 
 
-def test_offsets_of_what_is_not_there(peer: Peer) -> None:
+def test_offsets_of_missing_groups_and_topics(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
     peer.ask(offsets_of(group, topic, 0, 9), 9)
     peer.ask(offsets_of(group, peer.unique("nope"), 0), 9)

@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: topics by name, by id, all, none, and ones that aren't there."""
+"""Metadata and DescribeTopicPartitions: topics by name, by id, all, none, and missing ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def by_id(*ids: bytes, name: str | None = None) -> MetadataRequest:
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, 5, 7, 8, 10, 12, 13])
-def test_a_topic_is_told_the_same_way_in_every_version(peer: Peer, version: int) -> None:
+def test_a_topic_is_described_alike_in_every_version(peer: Peer, version: int) -> None:
     topic = peer.topic(partitions=2)
     answer = peer.quietly(named(topic, create=version < 4), version)
     answer.topics[0].partitions.sort(key=lambda partition: partition.partition_index)
@@ -85,7 +85,7 @@ def test_a_topic_is_told_the_same_way_in_every_version(peer: Peer, version: int)
             """)
 
 
-def test_an_unknown_topic_that_may_not_be_created(peer: Peer) -> None:
+def test_an_unknown_topic_is_not_created_without_permission(peer: Peer) -> None:
     for version in (4, 9, 12, 13):
         peer.ask(named(peer.unique("nope")), version)
     peer.said("""
@@ -104,7 +104,7 @@ def test_an_unknown_topic_that_may_not_be_created(peer: Peer) -> None:
     """)
 
 
-def test_an_unknown_topic_is_created_when_asked_to(peer: Peer) -> None:
+def test_an_unknown_topic_is_created_on_request(peer: Peer) -> None:
     topic = peer.unique("new")
     peer.settle(lambda: peer.quietly(named(topic, create=True), 12).topics[0].error_code == 0)
     answer = peer.quietly(named(topic), 12)
@@ -119,12 +119,12 @@ def test_an_unknown_topic_is_created_when_asked_to(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 4, 12, 13])
-def test_kafka_has_a_client_ask_again_for_what_is_here_at_once(peer: Peer, version: int) -> None:
+def test_a_created_topic_is_described_at_once_where_kafka_needs_a_second_request(peer: Peer, version: int) -> None:
     (topic,) = peer.quietly(named(peer.unique("new"), create=True), version).topics
     assert topic.error_code == {"kafka": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "penstock": 0}[peer.name]
 
 
-def test_where_kafka_stumbles_the_answer_here_says_what_is_wrong(peer: Peer) -> None:
+def test_requests_on_which_kafka_fails_get_an_error_with_a_cause(peer: Peer) -> None:
     (topic,) = peer.quietly(named(None), 12).topics
     assert (
         topic.error_code == {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.INVALID_REQUEST}[peer.name]
@@ -134,7 +134,7 @@ def test_where_kafka_stumbles_the_answer_here_says_what_is_wrong(peer: Peer) -> 
         assert topic.error_code == wanted[peer.name]
 
 
-def test_names_that_no_topic_can_have(peer: Peer) -> None:
+def test_invalid_topic_names_are_refused(peer: Peer) -> None:
     for name in ("", ".", "..", "a b", "a/b", "é", "x" * 250, "a:b"):
         for create in (False, True):
             peer.ask(named(name, create=create), 12)
@@ -216,7 +216,7 @@ def test_duplicate_names_are_answered_once(peer: Peer) -> None:
     """)
 
 
-def test_ids_that_are_known_and_that_are_not(peer: Peer) -> None:
+def test_known_and_unknown_topic_ids(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(by_id(peer.topic_id(topic)), 12)
     peer.ask(by_id(UNKNOWN_ID), 12)
@@ -257,7 +257,7 @@ def test_a_name_beside_an_id_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_ids_are_refused_in_the_versions_that_only_had_the_field(peer: Peer) -> None:
+def test_topic_ids_are_refused_in_versions_10_and_11(peer: Peer) -> None:
     topic = peer.topic()
     for version in (10, 11):
         peer.ask(by_id(peer.topic_id(topic)), version)
@@ -289,7 +289,7 @@ def test_an_empty_list_means_no_topics_except_in_version_0(peer: Peer) -> None:
         assert topic in {each.name for each in peer.quietly(MetadataRequest(topics=None), version).topics}
 
 
-def test_authorized_operations_are_told_when_asked_for(peer: Peer) -> None:
+def test_authorized_operations_are_described_on_request(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(named(topic, include_topic_authorized_operations=True), 13)
     peer.ask(named(topic, include_topic_authorized_operations=True, include_cluster_authorized_operations=True), 8)
@@ -375,7 +375,7 @@ def test_partitions_are_described_page_by_page(peer: Peer) -> None:
     """)
 
 
-def test_topics_that_cannot_be_described(peer: Peer) -> None:
+def test_refused_descriptions_of_topics(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(partitions_of(peer.unique("nope")))
     peer.ask(partitions_of(topic, topic))
@@ -389,7 +389,7 @@ def test_topics_that_cannot_be_described(peer: Peer) -> None:
     """)
 
 
-def test_cursors_that_point_nowhere(peer: Peer) -> None:
+def test_invalid_cursors_and_limits(peer: Peer) -> None:
     topic = peer.topic("c", 2)
     for cursor in (
         Cursor(topic_name=topic, partition_index=-1),

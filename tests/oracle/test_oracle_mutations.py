@@ -1,8 +1,8 @@
-"""Requests that a client might send by mistake, thousands of them, to both brokers: the answers are the same.
+"""Thousands of mistaken requests to both brokers get the same answers.
 
 A typical request gets one to three of its fields replaced by values at the edges. `PENSTOCK_ORACLE_SEED` and
-`PENSTOCK_ORACLE_COUNT` choose others, and more. What is known to differ (`docs/skipped.md`) is kept out: timeouts of 0,
-unknown isolation levels, more partitions than a request may make, and requests on which Kafka's handler fails.
+`PENSTOCK_ORACLE_COUNT` choose others, and more. Known differences (`docs/skipped.md`) are excluded: timeouts of 0,
+unknown isolation levels, more partitions than a request may create, and requests on which Kafka's handler fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.protocol.schema import Message, Struct
 SEED = int(os.environ.get("PENSTOCK_ORACLE_SEED", "1"))
 COUNT = int(os.environ.get("PENSTOCK_ORACLE_COUNT", "400"))
 LEFT_ALONE = {"validate_only", "records", "timeout_ms", "isolation_level", "allow_auto_topic_creation", "acks"}
-# Everything there is, election of everything, and ids that never repeat: not alike on two brokers.
+# Listings of all resources, elections of all partitions and unique ids differ between two brokers.
 KEPT_OUT = {18, 22, 43, 74, 75}
 EDGES: dict[str, list[Any]] = {
     "int8": [-128, -1, 0, 1, 3, 127],
@@ -43,7 +43,9 @@ EDGES: dict[str, list[Any]] = {
     "uuid": [bytes(16), bytes(15) + b"\x09"],
     "binary": [b"", b"xx"],
 }
-NOT_COMPARED = re.compile("name=penstock[.]|synonyms: .* source=4")  # our own configs; what a broker was started with
+NOT_COMPARED = re.compile(
+    "name=penstock[.]|synonyms: .* source=4"
+)  # Penstock's own configs; properties that the brokers were started with
 FULL_LISTS = ("brokers", "node_endpoints")
 
 
@@ -84,7 +86,7 @@ def said(peer: Peer, asked: Message, version: int) -> str:
 
 
 class Stage:
-    """A broker with a topic, a group and something in each."""
+    """A broker with a topic that has records and a group that has offsets."""
 
     def __init__(self, name: str, address: tuple[str, int]) -> None:
         self.peer = Peer(name, address, patience_s=5)
@@ -102,7 +104,7 @@ class Stage:
         topic = self.other if key == 0 else self.topic
         asked: Any = request(key, version, typical(self.peer, key, topic, self.group))
         names = [f"no-{topic}", self.group, *self.strange]
-        if key != 20:  # the topic is needed further on
+        if key != 20:  # the topic is needed by later requests
             names.append(topic)
         for _ in range(rng.choice([1, 1, 2, 3])):
             mutate(rng, asked, version, names)
@@ -127,9 +129,9 @@ def test_mistakes_get_the_same_answers(penstock_address: tuple[str, int], kafka_
             asked, theirs = kafka.ask(key, version, seed)
             _, ours = penstock.ask(key, version, seed)
         except EncodeError:
-            continue  # a value that this version can't carry
+            continue  # this version can't carry the value
         if getattr(asked, "topics", ()) is None:
-            continue  # everything there is
+            continue  # a request for all resources
         known = "UNKNOWN_SERVER_ERROR" in theirs or theirs == "(no answer)" or "POLICY_VIOLATION" in ours
         if theirs != ours and not known:
             lines = [line for line in difflib.ndiff(theirs.split("\n"), ours.split("\n")) if line[0] in "+-"]

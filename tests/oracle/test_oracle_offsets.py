@@ -1,4 +1,4 @@
-"""ListOffsets, DeleteRecords and OffsetForLeaderEpoch: where things are in a partition."""
+"""ListOffsets, DeleteRecords and OffsetForLeaderEpoch: offsets by time, by deletion and by epoch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def offsets(topic: str, *partitions: ListOffsetsPartition, **more: Any) -> ListO
 
 
 def short(peer: Peer, topic: str, timestamp: int, version: int = 10, **more: Any) -> None:
-    """One line an answer."""
+    """Renders an answer in one line."""
     partition = peer.quietly(offsets(topic, at(timestamp), **more), version).topics[0].partitions[0]
     error = f"{ErrorCode(partition.error_code).name} " if partition.error_code else ""
     where = f"offset {partition.offset} timestamp {partition.timestamp} epoch {partition.leader_epoch}"
@@ -224,7 +224,7 @@ def test_offsets_after_records_were_deleted(peer: Peer) -> None:
     """)
 
 
-def test_the_greatest_timestamp_is_of_a_record_that_can_be_read(peer: Peer) -> None:
+def test_the_maximum_timestamp_is_that_of_a_readable_record(peer: Peer) -> None:
     deleted, untimed = peer.topic("deleted"), peer.topic("untimed")
     peer.produce(deleted, (100, 200))
     peer.quietly(delete(deleted, (0, -1)))
@@ -234,7 +234,7 @@ def test_the_greatest_timestamp_is_of_a_record_that_can_be_read(peer: Peer) -> N
         assert answer.offset == {"kafka": of_kafka, "penstock": -1}[peer.name]
 
 
-def test_offsets_of_what_is_not_there(peer: Peer) -> None:
+def test_offsets_of_missing_topics_and_partitions(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(offsets(peer.unique("nope"), at(LATEST)), 10)
     peer.ask(offsets(topic, at(LATEST, 7)), 10)
@@ -287,7 +287,7 @@ def test_leader_epochs_of_the_client(peer: Peer) -> None:
     """)
 
 
-def test_a_partition_asked_for_twice(peer: Peer) -> None:
+def test_a_partition_listed_twice_in_one_request(peer: Peer) -> None:
     topic = peer.topic(partitions=2)
     peer.produce(topic, (100,))
     answer = peer.quietly(offsets(topic, at(LATEST), at(EARLIEST), at(LATEST, 1)), 10)
@@ -373,7 +373,7 @@ def test_records_are_deleted_up_to_an_offset(peer: Peer) -> None:
     """)
 
 
-def test_deletions_of_what_is_not_there(peer: Peer) -> None:
+def test_deletions_from_missing_topics_and_offsets(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(delete(topic, (5, 0)), 2)
     peer.ask(delete(topic, (-1, 0)), 2)
@@ -401,7 +401,7 @@ def test_deletions_of_what_is_not_there(peer: Peer) -> None:
     """)
 
 
-def test_a_compacted_topic_keeps_its_records(peer: Peer) -> None:
+def test_records_of_a_compacted_topic_can_not_be_deleted(peer: Peer) -> None:
     topic, both = peer.topic("a", cleanup_policy="compact"), peer.topic("b", cleanup_policy="compact,delete")
     peer.produce(topic, (1, 2))
     peer.produce(both, (1, 2))
@@ -434,7 +434,7 @@ def ends(topic: str, *epochs: tuple[int, int, int], replica: int = -1) -> Offset
     return OffsetForLeaderEpochRequest(replica_id=replica, topics=topics)
 
 
-def test_where_epochs_end(peer: Peer) -> None:
+def test_end_offsets_of_leader_epochs(peer: Peer) -> None:
     topic, empty = peer.topic("a"), peer.topic("empty")
     peer.produce(topic, (1, 2, 3))
     for version in (2, 3, 4):
@@ -480,7 +480,7 @@ def test_where_epochs_end(peer: Peer) -> None:
     """)
 
 
-def test_epochs_that_are_not_the_leaders(peer: Peer) -> None:
+def test_requests_with_another_leader_epoch_are_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(ends(topic, (0, 0, 0)))
     peer.ask(ends(topic, (0, 1, 0)))

@@ -1,4 +1,4 @@
-"""Produce: what is appended, and every way to be refused."""
+"""Produce: appended batches and every refusal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(count: int = 1, at: int = 1000, **options: Any) -> bytes:
 
 
 def patched(data: bytes, position: int, kind: str, value: int, *, crc: bool = True) -> bytes:
-    """The batch with one field changed, and its checksum right again."""
+    """Returns the batch with one field changed and its checksum recomputed."""
     changed = bytearray(data)
     struct.pack_into(">" + kind, changed, position, value)
     if crc:
@@ -123,7 +123,7 @@ def test_a_batch_is_appended_in_every_version(peer: Peer, version: int) -> None:
             """)
 
 
-def test_topics_and_partitions_that_are_not_there(peer: Peer) -> None:
+def test_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(produce(peer.unique("nope"), ONE), 12)
     peer.ask(produce(topic, ONE, partition=1), 12)
@@ -159,7 +159,7 @@ def test_topics_and_partitions_that_are_not_there(peer: Peer) -> None:
     """)
 
 
-def test_topics_are_answered_each_for_itself(peer: Peer) -> None:
+def test_each_topic_gets_its_own_result(peer: Peer) -> None:
     good, other = peer.topic("a", 2), peer.topic("b")
     parts = [PartitionProduceData(index=index, records=ONE) for index in (0, 5, 1)]
     topics = [
@@ -175,7 +175,7 @@ def test_topics_are_answered_each_for_itself(peer: Peer) -> None:
     assert codes == {("a", 0): 0, ("a", 5): 3, ("a", 1): 0, ("b", 0): 0}
 
 
-def test_internal_topics_are_not_for_clients(peer: Peer) -> None:
+def test_clients_can_not_produce_to_internal_topics(peer: Peer) -> None:
     peer.have_offsets_topic()
     peer.ask(produce("__consumer_offsets", ONE), 12)
     peer.said("""
@@ -185,7 +185,7 @@ def test_internal_topics_are_not_for_clients(peer: Peer) -> None:
     """)
 
 
-def test_acks_that_do_not_exist(peer: Peer) -> None:
+def test_invalid_acks_are_refused(peer: Peer) -> None:
     topic = peer.topic()
     for acks in (2, -2, 100):
         peer.ask(produce(topic, ONE, acks=acks), 12)
@@ -206,7 +206,7 @@ def test_acks_that_do_not_exist(peer: Peer) -> None:
     """)
 
 
-def test_record_sets_that_are_not_one_batch(peer: Peer) -> None:
+def test_record_sets_with_no_or_several_batches(peer: Peer) -> None:
     topic = peer.topic()
     for what, records in {
         "empty": b"",
@@ -257,7 +257,7 @@ def test_record_sets_that_are_not_one_batch(peer: Peer) -> None:
     assert end_of(peer, topic) == 1, "of the batch with a byte too many, the batch is taken"
 
 
-def test_batches_that_are_damaged(peer: Peer) -> None:
+def test_damaged_batches_are_refused(peer: Peer) -> None:
     topic = peer.topic()
     three = batch(3)
     for what, records in {
@@ -357,7 +357,7 @@ DIFFERENT = {
         patched(ONE, ATTRIBUTES, "h", 5),
         {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.UNSUPPORTED_COMPRESSION_TYPE},
     ),
-    # Kafka decompresses every batch and walks its records; here a batch is its header and its checksum.
+    # Kafka decompresses and checks every record; Penstock checks the header and the checksum only.
     "a codec it is not": (
         patched(ONE, ATTRIBUTES, "h", 1),
         {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.NONE},
@@ -366,7 +366,7 @@ DIFFERENT = {
         patched(ONE, len(ONE) - 3, "b", 99),
         {"kafka": ErrorCode.INVALID_RECORD, "penstock": ErrorCode.NONE},
     ),
-    # No producer does either: both would be told apart from nothing.
+    # No producer sends either of these.
     "transactional without a producer": (
         patched(ONE, ATTRIBUTES, "h", 1 << 4),
         {"kafka": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "penstock": ErrorCode.INVALID_RECORD},
@@ -379,7 +379,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_batches_that_are_judged_differently(peer: Peer, what: str) -> None:
+def test_batches_with_different_error_codes_in_kafka_and_penstock(peer: Peer, what: str) -> None:
     records, expected = DIFFERENT[what]
     answer = peer.quietly(produce(peer.topic(), records), 12).responses[0].partition_responses[0]
     assert answer.error_code == expected[peer.name]
@@ -392,7 +392,7 @@ def test_a_null_record_set_is_refused(peer: Peer) -> None:
     assert answer.error_code == ErrorCode.INVALID_RECORD
 
 
-def test_a_batch_with_offsets_that_do_not_count_up(peer: Peer) -> None:
+def test_a_batch_with_offset_gaps(peer: Peer) -> None:
     from penstock.records.record import Record
 
     topic = peer.topic()
@@ -421,7 +421,7 @@ def test_a_record_without_key_on_a_compacted_topic(peer: Peer) -> None:
     """)
 
 
-def test_batches_that_are_too_large(peer: Peer) -> None:
+def test_too_large_batches_are_refused(peer: Peer) -> None:
     topic = peer.topic(max_message_bytes="200")
     peer.ask(produce(topic, build_batch([(1000, b"k", b"v" * 300, ())])), 12)
     peer.ask(produce(topic, build_batch([(1000, b"k", b"v" * 300, ())], compression=Codec.GZIP)), 12)
@@ -513,7 +513,7 @@ def test_codecs_in_old_and_new_versions(peer: Peer, codec: Codec) -> None:
 # --- acks=0 -----------------------------------------------------------------------------------------------------
 
 
-def test_without_acks_there_is_no_answer(peer: Peer) -> None:
+def test_produce_with_acks_0_is_not_answered(peer: Peer) -> None:
     topic = peer.topic()
     wire = peer.connect()
     wire.send(produce(topic, batch(3), acks=0), 12)
@@ -522,7 +522,7 @@ def test_without_acks_there_is_no_answer(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("what", ["an unknown topic", "a damaged batch"])
-def test_without_acks_an_error_closes_the_connection(peer: Peer, what: str) -> None:
+def test_an_error_with_acks_0_closes_the_connection(peer: Peer, what: str) -> None:
     topic = peer.topic()
     request = {
         "an unknown topic": produce(peer.unique("nope"), ONE, acks=0),
@@ -647,7 +647,7 @@ def test_sequences_of_an_idempotent_producer(peer: Peer) -> None:
     """)
 
 
-def test_an_unknown_producer_may_begin_anywhere(peer: Peer) -> None:
+def test_an_unknown_producer_may_start_at_any_sequence(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(produce(topic, batch(1, producer_id=987654, producer_epoch=3, base_sequence=41)), 12)
     peer.ask(produce(topic, batch(1, producer_id=987654, producer_epoch=3, base_sequence=42)), 12)

@@ -1,4 +1,4 @@
-"""What stands in the batches that come back: offsets, epochs, timestamps, codecs, and the records themselves."""
+"""Contents of fetched batches: offsets, epochs, timestamps, codecs and records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_records_come_back_as_they_were_sent(peer: Peer, codec: Codec) -> None:
+def test_records_are_read_as_they_were_sent(peer: Peer, codec: Codec) -> None:
     topic = peer.topic()
     send(peer, topic, build_batch(RECORDS, compression=codec))
     send(peer, topic, build_batch(RECORDS, compression=codec))
@@ -83,7 +83,7 @@ def test_records_come_back_as_they_were_sent(peer: Peer, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("sent", [Codec.NONE, Codec.GZIP])
-def test_the_time_of_the_append_replaces_the_records_own(peer: Peer, sent: Codec) -> None:
+def test_log_append_time_replaces_record_timestamps(peer: Peer, sent: Codec) -> None:
     topic = peer.topic(message_timestamp_type="LogAppendTime")
     send(peer, topic, build_batch(RECORDS, compression=sent))
     ((header, batch),) = back(peer, topic)
@@ -118,7 +118,7 @@ def test_a_topic_has_its_own_codec(peer: Peer, wanted: str) -> None:
     """)
 
 
-def test_headers_of_batches_that_claim_strange_times(peer: Peer) -> None:
+def test_headers_of_batches_with_inconsistent_timestamps(peer: Peer) -> None:
     topic = peer.topic()
     send(peer, topic, build_batch([(5000, b"k", b"v", ()), (1000, b"k", b"v", ())]))
     send(peer, topic, build_batch([(-1, b"k", b"v", ())]))
@@ -148,7 +148,7 @@ def test_a_fetch_from_the_middle_begins_with_the_whole_batch(peer: Peer) -> None
     """)
 
 
-def test_segments_end_a_fetch(peer: Peer) -> None:
+def test_a_fetch_ends_at_a_segment_boundary(peer: Peer) -> None:
     topic = peer.topic(segment_bytes="1048576")
     big = build_batch([(1000, b"k", b"v" * 400_000, ())])
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: what is accepted, and every way to be refused."""
+"""CreateTopics, DeleteTopics and CreatePartitions: accepted requests and every refusal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def configured(name: str, **configs: str | None) -> CreatableTopic:
 
 
 def ask_create(peer: Peer, *topics: CreatableTopic, version: int = 7, validate_only: bool = False) -> Any:
-    """The whole list of configs is another test's business."""
+    """Creates topics without recording the list of configs, which another test covers."""
     answer = peer.quietly(create(*topics, validate_only=validate_only), version)
     for each in answer.topics:
         each.configs = None if each.configs is None else []
@@ -90,7 +90,7 @@ def test_a_topic_is_created_in_every_version(peer: Peer, version: int) -> None:
             """)
 
 
-def test_defaults_of_the_broker_are_used_when_asked_for(peer: Peer) -> None:
+def test_broker_defaults_are_used_on_request(peer: Peer) -> None:
     ask_create(peer, topic(peer.unique("a"), -1, -1), version=4)
     ask_create(peer, topic(peer.unique("b"), -1, 1))
     ask_create(peer, topic(peer.unique("c"), 2, -1))
@@ -104,7 +104,7 @@ def test_defaults_of_the_broker_are_used_when_asked_for(peer: Peer) -> None:
     """)
 
 
-def test_counts_that_make_no_topic(peer: Peer) -> None:
+def test_invalid_partition_and_replica_counts_are_refused(peer: Peer) -> None:
     for partitions, factor in ((0, 1), (-2, 1), (1, 0), (1, -2), (1, 2), (0, 0), (1, 32767)):
         ask_create(peer, topic(peer.unique("a"), partitions, factor))
     peer.said("""
@@ -125,7 +125,7 @@ def test_counts_that_make_no_topic(peer: Peer) -> None:
     """)
 
 
-def test_names_that_make_no_topic(peer: Peer) -> None:
+def test_invalid_names_of_new_topics_are_refused(peer: Peer) -> None:
     for name in ("", ".", "..", "a b", "a/b", "é", "x" * 250, "a:b", "__cluster_metadata"):
         ask_create(peer, topic(name))
     peer.said("""
@@ -150,7 +150,7 @@ def test_names_that_make_no_topic(peer: Peer) -> None:
     """)
 
 
-def test_a_topic_that_exists_or_clashes(peer: Peer) -> None:
+def test_existing_and_clashing_names_are_refused(peer: Peer) -> None:
     name = peer.topic("with.dot")
     ask_create(peer, topic(name))
     ask_create(peer, topic(name), validate_only=True)
@@ -170,7 +170,7 @@ def test_a_topic_that_exists_or_clashes(peer: Peer) -> None:
     """)
 
 
-def test_nothing_is_made_when_it_is_only_validated(peer: Peer) -> None:
+def test_validate_only_creates_nothing(peer: Peer) -> None:
     name = peer.unique("a")
     ask_create(peer, topic(name, 2), validate_only=True)
     ask_create(peer, topic(name, 2), validate_only=True)
@@ -233,7 +233,7 @@ def test_manual_assignments(peer: Peer) -> None:
     """)
 
 
-def test_configs_that_are_refused(peer: Peer) -> None:
+def test_refused_configs_of_new_topics(peer: Peer) -> None:
     for name, value in (
         ("no.such", "1"),
         ("retention.ms", "soon"),
@@ -318,7 +318,7 @@ def test_configs_that_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_configs_that_do_not_go_together(peer: Peer) -> None:
+def test_contradicting_configs_of_new_topics(peer: Peer) -> None:
     ask_create(peer, configured(peer.unique("lag"), min_compaction_lag_ms="10", max_compaction_lag_ms="5"))
     ask_create(peer, configured(peer.unique("local"), local_retention_ms="10", retention_ms="5"))
     twice = topic(peer.unique("twice"))
@@ -334,7 +334,7 @@ def test_configs_that_do_not_go_together(peer: Peer) -> None:
     """)
 
 
-def test_the_configs_of_a_new_topic_are_told(peer: Peer) -> None:
+def test_the_answer_lists_the_configs_of_a_new_topic(peer: Peer) -> None:
     wanted = configured(peer.unique("a"), retention_ms="5000", cleanup_policy="compact")
     answer = peer.quietly(create(wanted))
     shared = [config for config in answer.topics[0].configs if not config.name.startswith("penstock.")]
@@ -392,7 +392,7 @@ def by_name(*names: str) -> DeleteTopicsRequest:
 
 
 def ask_delete(peer: Peer, request: DeleteTopicsRequest, version: int = 6) -> None:
-    """Kafka shuffles its answers, so that no client leans on their order."""
+    """Deletes topics; sorts the answer, because Kafka shuffles it."""
     answer = peer.quietly(request, version)
     answer.responses.sort(key=lambda each: (each.name or "", each.topic_id, each.error_code))
     peer.note(render(answer, version, peer.masks))
@@ -445,7 +445,7 @@ def test_topics_are_deleted_by_name_or_id(peer: Peer) -> None:
     """)
 
 
-def test_deletions_that_make_no_sense(peer: Peer) -> None:
+def test_invalid_deletions_are_refused(peer: Peer) -> None:
     name = peer.topic("a")
     topic_id, nope = peer.topic_id(name), peer.unique("nope")
     for states in (
@@ -507,7 +507,7 @@ def ask_grow(peer: Peer, *topics: CreatePartitionsTopic, version: int = 3, valid
     peer.note(render(answer, version, peer.masks))
 
 
-def test_a_topic_grows(peer: Peer) -> None:
+def test_partitions_are_added_to_a_topic(peer: Peer) -> None:
     name, other = peer.topic("a"), peer.topic("b", 2)
     ask_grow(peer, grow(name, 3), validate_only=True)
     ask_grow(peer, grow(name, 3), grow(other, 3, [1]))
@@ -525,7 +525,7 @@ def test_a_topic_grows(peer: Peer) -> None:
     """)
 
 
-def test_growth_that_is_refused(peer: Peer) -> None:
+def test_refused_additions_of_partitions(peer: Peer) -> None:
     name = peer.topic("a", 2)
     for wanted in (
         grow(peer.unique("nope"), 3),
@@ -583,7 +583,7 @@ def test_growth_that_is_refused(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-def test_kafka_gives_up_at_once_where_there_is_nothing_to_wait_for_here(peer: Peer, timeout_ms: int) -> None:
+def test_an_expired_timeout_fails_in_kafka_but_not_here(peer: Peer, timeout_ms: int) -> None:
     wanted = {"kafka": ErrorCode.REQUEST_TIMED_OUT, "penstock": ErrorCode.NONE}[peer.name]
     name = peer.topic("a")
     made = CreateTopicsRequest(topics=[topic(peer.unique("b"))], timeout_ms=timeout_ms, validate_only=True)

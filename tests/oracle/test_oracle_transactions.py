@@ -1,4 +1,4 @@
-"""Transactions: producers and their epochs, what may be added, committed and aborted, and what readers see of it."""
+"""Transactions: producer epochs, added partitions, commits, aborts, and visibility to readers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def init(txn: str, timeout: int = 60_000, **more: Any) -> InitProducerIdRequest:
 
 
 def begin(peer: Peer, txn: str, timeout: int = 60_000, version: int = 5) -> tuple[int, int]:
-    """The producer's id and epoch, when its coordinator is up."""
+    """Returns the producer's id and epoch, once its coordinator is available."""
     peer.have_transactions_topic(txn)
     given: list[Any] = []
 
@@ -101,14 +101,14 @@ def latest(peer: Peer, topic: str, isolation: int) -> int:
 
 
 def ended(peer: Peer, topic: str) -> None:
-    """Markers are written a moment after the end was answered."""
+    """Waits for the markers, which are written a moment after the answer."""
     peer.settle(lambda: latest(peer, topic, 0) == latest(peer, topic, 1))
 
 
 # --- producers --------------------------------------------------------------------------------------------------
 
 
-def test_each_start_of_a_producer_gets_a_new_epoch(peer: Peer) -> None:
+def test_each_initialisation_of_a_producer_gets_a_new_epoch(peer: Peer) -> None:
     txn = peer.unique("txn")
     begin(peer, txn)
     for version in (0, 1, 2, 3, 4, 5):
@@ -123,7 +123,7 @@ def test_each_start_of_a_producer_gets_a_new_epoch(peer: Peer) -> None:
     """)
 
 
-def test_starts_of_a_producer_that_are_refused(peer: Peer) -> None:
+def test_refused_initialisations_of_a_producer(peer: Peer) -> None:
     txn = peer.unique("txn")
     who = begin(peer, txn)
     for what, request in {
@@ -167,7 +167,7 @@ def test_starts_of_a_producer_that_are_refused(peer: Peer) -> None:
 # --- adding partitions ------------------------------------------------------------------------------------------
 
 
-def test_additions_to_a_transaction(peer: Peer) -> None:
+def test_partitions_are_added_to_a_transaction(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     who = begin(peer, txn)
     for what, request in {
@@ -250,7 +250,7 @@ def test_additions_to_a_transaction(peer: Peer) -> None:
     """)
 
 
-def test_additions_by_brokers(peer: Peer) -> None:
+def test_brokers_verify_and_add_partitions(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     who = begin(peer, txn)
 
@@ -328,7 +328,7 @@ def test_additions_by_brokers(peer: Peer) -> None:
 # --- ends -------------------------------------------------------------------------------------------------------
 
 
-def test_ends_of_a_transaction_as_old_clients_ask_for_them(peer: Peer) -> None:
+def test_ends_of_a_transaction_with_version_1(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(end(txn, who, COMMIT), 3)
@@ -359,7 +359,7 @@ def test_ends_of_a_transaction_as_old_clients_ask_for_them(peer: Peer) -> None:
     """)
 
 
-def test_ends_of_a_transaction_as_new_clients_ask_for_them(peer: Peer) -> None:
+def test_ends_of_a_transaction_with_version_2(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(end(txn, who, COMMIT), 5)
@@ -386,7 +386,7 @@ def state_of(peer: Peer, txn: str) -> str:
     return str(state.transaction_state)
 
 
-# --- what readers see -------------------------------------------------------------------------------------------
+# --- visibility to readers --------------------------------------------------------------------------------------
 
 
 def test_readers_wait_for_the_end_of_a_transaction(peer: Peer) -> None:
@@ -498,7 +498,7 @@ def test_produce_adds_partitions_since_v12(peer: Peer) -> None:
     """)
 
 
-def test_a_producer_that_was_replaced_is_fenced(peer: Peer) -> None:
+def test_a_replaced_producer_is_fenced(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     old = begin(peer, txn)
     peer.quietly(add(txn, old, topic), 3)
@@ -615,7 +615,7 @@ def test_offsets_are_committed_with_the_transaction(peer: Peer) -> None:
     """)
 
 
-def test_offset_commits_that_are_refused(peer: Peer) -> None:
+def test_refused_offset_commits_in_a_transaction(peer: Peer) -> None:
     peer.have_offsets_topic()
     txn, topic, group = peer.unique("txn"), peer.topic(), peer.unique("g")
     who = begin(peer, txn)
@@ -772,7 +772,7 @@ def test_transactions_are_listed(peer: Peer) -> None:
     peer.quietly(end(txn, who, ABORT), 3)
 
 
-def test_markers_from_elsewhere(peer: Peer) -> None:
+def test_markers_of_other_coordinators(peer: Peer) -> None:
     topic = peer.topic()
 
     def marker(name: str, partition: int = 0, epoch: int = 0, coordinator: int = 0) -> WriteTxnMarkersRequest:

@@ -16,7 +16,7 @@ LISTED_IN_FULL = {"api_keys", "supported_features", "finalized_features"}
 
 
 def answers(peer: Peer, key: int) -> list[str]:
-    """One text a version. The order of lists is not looked at: some of Kafka's come out of hash maps."""
+    """Returns a text per version, with sorted lists, because some of Kafka's come from hash maps."""
     peer.have_offsets_topic()
     peer.have_transactions_topic()
     topic, group = peer.topic(), peer.unique("g")
@@ -36,7 +36,7 @@ def answers(peer: Peer, key: int) -> list[str]:
 
 
 def _is_loading(peer: Peer, key: int, version: int, asked: object) -> bool:
-    """The first producer ids after a start are a moment away in Kafka."""
+    """True while Kafka has no producer ids yet, shortly after its start."""
     if key != 22:
         return False
     answer = peer.quietly(asked, version)  # type: ignore[arg-type]

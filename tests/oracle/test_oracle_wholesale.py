@@ -14,7 +14,7 @@ from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsRe
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 TOPIC, BROKER, GROUP = 2, 4, 32
-# What the two were started with differs, and so does where it comes from.
+# The two were started with different properties, from different sources.
 STARTED_WITH = 4
 
 
@@ -31,7 +31,7 @@ def both(penstock_address: tuple[str, int], kafka_address: tuple[str, int]) -> I
         peer.close()
 
 
-def test_what_is_served_is_served_in_kafkas_versions(both: Both) -> None:
+def test_served_apis_have_kafkas_versions(both: Both) -> None:
     served, known = (
         {key.api_key: (key.min_version, key.max_version) for key in peer.quietly(ApiVersionsRequest(), 0).api_keys}
         for peer in both

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.pipelines.archive import read_archive
 from penstock.pipelines.json_names import OWN, columns_by_field
-from penstock.pipelines.topics import Topic, bounds, create_like, exists, partitions_of
+from penstock.pipelines.topics import Topic, bounds, counted_partitions, create_like, exists, partitions_of
 from penstock.spark.errors import SourceError
 
 DEFAULT_PARTITIONS = -1  # the broker's num.partitions
@@ -56,8 +56,8 @@ class Backfill:
             there = partitions_of(job.topic)
             if job.partitions not in (None, there):
                 raise SourceError(
-                    f"{job.topic.name!r} has {there} partitions already, not {job.partitions}: name another topic, or "
-                    "leave the number out."
+                    f"{job.topic.name!r} has {counted_partitions(there)} already, not {job.partitions}: name "
+                    "another topic, or leave the number out."
                 )
         else:
             wanted = job.partitions or (self._partitions() if job.same_partitions else DEFAULT_PARTITIONS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.pipelines.running import Pace
-from penstock.pipelines.topics import Topic, create_like, partitions_of, read_batch, read_stream
+from penstock.pipelines.topics import Topic, counted_partitions, create_like, partitions_of, read_batch, read_stream
 from penstock.spark.errors import SourceError
 from penstock.spark.ranges import Offsets
 
@@ -41,8 +41,8 @@ def start_repartition(spark: Any, job: CopyJob) -> Any:
         there = partitions_of(job.target)
         if there != wanted:
             raise SourceError(
-                f"{job.target.name!r} has {there} partitions already, not {wanted}: give the target another name, or "
-                "leave the number out."
+                f"{job.target.name!r} has {counted_partitions(there)} already, not {wanted}: give the target "
+                "another name, or leave the number out."
             )
     return _start(job, records, "repartition")
 
@@ -54,7 +54,7 @@ def start_mirror(spark: Any, job: CopyJob) -> Any:
     there = partitions_of(job.target)
     if there < count:
         raise SourceError(
-            f"{job.target.name!r} has {there} partitions and its source {count}: `penstock topic alter "
+            f"{job.target.name!r} has {counted_partitions(there)} and its source {count}: run `penstock topic alter "
             f"{job.target.name} --partitions {count}` first."
         )
     from pyspark.sql import functions as f

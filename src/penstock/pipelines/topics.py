@@ -110,6 +110,11 @@ def bounds(topic: Topic) -> dict[int, tuple[int, int]]:
     return {key[1]: (first[key].offset, last[key].offset) for key in wanted}
 
 
+def counted_partitions(count: int) -> str:
+    """Returns the number with its noun: `1 partition`, `2 partitions`."""
+    return f"{count:,} partition{'' if count == 1 else 's'}"
+
+
 def partitions_of(topic: Topic) -> int:
     """How many; raises SourceError if the topic is not there."""
     from penstock.spark.errors import SourceError

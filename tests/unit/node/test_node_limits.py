@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_node_life import Fixture, node_on, run
+from test_node_restart import Fixture, node_on, run
 
 from penstock.disk.memory import MemoryDisk
 from penstock.net.limits import SHARES

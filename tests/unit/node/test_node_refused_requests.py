@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_node_life import Fixture, node_on, run
+from test_node_restart import Fixture, node_on, run
 
 from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.replicas.partition import Partition

@@ -12,7 +12,7 @@ from penstock.cli.main import main
 from penstock.cli.pipeline_session import reached
 from penstock.cli.pipeline_session import topic as known_topic
 from penstock.client.sync import Client
-from penstock.pipelines.topics import Topic, bounds, create_like, exists, partitions_of
+from penstock.pipelines.topics import Topic, bounds, counted_partitions, create_like, exists, partitions_of
 from penstock.testing import Broker
 
 OPTIONS = {"kafka.client.id": "mine", "Kafka.Request.Timeout.Ms": "20000", "startingOffsets": "earliest"}
@@ -80,3 +80,7 @@ def test_options_that_no_client_can_have_are_told_before_spark_starts(
     args = argparse.Namespace(bootstrap=broker.bootstrap, timeout=5.0, option=["kafka.request.timeout.ms=soon"])
     with pytest.raises(Failure, match="does not take 'soon'"):
         known_topic(args, "t")
+
+
+def test_messages_count_one_partition_in_the_singular() -> None:
+    assert [counted_partitions(count) for count in (1, 2)] == ["1 partition", "2 partitions"]

@@ -1,4 +1,4 @@
-"""Longer stories: topics that are deleted and made again, polls that are under way meanwhile, busy connections."""
+"""Longer sequences: topics deleted and recreated, parked fetches during that, busy connections."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def delete(peer: Peer, topic: str) -> None:
     peer.quietly(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000))
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     peer.settle(lambda: bool(peer.quietly(asked).topics[0].error_code))
-    # Kafka's metadata knows before its replicas do
+    # Kafka's metadata is ahead of its replicas
     peer.settle(lambda: bool(peer.quietly(fetch(topic), 12).responses[0].partitions[0].error_code))
 
 
@@ -67,7 +67,7 @@ def create_again(peer: Peer, topic: str) -> bytes:
     return new_id
 
 
-def test_a_topic_made_again_is_another_one(peer: Peer) -> None:
+def test_a_recreated_topic_has_another_id_and_no_records(peer: Peer) -> None:
     topic = peer.topic("t")
     old = peer.topic_id(topic)
     peer.quietly(produce(topic), 12)
@@ -113,7 +113,7 @@ def test_a_topic_made_again_is_another_one(peer: Peer) -> None:
     """)
 
 
-def test_a_session_notices_that_a_topic_was_made_again(peer: Peer) -> None:
+def test_a_fetch_session_detects_a_recreated_topic(peer: Peer) -> None:
     for version in (12, 17):
         topic = peer.topic("t")
         wire = peer.connect()
@@ -151,7 +151,7 @@ def test_a_session_notices_that_a_topic_was_made_again(peer: Peer) -> None:
     """)
 
 
-def test_a_poll_ends_when_its_topic_is_deleted(peer: Peer) -> None:
+def test_a_parked_fetch_ends_when_its_topic_is_deleted(peer: Peer) -> None:
     topic = peer.topic()
     wire = peer.connect()
     sent = wire.send(fetch(topic, min_bytes=1, max_wait_ms=LONGER_THAN_PATIENCE_MS), 12)
@@ -163,7 +163,7 @@ def test_a_poll_ends_when_its_topic_is_deleted(peer: Peer) -> None:
     """)
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten(peer: Peer) -> None:
+def test_offsets_of_a_deleted_topic_are_deleted(peer: Peer) -> None:
     peer.have_offsets_topic()
     group, topic = peer.unique("g"), peer.topic()
     part = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="m")
@@ -195,7 +195,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten(peer: Peer) -> None:
     """)
 
 
-def test_partitions_that_were_added_can_be_used(peer: Peer) -> None:
+def test_added_partitions_can_be_used(peer: Peer) -> None:
     topic = peer.topic()
     grown = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=topic, count=3, assignments=None)], timeout_ms=10_000
@@ -213,7 +213,7 @@ def test_partitions_that_were_added_can_be_used(peer: Peer) -> None:
     """)
 
 
-def test_readers_behind_the_start_of_the_log(peer: Peer) -> None:
+def test_fetches_below_the_log_start_are_refused(peer: Peer) -> None:
     topic = peer.topic()
     for _ in range(4):
         peer.quietly(produce(topic), 12)
@@ -237,7 +237,7 @@ def test_readers_behind_the_start_of_the_log(peer: Peer) -> None:
     """)
 
 
-def test_of_a_partition_twice_in_one_produce_kafka_takes_one(peer: Peer) -> None:
+def test_kafka_appends_only_one_of_two_entries_for_a_partition_in_one_produce(peer: Peer) -> None:
     topic = peer.topic()
     answers = peer.quietly(produce(topic, 0, 0), 12).responses[0].partition_responses
     assert [answer.error_code for answer in answers] == {"kafka": [0], "penstock": [0, 0]}[peer.name]

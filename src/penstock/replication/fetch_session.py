@@ -1,5 +1,5 @@
-"""The follower's side of a fetch session (KIP-227): which partitions the leader remembers, and which the next request
-has to name.
+"""The follower's side of a fetch session (KIP-227): the partitions that the leader knows, and those that the next
+request has to name.
 """
 
 from __future__ import annotations

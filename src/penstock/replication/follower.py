@@ -113,7 +113,7 @@ def trouble(code: ErrorCode) -> Trouble:
 
 
 def is_final(code: ErrorCode) -> bool:
-    """True for an error of the follower's own log that no retry mends: its disk failed, or the log was closed."""
+    """Returns True for an error of the follower's own log that no retry solves: a failed disk or a closed log."""
     return code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 

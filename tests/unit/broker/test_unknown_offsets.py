@@ -33,7 +33,7 @@ def test_missing_partitions_are_not_compared_with_each_other() -> None:
     image: Any = SimpleNamespace(topics={"t": SimpleNamespace(partitions=dict.fromkeys(range(THERE)))})
     partitions = [OffsetDeleteRequestPartition(partition_index=Index(index)) for index in range(ASKED)]
     request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=partitions)])
-    unknown = api_47_offset_delete._take_out_unknown(image, request)
+    unknown = api_47_offset_delete._remove_unknown(image, request)
     assert len(request.topics[0].partitions) == THERE
     assert len(unknown["t"].partitions) == ASKED - THERE
     assert len(compared) < 5 * ASKED

@@ -67,7 +67,7 @@ def send_before_the_vote_is_saved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Raft, "_release", release)
 
 
-def count_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
+def count_unflushed_records(patch: pytest.MonkeyPatch) -> None:
     append = LogView.append
 
     def eager(self: LogView, batch: Batch) -> None:
@@ -122,7 +122,7 @@ DYING_VOTERS = {"deliver": 50, "pass_time": 20, "crash": 6, "restart": 10}
         (forget_votes, DYING_VOTERS),
         (vote_for_any_log, None),
         pytest.param(send_before_the_vote_is_saved, None, marks=pytest.mark.slow),
-        (count_what_is_not_flushed, None),
+        (count_unflushed_records, None),
         (trust_every_fetch_offset, None),
         (truncate_to_the_start, None),
         (change_voters_without_waiting, None),

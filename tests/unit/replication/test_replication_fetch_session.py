@@ -25,7 +25,7 @@ def begun(*everything: Key) -> ReplicaSession:
     return session
 
 
-def test_the_first_request_names_everything_and_the_next_only_what_has_moved() -> None:
+def test_the_first_request_names_all_partitions_and_the_next_only_changed_ones() -> None:
     session = begun(A, B, C)
     assert ask(session, A, B, C) == ([], [])
     session.mention(B)
@@ -41,7 +41,7 @@ def test_a_partition_that_leaves_is_removed_once_and_only_if_the_leader_knows_it
     assert ask(session, B) == ([], [])
 
 
-def test_a_partition_that_comes_back_before_the_next_request_is_not_removed() -> None:
+def test_a_partition_that_returns_before_the_next_request_is_not_removed() -> None:
     session = begun(A, B)
     session.leave(A)
     session.come_back(A)
@@ -66,7 +66,7 @@ def test_epochs_count_from_one_and_skip_the_first_after_the_last() -> None:
     assert session.epoch == 1
 
 
-def test_a_leader_without_room_for_a_session_is_asked_for_everything_each_time() -> None:
+def test_without_a_session_every_request_names_all_partitions() -> None:
     session = ReplicaSession()
     for _ in range(3):
         assert ask(session, A, B) == ([A, B], [])
@@ -82,7 +82,7 @@ def test_a_leader_without_room_for_a_session_is_asked_for_everything_each_time()
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     ],
 )
-def test_a_session_that_the_leader_lost_begins_anew_without_its_id(code: ErrorCode) -> None:
+def test_after_a_lost_session_the_next_request_has_no_session_id(code: ErrorCode) -> None:
     session = begun(A, B)
     session.leave(B)
     assert session.failed(code)
@@ -90,7 +90,7 @@ def test_a_session_that_the_leader_lost_begins_anew_without_its_id(code: ErrorCo
     assert ask(session, A) == ([A], [])  # a new session has nothing to remove
 
 
-def test_after_another_error_the_old_id_is_named_so_that_the_leader_closes_the_session() -> None:
+def test_after_another_error_the_next_request_names_the_old_session_id() -> None:
     session = begun(A)
     assert not session.failed(ErrorCode.NETWORK_EXCEPTION)
     assert (session.id, session.epoch) == (7, FIRST_EPOCH)

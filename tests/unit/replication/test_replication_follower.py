@@ -77,13 +77,13 @@ def test_pauses_grow_up_to_the_configured_backoff() -> None:
         (-1, 0, (-1, -1), Answer.STALE),  # nothing was asked in this leader epoch
     ],
 )
-def test_an_answer_counts_only_for_the_offset_that_was_asked(
+def test_an_answer_counts_only_for_the_fetched_offset(
     asked: int, log_end: int, diverging: tuple[int, int], expected: Answer
 ) -> None:
     assert answer(asked, log_end, *diverging) is expected
 
 
-def test_an_error_of_the_own_log_is_final_and_an_error_of_the_records_is_not() -> None:
+def test_an_error_of_the_followers_log_is_final_and_an_error_of_the_records_is_not() -> None:
     assert [is_final(code) for code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)] == [
         True,
         True,

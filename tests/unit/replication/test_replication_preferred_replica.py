@@ -34,7 +34,7 @@ def leading(*ends: int, isr: tuple[int, ...] = (1, 2, 3), log_start: int = 0) ->
         pytest.param((4, 3), 5, -1, id="an offset past both ends"),
     ],
 )
-def test_a_consumer_is_sent_to_the_follower_in_its_rack_with_the_longest_log(
+def test_the_preferred_replica_is_the_follower_in_the_consumers_rack_with_the_longest_log(
     ends: tuple[int, int], offset: int, expected: int
 ) -> None:
     assert preferred_replica(leading(*ends), BROKERS, "near", offset) == expected
@@ -45,7 +45,7 @@ def test_a_consumer_in_the_leaders_rack_or_in_an_unknown_one_stays_with_the_lead
     assert preferred_replica(leading(9, 9), BROKERS, "nowhere", 5) == -1
 
 
-def test_followers_out_of_sync_fenced_unregistered_or_without_the_offset_are_passed_over() -> None:
+def test_followers_that_are_out_of_sync_fenced_unregistered_or_lack_the_offset_are_skipped() -> None:
     assert preferred_replica(leading(8, 9, isr=(1, 2)), BROKERS, "near", 5) == 2
     fenced = {**BROKERS, 3: replace(BROKERS[3], fenced=True)}
     assert preferred_replica(leading(8, 9), fenced, "near", 5) == 2

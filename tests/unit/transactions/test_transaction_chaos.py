@@ -213,7 +213,7 @@ class Producer:
                 if self.acknowledged[partition] == before:
                     self.acknowledged[partition] += 1
             elif code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
-                self._start_anew(who)
+                self._initialize_again(who)
             elif code not in WAIT:
                 self.commit, self.ending = False, True
 
@@ -227,9 +227,9 @@ class Producer:
                 self.world.told_committed.append((who.producer_id, who.producer_epoch, dict(self.sent)))
             self._forget(said)
         else:
-            self._start_anew(who)
+            self._initialize_again(who)
 
-    def _start_anew(self, who: Answer) -> None:
+    def _initialize_again(self, who: Answer) -> None:
         self._forget(Answer(ErrorCode.INVALID_PRODUCER_EPOCH, who.producer_id, who.producer_epoch))
 
     def _forget(self, who: Answer) -> None:

@@ -67,16 +67,16 @@ Waiting = tuple[PartitionProduceResponse, "asyncio.Future[None]"]
 def handle(broker: Broker, ctx: RequestContext, request: ProduceRequest) -> Answer | Later[Answer]:
     produce = _Produce(broker, ctx, request)
     if request.transactional_id is not None:
-        look_ups = verification.start_produced(produce.transactional(request), ctx.api_version)
-        if look_ups:
-            return Later(_after_verification(produce, request, request.transactional_id, look_ups))
+        pending = verification.start_produced(produce.transactional(request), ctx.api_version)
+        if pending:
+            return Later(_after_verification(produce, request, request.transactional_id, pending))
     return _answer(produce, request)
 
 
 async def _after_verification(
-    produce: _Produce, request: ProduceRequest, transactional_id: str, look_ups: list[verification.LookUp]
+    produce: _Produce, request: ProduceRequest, transactional_id: str, pending: list[verification.PendingVerification]
 ) -> Answer:
-    produce.verified = await verification.ask(produce.broker, transactional_id, look_ups)
+    produce.verified = await verification.ask(produce.broker, transactional_id, pending)
     return await settled(_answer(produce, request))
 
 
@@ -111,7 +111,7 @@ def _finished(produce: _Produce, request: ProduceRequest, topics: list[TopicProd
             f"acks=0 and {produce.failed.name}: the connection is closed, because there is no response for the error"
         )
     if produce.waiting:
-        return _Safe(produce.waiting, response, request.timeout_ms).later()
+        return _Acknowledgement(produce.waiting, response, request.timeout_ms).later()
     return response
 
 
@@ -287,7 +287,7 @@ class _Produce:
                 for i, text in getattr(error, "record_errors", ())
             ],
         )
-        if partition is not None and self._is_of_log(partition, error):
+        if partition is not None and self._is_from_log(partition, error):
             answer.log_start_offset = partition.log.log_start_offset
         if self.hints is not None and error.code in HINTED:
             leader = self.hints.leader_of(topic.name or topic.topic_id, index)
@@ -295,14 +295,14 @@ class _Produce:
                 answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
         return answer
 
-    def _is_of_log(self, partition: Partition, error: KafkaError) -> bool:
+    def _is_from_log(self, partition: Partition, error: KafkaError) -> bool:
         """Returns True if the error is from the log, and not from the request or the transaction's coordinator."""
         if error.code not in FROM_THE_LOG or isinstance(error, NotOneBatchError):
             return False
         return self.verified is None or not isinstance(self.verified.get(partition), ErrorCode)
 
 
-class _Safe:
+class _Acknowledgement:
     """Waits until the batches are on enough replicas, or on disk, as required; sets the result of each partition."""
 
     __slots__ = ("future", "left", "response", "timer", "waiting")

@@ -119,13 +119,13 @@ async def _handle_large(broker: Broker, ctx: RequestContext, request: FetchReque
         opened = await broker.fetch_sessions.open_in_slices(request, ctx.now_ms, broker.slices, disk)
     except KafkaError as error:
         return FetchResponse(error_code=error.code, session_id=NO_SESSION)
-    await disk.run(_let_go, request)
+    await disk.run(_free, request)
     session, wanted, incremental = opened
     fetching = _fetching(broker, ctx, request, wanted)
     return await _fetch_in_slices(broker, ctx, request, session, fetching, incremental)
 
 
-def _let_go(request: FetchRequest) -> None:
+def _free(request: FetchRequest) -> None:
     """Frees the request, which the session replaces, in slices: freeing all of it at once would block the loop."""
     for topics in (request.topics, request.forgotten_topics_data):
         while topics:

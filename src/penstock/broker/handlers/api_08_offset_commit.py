@@ -32,12 +32,12 @@ def handle(
     broker: Broker, ctx: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Later[OffsetCommitResponse]:
     coordinator = broker.groups.coordinator(request.group_id)
-    refused = _take_out_unknown(broker.metadata.image, request, ctx.api_version >= TOPIC_IDS_SINCE)
+    refused = _remove_unknown(broker.metadata.image, request, ctx.api_version >= TOPIC_IDS_SINCE)
     result = coordinator.run(lambda shard, turn: offset_requests.commit(shard, turn, request, ctx.api_version))
     return finish(result, lambda response: _merge(response, refused))
 
 
-def _take_out_unknown(
+def _remove_unknown(
     image: MetadataImage, request: OffsetCommitRequest, by_id: bool
 ) -> dict[int, OffsetCommitResponseTopic]:
     """Removes unknown partitions from the request and names the others; returns the results for the removed ones by

@@ -57,7 +57,7 @@ def _steps(broker: Broker, request: WriteTxnMarkersRequest) -> Steps[WriteTxnMar
                     if written.partition.log.high_watermark < written.end_offset:
                         uncommitted.append((result, written))
                 except KafkaError as error:
-                    result.error_code = _told(error.code)
+                    result.error_code = _error_for_sender(error.code)
                 for _ in range(STEPS_PER_MARKER):
                     yield None
             yield None
@@ -78,7 +78,7 @@ def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) ->
     )
 
 
-def _told(code: ErrorCode) -> ErrorCode:
+def _error_for_sender(code: ErrorCode) -> ErrorCode:
     """Returns the error for the sender of markers: a missing or loading group coordinator is reported as a missing
     leader.
     """

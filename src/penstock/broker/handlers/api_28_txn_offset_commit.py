@@ -37,18 +37,18 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 async def handle(broker: Broker, ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     topics = request.topics
-    codes = _take_out_unknown(broker, request)
+    codes = _remove_unknown(broker, request)
     if request.topics:
         try:
             codes |= await _commit(broker, ctx.api_version, request)
         except KafkaError as error:
-            code = _told(error.code, ctx.api_version)
+            code = _error_for_client(error.code, ctx.api_version)
             for topic in request.topics:
                 codes |= {(topic.name, each.partition_index): code for each in topic.partitions}
     return TxnOffsetCommitResponse(topics=[_topic(topic, codes) for topic in topics])
 
 
-def _take_out_unknown(broker: Broker, request: TxnOffsetCommitRequest) -> Codes:
+def _remove_unknown(broker: Broker, request: TxnOffsetCommitRequest) -> Codes:
     """Removes unknown partitions from the request; returns their error codes."""
     image = broker.metadata.image
     codes: Codes = {}
@@ -79,10 +79,10 @@ async def _verify(
     broker: Broker, api_version: int, request: TxnOffsetCommitRequest, coordinator: GroupCoordinator
 ) -> Verification | None:
     partition, implicit = coordinator.partition, api_version >= IMPLICIT_SINCE
-    look_up = start(partition, request.producer_id, request.producer_epoch, NO_SEQUENCE, implicit=implicit)
-    if look_up is None:
+    pending = start(partition, request.producer_id, request.producer_epoch, NO_SEQUENCE, implicit=implicit)
+    if pending is None:
         return None
-    verdict = (await ask(broker, request.transactional_id, [look_up]))[partition]
+    verdict = (await ask(broker, request.transactional_id, [pending]))[partition]
     if isinstance(verdict, ErrorCode):
         if verdict in UNREACHABLE:
             # This group coordinator is the right one, so the client should retry here and not look for another.
@@ -91,7 +91,7 @@ async def _verify(
     return verdict
 
 
-def _told(code: ErrorCode, api_version: int) -> ErrorCode:
+def _error_for_client(code: ErrorCode, api_version: int) -> ErrorCode:
     """Returns an error code that the client's version knows."""
     match code:
         case ErrorCode.PRODUCER_FENCED:

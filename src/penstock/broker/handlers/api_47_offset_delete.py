@@ -26,13 +26,13 @@ def handle(
 ) -> OffsetDeleteResponse | Later[OffsetDeleteResponse]:
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    unknown = _take_out_unknown(broker.metadata.image, request)
+    unknown = _remove_unknown(broker.metadata.image, request)
     coordinator = broker.groups.coordinator(request.group_id)
     result = coordinator.run(lambda shard, turn: offset_requests.delete_offsets(shard, turn, request))
     return finish(result, lambda response: _merge(response, unknown))
 
 
-def _take_out_unknown(image: MetadataImage, request: OffsetDeleteRequest) -> dict[str, OffsetDeleteResponseTopic]:
+def _remove_unknown(image: MetadataImage, request: OffsetDeleteRequest) -> dict[str, OffsetDeleteResponseTopic]:
     """Removes unknown partitions from the request; returns their results by topic."""
     unknown: dict[str, OffsetDeleteResponseTopic] = {}
     for topic in request.topics:

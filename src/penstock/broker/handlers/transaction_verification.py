@@ -29,7 +29,7 @@ ABORTABLE_SINCE = 11
 IMPLICIT_SINCE = 12
 
 
-class LookUp(NamedTuple):
+class PendingVerification(NamedTuple):
     partition: Partition
     producer_id: int
     producer_epoch: int
@@ -48,17 +48,19 @@ class LookUp(NamedTuple):
 
 def start(
     partition: Partition, producer_id: int, producer_epoch: int, sequence: int, *, implicit: bool
-) -> LookUp | None:
+) -> PendingVerification | None:
     """Starts a verification; returns None if the transaction is already open in the partition."""
     verification = partition.leader_log().producers.start_verification(
         producer_id, producer_epoch, sequence, supports_epoch_bump=implicit
     )
     if verification is None:
         return None
-    return LookUp(partition, producer_id, producer_epoch, sequence, implicit, verification, partition.leader_epoch)
+    return PendingVerification(
+        partition, producer_id, producer_epoch, sequence, implicit, verification, partition.leader_epoch
+    )
 
 
-def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[LookUp]:
+def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[PendingVerification]:
     """Starts verifications for batches of transactions that are not open in their partition; usually there are none."""
     found = []
     for partition, records in produced:
@@ -68,30 +70,30 @@ def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: in
         if not header.is_transactional or header.producer_id < 0:
             continue
         implicit = api_version >= IMPLICIT_SINCE
-        look_up = start(partition, header.producer_id, header.producer_epoch, header.base_sequence, implicit=implicit)
-        if look_up is not None:
-            found.append(look_up)
+        pending = start(partition, header.producer_id, header.producer_epoch, header.base_sequence, implicit=implicit)
+        if pending is not None:
+            found.append(pending)
     return found
 
 
 async def ask(
-    broker: Broker, transactional_id: str, look_ups: list[LookUp]
+    broker: Broker, transactional_id: str, pending: list[PendingVerification]
 ) -> dict[Partition, Verification | ErrorCode | None]:
     """Returns for each partition the verification to append with, or an error; None if none is needed any more."""
     settings = broker.settings
     if not settings.bool("transaction.partition.verification.enable"):
-        return {look_up.partition: look_up.verification for look_up in look_ups}
+        return {each.partition: each.verification for each in pending}
     loop = asyncio.get_running_loop()
     pause = settings.int("add.partitions.to.txn.retry.backoff.ms") / 1000
     deadline = loop.time() + settings.int("add.partitions.to.txn.retry.backoff.max.ms") / 1000
-    verdicts = await _ask_once(broker, transactional_id, look_ups)
+    verdicts = await _ask_once(broker, transactional_id, pending)
     while loop.time() + pause <= deadline:
-        waiting = [each for each in look_ups if _again(each, verdicts[each.partition])]
+        waiting = [each for each in pending if _again(each, verdicts[each.partition])]
         if not waiting:
             break
         if any(verdicts[each.partition] is _ENDING for each in waiting):
             await asyncio.sleep(pause)
-        look_ups = []
+        pending = []
         for each in waiting:
             verdicts[each.partition] = None
             with suppress(KafkaError):  # the partition is gone: the append reports it
@@ -99,25 +101,25 @@ async def ask(
                     each.partition, each.producer_id, each.producer_epoch, each.sequence, implicit=each.implicit
                 )
                 if again is not None:
-                    look_ups.append(again)
-        verdicts |= await _ask_once(broker, transactional_id, look_ups)
-    for each in look_ups:
+                    pending.append(again)
+        verdicts |= await _ask_once(broker, transactional_id, pending)
+    for each in pending:
         if _is_void(each, verdicts[each.partition]):
             verdicts[each.partition] = _ENDING
     return verdicts
 
 
-def _again(look_up: LookUp, verdict: Verification | ErrorCode | None) -> bool:
-    return (look_up.implicit and verdict is _ENDING) or _is_void(look_up, verdict)
+def _again(pending: PendingVerification, verdict: Verification | ErrorCode | None) -> bool:
+    return (pending.implicit and verdict is _ENDING) or _is_void(pending, verdict)
 
 
-def _is_void(look_up: LookUp, verdict: Verification | ErrorCode | None) -> bool:
+def _is_void(pending: PendingVerification, verdict: Verification | ErrorCode | None) -> bool:
     """Returns True if the previous transaction's marker arrived after the verification started and before
     its answer.
     """
     if verdict is None or isinstance(verdict, ErrorCode):
         return False
-    return not look_up.partition.log.producers.is_admitted(look_up.producer_id, look_up.producer_epoch, verdict)
+    return not pending.partition.log.producers.is_admitted(pending.producer_id, pending.producer_epoch, verdict)
 
 
 _ENDING = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -133,20 +135,20 @@ UNREACHABLE = frozenset(
 
 
 async def _ask_once(
-    broker: Broker, transactional_id: str, look_ups: list[LookUp]
+    broker: Broker, transactional_id: str, pending: list[PendingVerification]
 ) -> dict[Partition, Verification | ErrorCode | None]:
     verdicts: dict[Partition, Verification | ErrorCode | None] = {}
-    for producer in {look_up.producer for look_up in look_ups}:
-        mine = [look_up for look_up in look_ups if look_up.producer == producer]
-        names = [(look_up.partition.topic, look_up.partition.index) for look_up in mine]
+    for producer in {each.producer for each in pending}:
+        mine = [each for each in pending if each.producer == producer]
+        names = [(each.partition.topic, each.partition.index) for each in mine]
         codes = await broker.transactions.admit(transactional_id, *producer, names, add=mine[0].implicit)
-        for look_up, name in zip(mine, names):
+        for each, name in zip(mine, names):
             code = codes[name]
-            if look_up.partition.leader_epoch != look_up.leader_epoch:
+            if each.partition.leader_epoch != each.leader_epoch:
                 code = ErrorCode.NOT_COORDINATOR
-            verdicts[look_up.partition] = look_up.verification if code is ErrorCode.NONE else code
+            verdicts[each.partition] = each.verification if code is ErrorCode.NONE else code
             if code not in (ErrorCode.NONE, _ENDING):
-                look_up.partition.log.producers.end_verification(look_up.producer_id, look_up.verification)
+                each.partition.log.producers.end_verification(each.producer_id, each.verification)
     return verdicts
 
 
